@@ -30,6 +30,7 @@ VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+    "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224},
     "printed": {
         **diva.PRINTED,
         "method.alpha_selfsimilarity": 0.1,

@@ -34,6 +34,7 @@ VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+    "printed": diva.PRINTED,
     "bn_inception-printed": {
         **BN_INCEPTION,
         **diva.PRINTED,

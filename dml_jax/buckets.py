@@ -29,11 +29,7 @@ IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", f"{LEASES}/")  # direct
 
 
 def check_url(option: str, url: str) -> str:
-    """The URL of a run, without a slash at its end.
-
-    Raises:
-      CheckpointError: not one of Google Cloud Storage, whose client is not installed, or of a whole bucket.
-    """
+    """The URL of a run in Google Cloud Storage, without a slash at its end; CheckpointError for any other."""
     if not url.startswith("gs://"):
         raise CheckpointError(
             f"{option}={url}: checkpoints can only be written to gs:// URLs and directories (orbax refuses others); "
@@ -112,11 +108,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
 
 
 def read_copy(option: str, url: str) -> Path:
-    """A working copy for reading, which is removed when the process ends.
-
-    Raises:
-      CheckpointError: the bucket cannot be read, or the URL is not one of Google Cloud Storage.
-    """
+    """A working copy for reading, which is removed when the process ends; CheckpointError if it cannot be read."""
     until_exit = ExitStack()
     atexit.register(until_exit.close)
     return until_exit.enter_context(working_copy(option, url, writing=False))
@@ -159,10 +151,8 @@ def pull(directory: Path) -> None:
 def push(directory: Path) -> None:
     """Uploads what has changed in a working copy since it was made or uploaded; does nothing with other directories.
 
-    `results.json`, which says that a run is finished, is the last.
-
-    Raises:
-      CheckpointError: another process has taken the run over, or the bucket cannot be written.
+    `results.json`, which says that a run is finished, is the last. Raises CheckpointError if another process has taken
+    the run over, or the bucket cannot be written.
     """
     copy = _copy_of(directory)
     if copy is None:

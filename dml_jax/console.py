@@ -17,12 +17,7 @@ LOG_WIDTH = 132  # table width if the output is not a terminal
 
 
 class Console:
-    """Prints messages and progress of a command.
-
-    Args:
-      quiet: print messages but no progress.
-      active: False on all processes but the first, which then print nothing.
-    """
+    """Prints messages and, unless `quiet`, progress of a command; nothing on processes that are not `active`."""
 
     def __init__(self, *, quiet: bool = False, active: bool = True):
         self.rich = rich.console.Console(quiet=not active, highlight=False, soft_wrap=True)

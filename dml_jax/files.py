@@ -87,12 +87,7 @@ def reading(
     """Context for reading one file, in which every exception becomes an error that names the file.
 
     Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as a prefix; errors of
-    a full disk, which come from writing what was read, pass unchanged.
-
-    Args:
-      path: the file, or its name in messages.
-      remedy: end of the message.
-      error: type of the error.
+    a full disk, which come from writing what was read, pass unchanged. Messages end with the `remedy`.
     """
     if isinstance(path, Path) and is_url(path):  # libraries hang, or find empty files
         raise error(f"{path}: {NO_URL}")
@@ -119,11 +114,9 @@ def reason(problem: Exception) -> str:
 
 
 def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:
-    """Reads a JSON file.
+    """Reads a JSON file with content of a type; a dataclass stands for an object with its fields and possibly others.
 
-    Args:
-      kind: type of the content; a dataclass for an object with these fields and possibly others.
-      remedy, error: see `reading`; the message names the wrong field.
+    Errors are those of `reading`, and name the wrong field.
     """
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))

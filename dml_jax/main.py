@@ -32,6 +32,7 @@ def parser() -> cli.Parser:
     )
     flags.add_argument(
         "--protocol",
+        choices=config_files.PROTOCOLS,
         help="clean (default): the last model, of a fixed schedule; paper: that of the paper's authors, who select the "
         "model on the test classes",
     )
@@ -68,12 +69,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, resolves the configuration and runs the mode.
-
-    Raises:
-      UserError: invalid input.
-      SystemExit: stopped by a signal, or after `--help`.
-    """
+    """Reads the command line, resolves the configuration and runs the mode; SystemExit after a signal or `--help`."""
     explain = any(a in HELP for a in arguments) and any(a.startswith("--config=") for a in arguments)
     options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
     check_options(options)
@@ -104,8 +100,6 @@ def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or does not go with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
-    if options.protocol not in (None, *config_files.PROTOCOLS):
-        raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     if options.mode not in MODES:
         raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     checkpoint = options.checkpoint
@@ -129,11 +123,7 @@ def check_options(options: Namespace) -> None:
 
 
 def steps_to_trace(profile: str) -> tuple[int, int]:
-    """(first, last) of `--profile`.
-
-    Raises:
-      ConfigError: it is not FIRST:LAST.
-    """
+    """(first, last) of `--profile=FIRST:LAST`."""
     first, _, last = profile.partition(":")
     if not (first.isdecimal() and last.isdecimal() and 0 < int(first) <= int(last)):
         raise ConfigError(f"--profile={profile}: must be FIRST:LAST, two steps in order, e.g. 10:20")
@@ -145,7 +135,10 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")
-    cli.check_process(processes, process)
+    if processes < 1:
+        raise ConfigError(f"--processes={processes}: must be positive")
+    if not 0 <= process < processes:
+        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
 
 
 def work_directory(options: Namespace) -> Path | str:

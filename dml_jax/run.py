@@ -50,10 +50,6 @@ def train(
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
     Args:
-      config: the resolved configuration.
-      directory: the work directory.
-      console: shows progress.
-      stop: SIGTERM or Ctrl-C.
       log: where the metrics are shown besides `metrics.jsonl`.
       traced: first and last step of a trace.
       given: keys of the configuration that the user gave, see `needs.report`.
@@ -189,8 +185,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
 def check(config: Config, console: Console, given: Collection[str] = ()) -> None:
     """Validates configuration and data and makes one training step; nothing is written.
 
-    Raises:
-      DivergedError: the loss, the gradient or the state after that step is not finite.
+    Raises DivergedError if the loss, the gradient or the state after that step is not finite.
     """
     experiment = facts.build(config)
     run_rules.check(experiment, given, console)
@@ -215,16 +210,9 @@ def check(config: Config, console: Console, given: Collection[str] = ()) -> None
 
 
 def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
-    """The experiment of an existing run and one of its states.
+    """The experiment of an existing run, whose configuration must be this, and one of its states.
 
-    Args:
-      config: must be that of the run.
-      directory: its work directory.
-      checkpoint: "reported", "latest", "best" or a step.
-      console: shows warnings.
-
-    Raises:
-      CheckpointError: no run there, no such checkpoint, or data that does not fit its model.
+    Raises CheckpointError if there is no such run or checkpoint, or the data does not fit its model.
     """
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, config, selecting=False)
@@ -240,11 +228,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints what will be trained on which data and devices.
-
-    Raises:
-      ConfigError: nothing would be trained.
-    """
+    """Prints what will be trained on which data and devices; raises ConfigError if nothing would be trained."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"

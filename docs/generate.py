@@ -67,7 +67,7 @@ def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) 
         after = f"after refinement ({entry.refined})" if entry.refined else ""
         where = ", ".join(filter(None, (entry.source, entry.paper, entry.place, entry.settings, after)))
         rows.append([label, *(printed.get(key, "–") for key in keys), where])
-    header = [key.replace("recall@", "R@").replace("nmi", "NMI") for key in keys]
+    header = [key.replace("recall@", "R@").replace("nmi", "NMI").replace("_", " ") for key in keys]
     return table([first, *header, "source"], rows) if rows else ""
 
 
@@ -89,15 +89,19 @@ def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Ent
         if (entry.paper == paper.source or entry.place.startswith(f"quoted by {author},"))
         and places(entry.place) & places(place.name)
     )
+    given = set(re.findall(r"--(?:config|study)=(\S+)", " ".join(place.commands)))
     results = [list(metrics) for _, metrics in itertools.groupby(found, lambda entry: entry[:8])]
-    return [(f"`{result[0].of[0]}`", result) for result in results]
+    names = [[of for of in result[0].of if of.partition("/")[0] in given] or [result[0].of[0]] for result in results]
+    return [(f"`{name[0]}`", result) for name, result in zip(names, results, strict=True)]
 
 
 def paper_page(paper: Paper) -> str:
     """Every table and figure of a paper, with the commands that give it, published numbers and our own."""
     text = [
         f"# {paper.title}\n",
-        f"{paper.source}. What each command trains needs the data and the ImageNet weights.\n",
+        f"{paper.source}. Training needs the data and the ImageNet weights. The tables show the published numbers, in "
+        "percent; their first column is the configuration, or the study and its row. What the paper quotes from others "
+        "for comparison is left out unless it has a configuration here.\n",
     ]
     text += [*(f"- {limit}" for limit in paper.limits), ""]
     headings = re.findall(r"^## (.*)$", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), re.MULTILINE)

@@ -35,6 +35,13 @@ def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
     assert all(f"| {entry.printed}" in page for entry in shown)
 
 
+def test_a_result_has_the_name_by_which_the_commands_beside_it_give_it() -> None:
+    """In a table that shows what others show, too: the row of its own study."""
+    place = next(place for place in PAPERS["mpn"].places if place.name == "Table 8")
+    names = {name for name, _ in generate.printed_in(PAPERS["mpn"], place)}
+    assert {name[1:].partition(":")[0] for name in names} == {"mpn_test_time", "mpn_students"}
+
+
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_commands_of_a_page_exist(name: str) -> None:
     for command in (command for place in PAPERS[name].places for command in place.commands):

@@ -23,17 +23,11 @@ TITLE = "Attention of the message passing network"
 
 
 class Statistics(NamedTuple):
-    """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each.
+    """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
 
-    Attributes:
-      divergence: KL(weights || uniform), in nats; at most log N.
-      own_class: weight on nodes of the own class, the node itself included.
-      own_node: weight on the node itself.
-    """
-
-    divergence: np.ndarray
-    own_class: np.ndarray
-    own_node: np.ndarray
+    divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
+    own_class: np.ndarray  # weight on nodes of the own class, the node itself included
+    own_node: np.ndarray  # weight on the node itself
 
 
 def reason_not_to(run: TrainedRun) -> str:
@@ -49,8 +43,7 @@ def weights(
 ) -> jax.Array:
     """Attention weights of a batch of images uint8 [1, B, H, W, 3], in evaluation mode.
 
-    Returns:
-      float [L, M, B, B]: layers, heads, receivers, senders, as the forward pass uses them.
+    The result is float [L, M, B, B]: layers, heads, receivers, senders, as the forward pass uses them.
     """
     embeddings, _ = method.encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}

@@ -18,8 +18,7 @@ EXAMPLES = 4  # pictures of each pair
 def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Recall@1 of each class, from the labels of the queries and of their nearest neighbours, int [N] each.
 
-    Returns:
-      (classes int [C], increasing; recall float [C]; number of queries int [C]).
+    The result is (classes int [C], increasing; recall float [C]; number of queries int [C]).
     """
     classes, members, counts = np.unique(labels, return_inverse=True, return_counts=True)
     hits = np.bincount(members, weights=nearest == labels, minlength=len(classes))

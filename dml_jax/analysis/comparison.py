@@ -14,12 +14,7 @@ COLUMNS = 3  # panels side by side
 
 
 def findings(runs: Mapping[str, TrainedRun], subject: Any, split: str) -> list[Finding]:
-    """The findings of a subject that have a panel, each of all models together.
-
-    Args:
-      runs: the models by name.
-      subject: its module, see `findings`.
-    """
+    """The findings of a subject (its module) that have a panel, each of all models together."""
     found = {name: [each for each in subject.findings(run, split) if each.panel] for name, run in runs.items()}
     made = []
     for parts in zip(*found.values(), strict=True):

@@ -14,11 +14,9 @@ from dml_jax.evaluation import metric_table
 def print_results(
     title: str, rows: Sequence[tuple[str, dict[str, Any]]], results: dict[str, Any], console: Console
 ) -> None:
-    """Prints a table, and the evaluation protocol below it.
+    """Prints a table of rows, by name and metrics, and the evaluation protocol below it.
 
-    Args:
-      rows: name and metrics of each row.
-      results: the main row, printed bold; it determines the columns and names the `protocol`.
+    `results` is the main row, printed bold; it determines the columns and names the `protocol`.
     """
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
     table = Table(title=escape(printable(title)), title_justify="left")

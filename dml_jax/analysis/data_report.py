@@ -47,17 +47,9 @@ class Recorded:
 
 
 def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = None) -> int:
-    """Writes `report.html` into the directory of a prepared data set.
+    """Writes `report.html` into the directory of a prepared data set; returns the number of doubtful labels.
 
-    Args:
-      splits: the splits of the data set, by name; images are read one at a time.
-      model: embeds the images to find doubtful labels; None to leave these out.
-
-    Returns:
-      The number of doubtful labels.
-
-    Raises:
-      DataError: the marker file or an image is damaged.
+    These are found by the model's embeddings of the images, and left out without one.
     """
     known: dict[str, Any] = read_json(directory / store.MARKER, Recorded, store.REMEDY)
     images = [(split, i) for split in splits.values() for i in range(len(split.labels))]
@@ -65,10 +57,11 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
     if model is not None:
         rows = np.concatenate([model.embed_split(split) for split in splits.values()])
         doubtful, labels = _doubtful(directory, images, rows)
+    listed = views.listing(("image", "reason"), known["skipped"])
     sections = {
         "Classes": _classes(splits),
         "Images": _sizes(known),
-        "Left out": _left_out(known["skipped"]),
+        "Left out": views.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
         "Copies": _copies(known, {split.ids[i]: (split, i) for split, i in images}),
         "Doubtful labels": labels,
     }
@@ -139,12 +132,6 @@ def _sizes(known: Mapping[str, Any]) -> str:
         + html.table(SIDES, sides, "sizes of the images, in pixels", sortable=False)
         + f"<p>{text(note)}</p>"
     )
-
-
-def _left_out(skipped: Sequence[tuple[str, str]]) -> str:
-    if not skipped:
-        return "<p>No image.</p>"
-    return views.as_html(views.listing(("image", "reason"), skipped), "left_out", "")
 
 
 def _copies(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:

@@ -23,14 +23,10 @@ BLOCK = 512  # rows compared at once
 def histograms(
     rows: np.ndarray, labels: np.ndarray, others: np.ndarray | None = None, other_labels: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts pairs by their Euclidean distance.
+    """Numbers of pairs of one class and of different classes by Euclidean distance: int [BINS] each, from 0 to 2.
 
-    Args:
-      rows, labels: float [N, D], of unit length; int [N].
-      others, other_labels: [M, D] and [M], compared with all rows; None for the unordered pairs of `rows`.
-
-    Returns:
-      (pairs of one class, pairs of different classes), int [BINS] each, in equal bins from 0 to 2.
+    Rows float [N, D], of unit length, with labels int [N], are compared with others, [M, D] and [M], or without them
+    with each other, as unordered pairs.
     """
     within = others is None or other_labels is None
     columns, column_labels = (rows, labels) if others is None or other_labels is None else (others, other_labels)

@@ -21,8 +21,7 @@ Project = Callable[[np.ndarray], np.ndarray]
 def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Principal components of embeddings [N, D], whose rows are normalised first.
 
-    Returns:
-      (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
+    The result is (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
     """
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
@@ -32,10 +31,9 @@ def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
-    """Picks one of the points [N, 2] for each non-empty cell of a grid over the map.
+    """One of the points [N, 2] for each non-empty cell of a grid over the map: (index, column, row).
 
-    Returns:
-      (index of the point nearest to the centre of the cell, column, row).
+    It is the point nearest to the centre of the cell.
     """
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.maximum(high - low, 1e-12) * cells
@@ -47,7 +45,7 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
 
 
 def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images of a split, of which only those of `run.classes` are shown, if it has some.
+    """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
 
     Args:
       project: rows [N, D] -> points [N, 2]; None for the first principal components.
@@ -55,7 +53,11 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
       title: name of the projection in captions.
     """
     data = run.split(split)
-    rows = np.sort(np.random.default_rng(0).permutation(len(data.labels))[:MOST])
+    order = np.random.default_rng(0).permutation(len(data.labels))
+    if run.classes:
+        chosen = coloured(run, data.labels, data.classes)
+        order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
+    rows = np.sort(order[:MOST])
     components, share = reduced(run.embeddings(split)[rows])
     if project is None:
         points, axes = components[:, :2].astype(np.float64), ("first principal component", "second principal component")
@@ -71,7 +73,7 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
     which = "the largest classes in colour, all others in grey"
     if run.classes:
         which = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
-        kept = np.isin(data.labels[rows], coloured(run, data.labels, data.classes))
+        kept = np.isin(data.labels[rows], chosen)
         rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
     shown = coloured(run, labels, data.classes)

@@ -32,11 +32,9 @@ def largest(labels: np.ndarray) -> list[int]:
 def scatter_classes(
     axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str], shown: Sequence[int]
 ) -> None:
-    """Draws points [N, 2] in the plane: some classes with a colour and marker each, the others in grey.
+    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the others in grey.
 
-    Args:
-      labels: int [N], indices into the class names.
-      shown: at most `drawing.KINDS` labels.
+    Labels int [N] and those `shown` are indices into the class names.
     """
     rest = ~np.isin(labels, shown)
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=GREY, linewidths=0, alpha=0.5)
@@ -70,14 +68,10 @@ def plot_retrieved_images(
     first: str = "query",
     below: Sequence[Sequence[str]] | None = None,
 ) -> None:
-    """Draws one row per query, followed by its neighbours, nearest first.
+    """Draws one row of images uint8 [H, W, 3] per query, the `first` column, followed by its neighbours.
 
-    Args:
-      rows: images uint8 [H, W, 3], the query first, the same number in each row.
-      correct: whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None for
-        grey frames.
-      first: heading of the first column.
-      below: a label for each neighbour.
+    `correct` says whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None
+    for grey frames. `below` each neighbour is a label.
     """
     from matplotlib.patches import Rectangle
 

@@ -31,37 +31,23 @@ DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 
 
 class Panel(NamedTuple):
-    """The part of a figure that comparisons of models show.
+    """The part of a figure that comparisons of models show."""
 
-    Attributes:
-      draw: draws it in axes, to which others may have been drawn if they are overlaid.
-      layout: all models in one panel, or one panel each, with the same axes or their own.
-    """
-
-    draw: Callable[["Axes"], None]
+    draw: Callable[["Axes"], None]  # draws it in axes, to which others may have been drawn if they are overlaid
+    # All models in one panel, or one panel each, with the same axes or their own.
     layout: Literal["overlaid", "same axes", "own axes"]
 
 
 class Finding(NamedTuple):
-    """A figure and its numbers.
+    """A figure and its numbers."""
 
-    Attributes:
-      name: stem of the file names.
-      caption: what the figure shows and how to read it.
-      plot: writes the figure as a PNG file.
-      columns: header of the CSV file.
-      rows: rows of the CSV file, with one value per column.
-      view: what the report shows: pictures or a map instead of the figure, or a table below it.
-      panel: None if models are not compared by it.
-    """
-
-    name: str
-    caption: str
-    plot: Callable[[Path], None]
-    columns: Sequence[str]
-    rows: Iterable[Sequence[Any]]
-    view: View | None = None
-    panel: Panel | None = None
+    name: str  # stem of the file names
+    caption: str  # what the figure shows and how to read it
+    plot: Callable[[Path], None]  # writes the figure as a PNG file
+    columns: Sequence[str]  # header of the CSV file
+    rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column
+    view: View | None = None  # what the report shows: pictures or a map instead of the figure, or a table below it
+    panel: Panel | None = None  # None if models are not compared by it
 
 
 @dataclass(frozen=True)
@@ -97,13 +83,9 @@ def write(
     suffix: str = "",
     to: str = DIRECTORY,
 ) -> None:
-    """Writes the figures and numbers of a subject.
+    """Writes the figures and numbers of a subject to a folder in the work directory.
 
-    Args:
-      name: subject, which names the JSON file.
-      step: step of the analysed model.
-      suffix: appended to all file names, for splits other than the test split.
-      to: folder in the work directory.
+    The suffix is appended to all file names, for splits other than the test split.
     """
     target = directory / to
     target.mkdir(exist_ok=True)

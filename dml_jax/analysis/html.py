@@ -85,13 +85,9 @@ def facts(entries: Iterable[tuple[str, str]]) -> str:
 def table(
     head: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, ours: int = -1, sortable: bool = True
 ) -> str:
-    """A table in a scrollable frame.
+    """A table in a scrollable frame, whose `label` says to screen readers what it shows; row `ours` is emphasised.
 
-    Args:
-      rows: as many cells as headings.
-      label: what the table shows, for screen readers.
-      ours: index of the row to emphasise.
-      sortable: whether clicking a heading sorts the rows.
+    Clicking a heading sorts the rows, if they are sortable.
     """
     names = {0: "", 1: ' class="best"', 2: ' class="second"'}
     wide = len(head) > NARROW

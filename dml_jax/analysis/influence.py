@@ -34,14 +34,9 @@ def gradient_norms(
     labels: jax.Array,
     anchors: jax.Array,
 ) -> jax.Array:
-    """Influence of every image of a batch on the predictions for some of them.
+    """Influence of every image of a batch on the predictions for some of them: float [A, B], per grey level.
 
-    Args:
-      images, labels: uint8 [1, B, H, W, 3], int [B].
-      anchors: int [A], positions of the images whose predictions are explained.
-
-    Returns:
-      float [A, B], per grey level (0 to 255).
+    Images are uint8 [1, B, H, W, 3], labels int [B]; `anchors` int [A] are the positions of those that are explained.
     """
     stats = {"neck": model_state["neck"]}
 

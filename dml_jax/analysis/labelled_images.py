@@ -12,11 +12,7 @@ from dml_jax.inference.model import Model
 
 
 class LabelledImages(TrainedRun):
-    """A model with the embeddings of labelled images, whatever the name of the split that is asked for.
-
-    Args:
-      directory: where the figures are written.
-    """
+    """A model with the embeddings of labelled images, whatever the name of the split that is asked for."""
 
     def __init__(self, directory: Path, model: Model, split: Split, console: Console):
         self.directory, self.console = directory, console

@@ -1,5 +1,6 @@
 """Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -140,15 +141,10 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
         *sizes,
         ("training", training),
         ("machine", results.get("machine", "") + memory if results.get("machine") else ""),
-        ("commit", _short_commit(known.get("commit") or "")),
+        ("commit", re.sub(r"(?<=^\w{12})\w+", "", known.get("commit") or "")),
         ("versions", ", ".join(f"{name} {version}" for name, version in versions.items())),
         ("seed", str(config.seed)),
     ]
-
-
-def _short_commit(commit: str) -> str:
-    digest, dash, dirty = commit.partition("-")
-    return digest[:12] + dash + dirty
 
 
 def _duration(seconds: float) -> str:

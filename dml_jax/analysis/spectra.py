@@ -21,23 +21,14 @@ PAIRED = 10_000  # images whose pairs determine the uniformity
 
 
 class Space(NamedTuple):
-    """Geometry of one embedding space.
+    """Geometry of one embedding space."""
 
-    Attributes:
-      singular_values: float [min(N, D)], largest first, divided by their sum.
-      density: mean distance within classes over that between classes.
-      uniformity: log of the mean Gaussian potential; lower is more even.
-      alignment: mean squared distance of pairs of one class.
-      effective_rank: exp of the entropy of the singular values.
-      spectral_decay: KL(uniform || singular values), in nats; NaN if all are zero.
-    """
-
-    singular_values: np.ndarray
-    density: float
-    uniformity: float
-    alignment: float
-    effective_rank: float
-    spectral_decay: float
+    singular_values: np.ndarray  # float [min(N, D)], largest first, divided by their sum
+    density: float  # mean distance within classes over that between classes
+    uniformity: float  # log of the mean Gaussian potential; lower is more even
+    alignment: float  # mean squared distance of pairs of one class
+    effective_rank: float  # exp of the entropy of the singular values
+    spectral_decay: float  # KL(uniform || singular values), in nats; NaN if all are zero
 
 
 SCALARS = Space._fields[1:]

@@ -119,11 +119,7 @@ class TrainedRun:
         yield self.state
 
     def untrained(self) -> "TrainedRun":
-        """The run with its model before the first step.
-
-        Raises:
-          UserError: its starting point (`init_from`, pretrained weights) no longer exists.
-        """
+        """The run with its model before the first step; its starting point (`init_from`, weights) must still exist."""
         state = warm_start.initial_state(self.experiment, Console(active=False))
         return TrainedRun(self.directory, self.experiment, state, self.console, batch=self.batch)
 

@@ -11,12 +11,17 @@ PERPLEXITY = 30.0  # effective number of neighbours
 
 
 def project(rows: np.ndarray) -> np.ndarray:
-    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components."""
+    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components.
+
+    In one thread: its thousand short steps are ten times slower in several if other programs use the cores.
+    """
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
     init = "pca" if rows.shape[1] > 1 else "random"
-    return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0, n_jobs=-1).fit_transform(rows))
+    with threadpool_limits(1):
+        return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows))
 
 
 def findings(run: TrainedRun, split: str) -> list[Finding]:

@@ -24,9 +24,8 @@ def reason_not_to(run: TrainedRun) -> str:
 def transferred(chosen_on: Verification, applied_to: Verification, targets: Sequence[float]) -> list[tuple[float, ...]]:
     """Thresholds chosen on some pairs and applied to others; both are measured at the same thresholds.
 
-    Returns:
-      For each target, the lowest cosine threshold that keeps this false accept rate on the former: (target, threshold,
-      false accepts and false rejects of the latter).
+    For each target, the lowest cosine threshold that keeps this false accept rate on the former: (target, threshold,
+    false accepts and false rejects of the latter).
     """
     columns = (applied_to.thresholds, applied_to.false_accepts, applied_to.false_rejects)
     return [(target, *(float(column[chosen_on.lowest(target)]) for column in columns)) for target in targets]

@@ -35,20 +35,13 @@ MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
 
 @dataclass(frozen=True)
 class Picture:
-    """A thumbnail.
+    """A thumbnail."""
 
-    Attributes:
-      jpeg: a JPEG file in base64.
-      name: its class.
-      note: text below the class, e.g. a cosine.
-      mark: the query, or whether it has the query's class; empty for neither.
-    """
-
-    jpeg: str
+    jpeg: str  # a JPEG file in base64
     image: str
-    name: str
-    note: str = ""
-    mark: Mark = ""
+    name: str  # its class
+    note: str = ""  # text below the class, e.g. a cosine.
+    mark: Mark = ""  # the query, or whether it has the query's class; empty for neither
 
 
 @dataclass(frozen=True)
@@ -69,23 +62,14 @@ class Listing:
 
 @dataclass(frozen=True)
 class Map:
-    """Points in the plane whose pictures appear under the pointer.
+    """Points in the plane whose pictures appear under the pointer."""
 
-    Attributes:
-      points: (x, y) in 0..1, y upwards.
-      kinds: index into `names` of each point; -1 for others.
-      titles: tooltips.
-      names: names of the coloured classes.
-      axes: what x and y are.
-      sheet: a JPEG file in base64 with the pictures, SHEET_COLUMNS in a row.
-    """
-
-    points: list[tuple[float, float]]
-    kinds: list[int]
-    titles: list[str]
-    names: list[str]
-    axes: tuple[str, str]
-    sheet: str
+    points: list[tuple[float, float]]  # (x, y) in 0..1, y upwards
+    kinds: list[int]  # index into `names` of each point; -1 for others
+    titles: list[str]  # tooltips
+    names: list[str]  # names of the coloured classes
+    axes: tuple[str, str]  # what x and y are
+    sheet: str  # a JPEG file in base64 with the pictures, SHEET_COLUMNS in a row
 
     def __post_init__(self) -> None:
         """Raises ValueError if the lists do not match, as in a file edited by hand."""
@@ -134,11 +118,7 @@ def listing(head: Sequence[str], rows: Sequence[Sequence[str | float | tuple[str
 
 
 def as_html(view: View, name: str, caption: str) -> str:
-    """A view as HTML.
-
-    Args:
-      caption: HTML.
-    """
+    """A view as HTML, with a caption in HTML."""
     match view:
         case Pictures():
             strips = "".join(map(_strip, view.rows))

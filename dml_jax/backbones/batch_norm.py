@@ -1,14 +1,26 @@
 """Batch normalisation, which matches PyTorch's to rounding."""
 
 from functools import partial
-from typing import Protocol
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax.typing import Dtype
+from flax.typing import Dtype as ArrayDtype
 
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.config.fields import Dtype, Probability, section
+from dml_jax.config.needs import Rule
 from dml_jax.numerics import at_least_float32
+
+FreezeBatchNorm = Annotated[
+    bool,
+    Rule(
+        "the running statistics of a network without pretrained weights do not normalise; set it to false, or give "
+        "backbone.pretrained or init_from",
+        lambda c: not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from,
+    ),
+]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -64,22 +76,18 @@ class BatchNorm(nn.Module):
     """Batch normalisation over all but the last axis, like torch.nn.BatchNorm1d and BatchNorm2d.
 
     Normalises with the biased variance and keeps the unbiased one. Statistics are computed in at least float32.
-
-    Attributes:
-      momentum: weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
-      frozen: uses the running statistics in training too, and never updates them.
-      fixed: keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
-      updates: how often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
-      dtype: the result's; None for that of the input.
     """
 
+    # Weight of the new batch in the running statistics (PyTorch's convention; Flax's is one minus it).
     momentum: float = 0.1
     epsilon: float = 1e-5
-    frozen: bool = False
+    frozen: bool = False  # uses the running statistics in training too, and never updates them
+    # Keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
     fixed: bool = False
+    # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
     updates: int = 1
     use_bias: bool = True
-    dtype: Dtype | None = None
+    dtype: ArrayDtype | None = None  # the result's; None for that of the input
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
@@ -113,17 +121,22 @@ class BatchNorm(nn.Module):
         return result.astype(self.dtype or x.dtype)
 
 
-class BatchNormOptions(Protocol):
-    """The options of a network's configuration that concern batch normalisation."""
+@section
+class ConvolutionalConfig:
+    """Options that all networks with batch normalisation have."""
 
-    @property
-    def bn_momentum(self) -> float: ...
-    @property
-    def freeze_bn(self) -> bool: ...
-    @property
-    def freeze_bn_affine(self) -> bool: ...
+    name: str = ""
+    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
+    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
+    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
+    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
+    # code and HIST's.
+    bn_momentum: Probability = 0.1
+    pixels: Pixels = Pixels()
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
-def batch_norm(config: BatchNormOptions, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
+def batch_norm(config: ConvolutionalConfig, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
     """A batch normalisation with the options of a network's configuration."""
     return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, config.freeze_bn_affine, updates, name=name)

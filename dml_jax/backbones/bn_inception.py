@@ -13,29 +13,23 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.batch_norm import batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import he_fan_in
 from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import CAFFE, FreezeBatchNorm, Pixels
+from dml_jax.backbones.pixels import CAFFE, Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network
-from dml_jax.config.fields import Dtype, Probability, section
+from dml_jax.config.fields import section
 from dml_jax.errors import ConfigError
 
 
 @section
-class Config:
+class Config(ConvolutionalConfig):
     """Options of BN-Inception."""
 
     name: str = "bn_inception"
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
-    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics; 0.9 in Proxy-Anchor's, HIST's
     pixels: Pixels = CAFFE
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
 CHANNELS = 1024

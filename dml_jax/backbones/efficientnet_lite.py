@@ -16,13 +16,13 @@ import flax.linen as nn
 import jax
 from annotated_types import Len
 
-from dml_jax.backbones.batch_norm import BatchNorm, batch_norm
+from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
+from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, StateDict, count, dotted, length
-from dml_jax.config.fields import Dtype, PositiveInt, Probability, section
+from dml_jax.config.fields import PositiveInt, Probability, section
 
 __all__ = ["Config", "build", "lite0", "lite1", "lite2"]
 
@@ -30,7 +30,7 @@ GOOGLE = Pixels(mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0), top=255.0
 
 
 @section
-class Config:
+class Config(ConvolutionalConfig):
     """Options of an EfficientNet-Lite; the defaults are Lite0."""
 
     name: str = "efficientnet_lite"
@@ -39,12 +39,8 @@ class Config:
     stem: PositiveInt = 32  # channels of the first convolution
     channels: PositiveInt = 1280  # channels of the last convolution, and of the feature map
     pretrained: str = "none"  # "lite0" for the installed package, a directory of converted weights, or "none"
-    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
     bn_momentum: Probability = 0.01  # weight of the new batch in the running statistics (PyTorch's convention)
     pixels: Pixels = GOOGLE
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
 def lite0() -> Config:

@@ -11,30 +11,22 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones.batch_norm import batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, dotted
-from dml_jax.config.fields import Dtype, Probability, section
+from dml_jax.config.fields import section
 from dml_jax.errors import ConfigError
 
 
 @section
-class Config:
+class Config(ConvolutionalConfig):
     """Options of GoogLeNet with batch norm."""
 
     name: str = "googlenet"
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     transform_input: bool = True  # as in training of the published weights; omitted by the authors of HIST
-    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
-    pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
 CHANNELS = 1024

@@ -25,18 +25,14 @@ DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
 
 
 class Dense(nn.Module):
-    """A linear layer, initialised like torch.nn.Linear unless told otherwise.
-
-    Attributes:
-      kernel_init, bias_init: initialise [inputs, features] and [features]; None for U(±1/sqrt(inputs)).
-      dtype: the computation's; None for that of inputs and parameters.
-    """
+    """A linear layer, initialised like torch.nn.Linear unless told otherwise."""
 
     features: int
     use_bias: bool = True
+    # kernel_init, bias_init: initialise [inputs, features] and [features]; None for U(±1/sqrt(inputs))
     kernel_init: Initializer | None = None
     bias_init: Initializer | None = None
-    dtype: Dtype | None = None
+    dtype: Dtype | None = None  # the computation's; None for that of inputs and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:

@@ -1,24 +1,14 @@
 """Normalisation of uint8 images as published weights expect it."""
 
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
 from dml_jax.config.fields import Positive, section
-from dml_jax.config.needs import Rule
 
 __all__ = ["CAFFE", "Pixels", "preprocess"]
-
-FreezeBatchNorm = Annotated[
-    bool,
-    Rule(
-        "the running statistics of a network without pretrained weights do not normalise; set it to false, or give "
-        "backbone.pretrained or init_from",
-        lambda c: not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from,
-    ),
-]
 
 
 @section

@@ -31,31 +31,24 @@ def resizing_weights(old: int, new: int, interpolation: Interpolation) -> np.nda
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def patch_angles(cells: tuple[int, ...], channels: int, *, theta: float = 100.0) -> np.ndarray:
+def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
     """Angles of rotary positions along two axes, as in DINOv3 (Siméoni et al., 2025).
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2 pi times its
-    coordinate times theta^(-4 k / channels), k = 0, 1, ...: the same range for images of any size.
+    coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any size.
 
-    Args:
-      cells: (rows, columns) of patches.
-      channels: d of a head, a multiple of 4.
-      theta: base of the frequencies.
-
-    Returns:
-      float64 [rows * columns, d / 2], patches by rows; the first d / 4 angles are those of the row.
+    The cells are (rows, columns) of patches; d, the channels of a head, is a multiple of 4. The result is float64
+    [rows * columns, d / 2], patches by rows; the first d / 4 angles are those of the row.
     """
-    frequencies = 2 * np.pi * theta ** -np.arange(0, 1, 4 / channels)
+    frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)
     return np.concatenate([np.repeat(rows, cells[1], axis=0), np.tile(columns, (cells[0], 1))], axis=1)
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """Rotates the pairs of channels (k, k + d / 2) of the last tokens; the tokens before them have no position.
+    """Rotates the pairs of channels (k, k + d / 2) of the last P tokens by angles [P, d / 2]; others have no position.
 
-    Args:
-      x: float [B, N, heads, d], queries or keys.
-      angles: float [P, d / 2] of the last P tokens.
+    x, queries or keys, is float [B, N, heads, d].
     """
     before = x.shape[1] - angles.shape[0]
     first, second = jnp.split(at_least_float32(x[:, before:]), 2, axis=-1)

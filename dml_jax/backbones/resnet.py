@@ -11,19 +11,19 @@ from typing import Annotated, Literal, assert_never
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.batch_norm import BatchNorm, batch_norm
+from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import FreezeBatchNorm, Pixels
+from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, dotted, length, numbered
-from dml_jax.config.fields import Dtype, NonEmpty, PositiveInt, Probability, require, section
+from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
 
-__all__ = ["Config", "build", "resnet18", "resnet34", "resnet50", "resnet101"]
+__all__ = ["Config", "Pixels", "build", "resnet18", "resnet34", "resnet50", "resnet101"]
 
 
 @section
-class Config:
+class Config(ConvolutionalConfig):
     """Options of a residual network; the defaults are ResNet-50."""
 
     name: str = "resnet"
@@ -31,14 +31,7 @@ class Config:
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
     stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
-    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
-    bn_momentum: Probability = 0.1  # weight of the new batch in the running statistics (PyTorch's convention)
     stage_bn_updates: PositiveInt = 1  # updates of the stages' running statistics per step; 2 in MPN's code
-    pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"

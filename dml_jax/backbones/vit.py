@@ -217,15 +217,9 @@ def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) ->
 
 
 def build(config: Config, source: str = "") -> Backbone:
-    """A vision transformer as a backbone.
+    """A vision transformer as a backbone, for images of a patch or more.
 
-    Args:
-      config: its options.
-      source: where its weights are published, for the error message if there are none; by default timm's.
-
-    Raises:
-      ConfigError: by `init` and `apply`, if images are smaller than a patch.
-      WeightsError: by `init`, if `config.pretrained` does not contain weights of this network.
+    `source` is where its weights are published, for the error message if there are none; by default timm's.
     """
     adapt = partial(resize_positions, config)
     network = VisionTransformer(config)

@@ -27,11 +27,7 @@ MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evalua
 
 
 def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, TrainedRun]:
-    """The models by a name that distinguishes them, the one of --model first.
-
-    Raises:
-      UserError: one does not exist, is named twice, or lacks what is asked of it.
-    """
+    """The models by a name that distinguishes them, the one of --model first."""
     models = [options.model, *(options.compare.split(",") if options.compare else ())]
     if double := {model for model in models if models.count(model) > 1}:
         raise ConfigError(f"--compare={min(double)}: is given twice")
@@ -89,11 +85,7 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Tr
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
-    """The configuration of the run, with overrides applied, and its work directory.
-
-    Raises:
-      UserError: no run there, an override of what the run was trained with, or its data are not there.
-    """
+    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
     if model.startswith(files.BUCKETS):
         raise ConfigError(f"--model={model}: analyses are written into the run; copy it to a directory first")
     directory = locate(model)
@@ -123,11 +115,7 @@ def check_batch(options: Namespace, size: int, steps: int) -> None:
 
 
 def chosen_classes(options: Namespace, run: TrainedRun) -> tuple[str, ...]:
-    """The classes of --classes; none without it.
-
-    Raises:
-      ConfigError: the images are of no such class, or of fewer, or more are given than can be told apart.
-    """
+    """The classes of --classes, at most as many as can be told apart; none without it."""
     if options.classes is None:
         return ()
     split = run.split(options.split)

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from dml_jax.errors import ConfigError, DataWarning, PeerError, UserError, printable, suggest
 from dml_jax.files import UNWRITABLE, expand_path
@@ -20,7 +20,7 @@ FIXABLE = UNWRITABLE | {
     errno.ENAMETOOLONG,
 }
 
-ENGINES = ("local", "ray")
+T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 
 
@@ -38,11 +38,7 @@ class Parser(argparse.ArgumentParser):
         raise ConfigError(message.removeprefix("argument "))
 
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
-        """(options, overrides by dotted key) from the arguments that follow the name of the program.
-
-        Raises:
-          ConfigError: an unknown option or an unexpected argument.
-        """
+        """(options, overrides by dotted key) from the arguments that follow the name of the program."""
         plain = [a for a in arguments if not a.startswith("--config.")]
         overrides = {}
         for argument in arguments:
@@ -60,11 +56,7 @@ class Parser(argparse.ArgumentParser):
         return options, overrides
 
     def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
-        """The options of a command, e.g. "dml-jax report", that has no configuration.
-
-        Raises:
-          ConfigError: an unknown option, an unexpected argument, or an override.
-        """
+        """The options of a command, e.g. "dml-jax report", that has no configuration; an override is a ConfigError."""
         options, overrides = self.read(arguments)
         if overrides:
             raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")
@@ -73,34 +65,22 @@ class Parser(argparse.ArgumentParser):
 
 def add_engine(flags: Parser) -> None:
     """Adds the options that say where to compute."""
-    flags.add_argument("--engine", default="local", help="local (default), or ray: the machines of a Ray cluster")
+    flags.add_argument(
+        "--engine", choices=("local", "ray"), default="local", help="ray: the machines of a Ray cluster; default: local"
+    )
     flags.add_argument("--address", help="of the Ray cluster, e.g. auto; default: Ray is started on this machine")
 
 
 def check_engine(options: argparse.Namespace) -> None:
     """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if it is needed."""
-    if options.engine not in ENGINES:
-        raise ConfigError(f"--engine={options.engine}: must be {' or '.join(ENGINES)}")
     if options.address and options.engine != "ray":
         raise ConfigError(f"--address={options.address}: is for --engine=ray")
     if options.engine == "ray":
         check_installed("--engine=ray", "ray", "ray")
 
 
-def check_process(processes: int, process: int) -> None:
-    """Raises ConfigError unless `--process` is the index of one of `--processes`."""
-    if processes < 1:
-        raise ConfigError(f"--processes={processes}: must be positive")
-    if not 0 <= process < processes:
-        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
-
-
 def file_to_write(option: str, path: str) -> Path:
-    """The file that an option names.
-
-    Raises:
-      ConfigError: it is a directory, or its directory does not exist.
-    """
+    """The file that an option names; raises ConfigError if it is a directory, or its directory does not exist."""
     file = expand_path(option, path)
     if file.is_dir():
         raise ConfigError(f"{option}={path}: is a directory; give a file")
@@ -110,16 +90,25 @@ def file_to_write(option: str, path: str) -> Path:
 
 
 def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, that an option gives, without duplicates.
-
-    Raises:
-      ConfigError: one of them is not known.
-    """
+    """The names, separated by commas, that an option gives, without duplicates; ConfigError if one is not known."""
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         if name not in known:
             raise ConfigError(f"{option}={text}: there is no {name!r}; {suggest(name, known)}")
     return names
+
+
+def numbers(
+    option: str, text: str, kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
+) -> tuple[T, ...]:
+    """The numbers, separated by commas, that an option gives; raises ConfigError with the rule unless all are valid."""
+    try:
+        found = tuple(kind(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(map(valid, found)):
+        raise ConfigError(f"{option}={text}: must be {rule}")
+    return found
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
@@ -142,10 +131,9 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 
 
 def exit_code(body: Callable[[], object]) -> int:
-    """Runs the body of a command; returns its exit code.
+    """Runs the body of a command and returns its exit code.
 
-    Returns:
-      0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal.
+    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal

@@ -93,11 +93,7 @@ def unsupported_name(config: Config) -> str:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and converts the weights.
-
-    Raises:
-      UserError: invalid input; nothing is written then.
-    """
+    """Reads the command line and converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
     if not options.weights:
         raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
@@ -146,11 +142,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def compare_with_torch(converted: Converted, arrays: dict[str, np.ndarray], source: str) -> str:
-    """Compares every layer with torch on random pixels; returns the result as one line.
-
-    Raises:
-      WeightsError: a layer deviates by more than `MAX_DEVIATION`.
-    """
+    """Compares every layer with torch on random pixels, in one line; WeightsError beyond `MAX_DEVIATION`."""
     if importlib.util.find_spec("torch") is None:
         return "not compared with torch because torch is not installed"
     weights = converted.weights
@@ -188,8 +180,7 @@ def read_photo(name: str) -> np.ndarray:
 def verify_photo(photo: np.ndarray, converted: Converted, arrays: dict[str, np.ndarray], source: str) -> list[str]:
     """What the network sees in a photograph, as lines to print; beside it what it sees where torch computes its layers.
 
-    Raises:
-      WeightsError: the weights have no classifier of ImageNet.
+    Raises WeightsError if the weights have no classifier of ImageNet.
     """
     weights = converted.weights
     kernel, bias = verify.classifier(arrays, source)

@@ -27,11 +27,7 @@ def add(flags: argparse.ArgumentParser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options as arguments for `Index.classify`.
-
-    Raises:
-      ConfigError: one is out of range.
-    """
+    """The options as arguments for `Index.classify`; raises ConfigError if one is out of range."""
     try:
         open_set.check(options.decide or RULES[0], options.false_accept_rate, options.threshold)
     except DataError as error:

@@ -48,10 +48,8 @@ FIGURE = "neighbors.png"
 def image_files(paths: list[str], output: Path | None = None) -> list[str]:
     """Image files among `paths`, and those below directories among them as `walk` finds them.
 
-    The figure in `output` is left out, because a second `embed .` would take it for a new image.
-
-    Raises:
-      DataError: a path does not exist, or there is no image file.
+    The figure in `output` is left out, because a second `embed .` would take it for a new image. Raises DataError if a
+    path does not exist, or there is no image file.
     """
     files: list[str] = []
     figure = output and os.path.realpath(output / FIGURE)
@@ -87,11 +85,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, embeds the images and writes the arrays.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line, embeds the images and writes the arrays."""
     options = parser().parse_args(arguments)
     model_options.check(options)
     versions = model_options.versions(options)
@@ -189,11 +183,7 @@ def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet:
 
 
 def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summary:
-    """Counts the images and lists the first unusable ones.
-
-    Raises:
-      DataError: there are some, and they may not be left out; or no image is usable.
-    """
+    """Counts the images and lists the first unusable ones; DataError if none is usable, or they may not be left out."""
     summary = written.summary(SHOWN)
     for error in summary.errors:
         print(f"left out: {printable(error)}", file=sys.stderr)

@@ -40,8 +40,7 @@ def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[P
 def usable(model: Model, files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
     """The images that the model can embed; the others are listed on stderr with the reason.
 
-    Raises:
-      DataError: there is none, but one is needed.
+    Raises DataError if there is none, but one is `needed`.
     """
     kept = []
     for file in files:
@@ -62,11 +61,7 @@ def of_usable(model: Model, classes: dict[str, list[Path]], *, needed: bool = Tr
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options of the command line.
-
-    Raises:
-      ConfigError: an option is missing, unknown, out of range, or does not go with the others.
-    """
+    """The options of the command line, all of which are checked."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     model_options.add(flags)
@@ -104,11 +99,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line; enrolls classes or classifies images.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
 
     versions = model_options.versions(options)

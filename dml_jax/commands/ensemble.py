@@ -40,11 +40,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and the arrays, evaluates, prints the table and writes the output.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line and the arrays, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax ensemble")
     runs = [files.expand_path("RUN", name) for name in options.runs]
     if len(runs) < 2:
@@ -122,11 +118,7 @@ def check_output(output: Path, runs: list[Path], splits: list[str]) -> None:
 
 
 def common_labels(directories: list[Path], exported: list[Exported]) -> np.ndarray:
-    """The labels int [N] of the images, after checking that all members hold the same images and labels.
-
-    Raises:
-      DataError: other images, another order, other labels, or none.
-    """
+    """The labels int [N] of the images; raises DataError unless all members hold the same images and labels."""
     first = exported[0]
     if first.labels is None:
         raise DataError(f"{directories[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
@@ -150,8 +142,7 @@ def common_labels(directories: list[Path], exported: list[Exported]) -> np.ndarr
 def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The options of `protocol.evaluate` that the runs share: those of its own, and those of `description`, too.
 
-    Raises:
-      ConfigError: the runs were evaluated with different settings.
+    Raises ConfigError if the runs were evaluated with different settings.
     """
 
     def read(run: Path) -> Evaluation:
@@ -175,20 +166,14 @@ def evaluation_settings(runs: list[Path]) -> tuple[dict[str, Any], dict[str, Any
 
 
 def parse_weights(text: str | None, members: int) -> list[float]:
-    """The members' weights in "1,2,2", all 1 without text.
-
-    Raises:
-      ConfigError: not as many positive numbers as members.
-    """
+    """The members' weights in "1,2,2", all 1 without text; raises ConfigError unless there is one for each member."""
     if text is None:
         return [1.0] * members
-    try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError:
-        weights = []
-    if len(weights) != members or not all(0 < weight < float("inf") for weight in weights):
-        raise ConfigError(f"--weights={text}: must be {members} positive numbers, one for each run, e.g. 1,2")
-    return weights
+    rule = f"{members} positive numbers, one for each run, e.g. 1,2"
+    weights = cli.numbers("--weights", text, float, rule, lambda weight: 0 < weight < math.inf)
+    if len(weights) != members:
+        raise ConfigError(f"--weights={text}: must be {rule}")
+    return list(weights)
 
 
 def concatenated(embeddings: list[np.ndarray], weights: list[float]) -> np.ndarray:

@@ -36,12 +36,6 @@ from dml_jax.inference import labelled
 KS = (1, 2, 4, 8, 10, 100, 1000)
 SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
 MAX_RESTARTS = 10_000
-CHOICES = {
-    "lone_queries": ("miss", "omit"),
-    "metric": ("cosine", "euclidean"),
-    "protocol": ("clean", "paper"),
-    "nmi_average": ("arithmetic", "geometric"),
-}
 
 
 def parser() -> cli.Parser:
@@ -59,13 +53,18 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
     flags.add_argument(
-        "--lone_queries", default="miss", help="without a relevant row: miss (default) of Recall@K and MRR, or omit"
-    )
-    flags.add_argument("--metric", default="cosine", help="cosine (default) or euclidean")
+        "--lone_queries", choices=("miss", "omit"), default="miss",
+        help="without a relevant row: miss (default) of Recall@K and MRR, or omit",
+    )  # fmt: skip
+    flags.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine", help="default: cosine")
     flags.add_argument(
-        "--protocol", default="clean", help="clean (default), or paper: drop the first neighbour, as the authors' code"
-    )
-    flags.add_argument("--nmi_average", default="arithmetic", help="arithmetic (default), or geometric as HIST's code")
+        "--protocol", choices=("clean", "paper"), default="clean",
+        help="clean (default), or paper: drop the first neighbour, as the authors' code",
+    )  # fmt: skip
+    flags.add_argument(
+        "--nmi_average", choices=("arithmetic", "geometric"), default="arithmetic",
+        help="arithmetic (default), or geometric as HIST's code",
+    )  # fmt: skip
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
@@ -105,28 +104,15 @@ def check_source(options: argparse.Namespace) -> None:
 
 
 def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
-    """The numbers given as an option, without duplicates.
-
-    Raises:
-      ConfigError: not positive integers separated by commas.
-    """
+    """The positive integers given as an option, without duplicates."""
     if text is None:
         return None
-    try:
-        numbers = tuple(dict.fromkeys(int(number) for number in text.split(",")))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1:
-        raise ConfigError(f"--{key}={text}: must be positive integers separated by commas, e.g. --{key}=1,10,100")
-    return numbers
+    rule = f"positive integers separated by commas, e.g. --{key}=1,10,100"
+    return tuple(dict.fromkeys(cli.numbers(f"--{key}", text, int, rule, lambda number: number > 0)))
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, evaluates, prints the table and writes the output.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax evaluate")
     check_source(options)
     relevance_options.check(options)
@@ -134,9 +120,6 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError("--query_embeddings and --query_labels: give both or neither")
     if options.verification and options.query_embeddings:
         raise ConfigError("--verification: compares the pairs of one set; leave out the queries")
-    for key, known in CHOICES.items():
-        if getattr(options, key) not in known:
-            raise ConfigError(f"--{key}={getattr(options, key)}: must be {' or '.join(known)}")
     for key in ("restarts", "memory"):
         if getattr(options, key) is not None and getattr(options, key) < 1:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
@@ -159,12 +142,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[str, Any]:
-    """All requested metrics, the protocol, and the names and sizes of the inputs.
-
-    Raises:
-      DataError: files that cannot be used.
-      ConfigError: options that do not fit the number of rows.
-    """
+    """All requested metrics, the protocol, and the names and sizes of the inputs, to which the options must fit."""
     queries, labels, gallery, gallery_labels = _embedded(options) if options.model else _read(options)
     if gallery is None and len(queries) < 2:
         raise DataError(f"--{'data' if options.model else 'embeddings'}: has one row; give at least two, or queries")

@@ -42,11 +42,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line; serves until SIGTERM or Ctrl-C.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line; serves until SIGTERM or Ctrl-C."""
     options, overrides = parser().read(arguments)
     if options.split not in analyse.SPLITS:
         raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
@@ -69,7 +65,9 @@ def execute(arguments: list[str]) -> None:
         else:
             splits = all_splits(config, options.split)
             split, title = splits[options.split], f"{config.name}, {options.split} images"
-            hashes = data_hashes(directory, splits)
+            hashes = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
+            if hashes[0] != hashes[1]:
+                print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
             embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731
         answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
         queries = explorer.Part(split, embed(split, options.split))
@@ -83,11 +81,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def all_splits(config: Config, name: str) -> dict[str, Split]:
-    """The data of a run, by split.
-
-    Raises:
-      UserError: it cannot be read, or the run has no split `name`.
-    """
+    """The data of a run, by split; raises ConfigError if it has no split `name`."""
     splits = formats.load(config.data)
     if config.data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
@@ -96,23 +90,11 @@ def all_splits(config: Config, name: str) -> dict[str, Split]:
     return splits
 
 
-def data_hashes(directory: Path, splits: dict[str, Split]) -> tuple[str, str]:
-    """The hash of the data as they are, and as the run was trained on; warns if they differ."""
-    here, trained = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
-    if here != trained:
-        print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
-    return here, trained
-
-
 def embeddings(model: Model, split: Split, exported: Path, data_hash: str, trained: str) -> np.ndarray:
     """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and these data.
 
-    Args:
-      model: of the run.
-      split: of its data as they are.
-      exported: where the embeddings may be.
-      data_hash: of the data as they are.
-      trained: of the data that the run was trained on; also of the embeddings, unless they say otherwise.
+    `data_hash` is that of the data as they are, `trained` of those that the run was trained on, which is also that of
+    the embeddings unless they say otherwise.
     """
     if (exported / "manifest.json").exists():
         stored = embedding_files.read(exported)

@@ -16,6 +16,7 @@ loads it.
 import argparse
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import jax
 
@@ -31,7 +32,6 @@ from dml_jax.inference.model import is_run
 from dml_jax.train.records.workdir import read_config
 from dml_jax.train.start import warm_start
 
-CODES = ("float32", "int8", "binary")
 FORMS = ("onnx", "stablehlo", "parquet")
 
 
@@ -41,7 +41,7 @@ def parser() -> cli.Parser:
     model_options.add(flags)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    flags.add_argument("--code", default="float32", help="of the rows in Parquet: float32 (default), int8 or binary")
+    flags.add_argument("--code", choices=get_args(Code), default="float32", help="of Parquet rows; default: float32")
     flags.add_argument(
         "--training", metavar="FILE", help="embeddings of training images, .npy, that codes are fitted to"
     )
@@ -52,11 +52,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and writes the files.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line and writes the files."""
     options = parser().read_plain(arguments, "dml-jax export")
     model_options.check(options)
     if not (options.to or options.push):
@@ -66,8 +62,6 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--to={options.to}", "jax2onnx", "jax2onnx onnxruntime")
     if options.checkpoint != "reported" and "parquet" in forms:
         raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
-    if options.code not in CODES:
-        raise ConfigError(f"--code={options.code}: must be {', '.join(CODES)}")
     compressed = options.code != "float32" or options.dimensions
     if compressed and not (options.training and "parquet" in forms):
         raise ConfigError(
@@ -120,11 +114,7 @@ def export(
     code: Code = "float32",
     compression: Compression | None = None,
 ) -> None:
-    """Writes the forms into `output`, and pushes them with the model to a repository.
-
-    Raises:
-      UserError: no such run, checkpoint or embeddings, or the hub refuses.
-    """
+    """Writes the forms into `output`, and pushes them with the model to a repository."""
     shape = warm_start.image_shape(workdir)
     if trust_code and is_run(workdir):
         configs.import_code(read_config(workdir)["config"])
@@ -153,11 +143,7 @@ def export(
 
 
 def exported_splits(workdir: Path) -> list[Path]:
-    """The directories of the run's embeddings.
-
-    Raises:
-      DataError: there are none.
-    """
+    """The directories of the run's embeddings; raises DataError if there are none."""
     found = sorted(path.parent for path in (workdir / "embeddings").glob("*/manifest.json"))
     if not found:
         raise DataError(f"{workdir}: holds no embeddings; write them with --mode=export of dml_jax.main")

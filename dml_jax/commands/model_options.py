@@ -29,15 +29,7 @@ def add_versions(flags: argparse.ArgumentParser) -> None:
 
 
 def versions(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_versions` as arguments of `dml_jax.load`.
-
-    Raises:
-      ConfigError: scales that are not positive numbers.
-    """
-    try:
-        scales = tuple(float(scale) for scale in options.scales.split(","))
-    except ValueError:
-        scales = ()
-    if not scales or not all(0 < scale < 10 for scale in scales):
-        raise ConfigError(f"--scales={options.scales}: must be positive numbers below 10, e.g. --scales=1,1.25")
+    """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for scales that are no sizes."""
+    rule = "positive numbers below 10, e.g. --scales=1,1.25"
+    scales = cli.numbers("--scales", options.scales, float, rule, lambda scale: 0 < scale < 10)
     return {"flip": options.flip, "scales": scales}

@@ -66,6 +66,7 @@ def parser() -> cli.Parser:
     )
     flags.add_argument(
         "--splits",
+        choices=("auto", "folders", "classes"),
         default="auto",
         help="folders: use the folders train and test; classes: divide the classes; auto: folders if present (default)",
     )
@@ -101,8 +102,6 @@ def execute(arguments: list[str]) -> None:
     for key in ("name", *(() if options.download else ("source",)), "output"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
-    if options.splits not in ("auto", "folders", "classes"):
-        raise ConfigError(f"--splits={options.splits}: must be auto, folders or classes")
     if not 0 < options.test_share < 1:
         raise ConfigError(f"--test_share={options.test_share}: must be between 0 and 1 (exclusive)")
     if options.short_side < 0:

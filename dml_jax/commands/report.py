@@ -25,11 +25,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and the runs, prints and writes the tables.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line and the runs, prints and writes the tables."""
     options = parser().read_plain(arguments, "dml-jax report")
     if not options.runs:
         raise ConfigError("DIRECTORY: missing; give the directory of a study or work directories of runs")
@@ -41,8 +37,8 @@ def execute(arguments: list[str]) -> None:
     if output is not None and (output.is_file() or files.below_a_file(output)):
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")
 
-    study = len(directories) == 1 and plan.read_facts(directories[0]) is not None
-    if study and search_report.is_search(directories[0]):
+    study = plan.read_facts(directories[0]) if len(directories) == 1 else None
+    if study and "search" in study:
         search_report.publish(directories[0], output or directories[0], Console().rich)
         return
     found = summary.of_study(directories[0]) if study else summary.of_runs(directories, "recall@1")

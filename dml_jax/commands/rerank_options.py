@@ -14,14 +14,8 @@ from dml_jax.evaluation import metrics, query_expansion, ranked_lists, reranking
 
 NAMES = ("expanded", "reranked")  # keys of the results
 LARGEST_K = 100  # of Recall@K after re-ranking, unless --ks is given: larger K need longer re-ranked lists
-DEPENDS_ON = {
-    "k1": "rerank",
-    "k2": "rerank",
-    "weight": "rerank",
-    "expand_by": "expand",
-    "alpha": "expand",
-    "augment": "expand",
-}
+DEPENDING = {"rerank": ("k1", "k2", "weight"), "expand": ("expand_by", "alpha", "augment")}
+Arrays = tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]  # queries, labels, and of a gallery
 
 
 def add_to(flags: Parser) -> None:
@@ -30,7 +24,7 @@ def add_to(flags: Parser) -> None:
     flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
     flags.add_argument("--k2", type=int, help="re-ranking: number of nearest encodings to average (default: 6)")
     flags.add_argument("--weight", type=float, help="re-ranking: weight of the original distance (default: 0.3)")
-    flags.add_argument("--expand", help="add query expansion: aqe or alpha")
+    flags.add_argument("--expand", choices=("aqe", "alpha"), help="add query expansion")
     flags.add_argument("--expand_by", type=int, help="expansion: neighbours added to each query (default: 10)")
     flags.add_argument("--alpha", type=float, help="expansion with --expand=alpha: exponent of the cosine (default: 3)")
     flags.add_argument("--augment", action="store_true", help="expansion: also expand the gallery (database-side)")
@@ -38,12 +32,10 @@ def add_to(flags: Parser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError for invalid values and combinations of options."""
-    for key, parent in DEPENDS_ON.items():
-        value = getattr(options, key)
-        if value is not None and value is not False and not getattr(options, parent):
-            raise ConfigError(f"--{key}: needs --{parent}; give that too")
-    if options.expand not in (None, "aqe", "alpha"):
-        raise ConfigError(f"--expand={options.expand}: must be aqe or alpha")
+    for parent, keys in DEPENDING.items():
+        given = [key for key in keys if not any(getattr(options, key) is absent for absent in (None, False))]
+        if given and not getattr(options, parent):
+            raise ConfigError(f"--{given[0]}: needs --{parent}; give that too")
     if options.alpha is not None and options.expand != "alpha":
         raise ConfigError("--alpha: needs --expand=alpha; aqe uses equal weights")
     if (options.rerank or options.expand) and options.metric != "cosine":
@@ -61,13 +53,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def check_sizes(options: argparse.Namespace, queries: int, gallery: int | None) -> None:
-    """Raises ConfigError for neighbourhoods larger than the data.
-
-    Args:
-      options: of the command.
-      queries: Q.
-      gallery: G; None if the queries search each other.
-    """
+    """Raises ConfigError for neighbourhoods larger than the data; without a gallery the queries search each other."""
     if options.expand:
         candidates = queries - 1 if gallery is None else gallery - bool(options.augment)
         count = _expansion_size(options)
@@ -106,14 +92,7 @@ def evaluate(
 ) -> dict[str, dict[str, Any]]:
     """Metrics of the requested rankings, by name, each with its `protocol` and `seconds`.
 
-    Args:
-      options: of the command.
-      queries: [Q, D].
-      labels: int [Q].
-      gallery: [G, D]; None if the queries search each other.
-      gallery_labels: int [G], or None.
-      ks: K of Recall@K.
-      console: shows which ranking is being computed.
+    Embeddings are [Q, D] and [G, D], labels int [Q] and [G]; without a gallery the queries search each other.
     """
     results: dict[str, dict[str, Any]] = {}
     for name, function, requested in (("expanded", _expanded, options.expand), ("reranked", _reranked, options.rerank)):
@@ -121,19 +100,13 @@ def evaluate(
             started = time.monotonic()
             if not options.quiet:
                 console.print(f"evaluating the {name} ranking")
-            results[name] = function(options, queries, labels, gallery, gallery_labels, ks)
+            results[name] = function(options, (queries, labels, gallery, gallery_labels), ks)
             results[name]["seconds"] = round(time.monotonic() - started, 3)
     return results
 
 
-def _expanded(
-    options: argparse.Namespace,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery: np.ndarray | None,
-    gallery_labels: np.ndarray | None,
-    ks: tuple[int, ...],
-) -> dict[str, Any]:
+def _expanded(options: argparse.Namespace, arrays: Arrays, ks: tuple[int, ...]) -> dict[str, Any]:
+    queries, labels, gallery, gallery_labels = arrays
     exclude_self = gallery is None
     candidates = queries if gallery is None else gallery
     count = _expansion_size(options)
@@ -161,14 +134,8 @@ def _expanded(
     return result
 
 
-def _reranked(
-    options: argparse.Namespace,
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery: np.ndarray | None,
-    gallery_labels: np.ndarray | None,
-    ks: tuple[int, ...],
-) -> dict[str, Any]:
+def _reranked(options: argparse.Namespace, arrays: Arrays, ks: tuple[int, ...]) -> dict[str, Any]:
+    queries, labels, gallery, gallery_labels = arrays
     exclude_self = gallery is None
     if gallery is None or gallery_labels is None:
         gallery, gallery_labels = queries, labels

@@ -28,11 +28,7 @@ BACKLOG = 2048  # connections that wait to be accepted
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections.
-
-    Raises:
-      ConfigError: the port is not available, or the host is not one of this machine.
-    """
+    """A socket that accepts connections; ConfigError if the port is not available, or the host not of this machine."""
     if not 0 <= port < 1 << 16:
         raise ConfigError(f"--port={port}: must be in 0..65535; 0 is any free port")
     try:
@@ -44,11 +40,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line; serves until SIGTERM or Ctrl-C.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
     model_options.add_versions(flags)

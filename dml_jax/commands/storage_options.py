@@ -20,11 +20,7 @@ def add_to(flags: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Checks the options, and opens the training embeddings, before anything is computed.
-
-    Raises:
-      UserError: options that do not go together, or a file that cannot be used.
-    """
+    """Checks the options, and opens the training embeddings, before anything is computed."""
     if options.training and not options.storage:
         raise ConfigError("--training: is for --storage; give that too")
     if options.storage and options.metric != "cosine":

@@ -15,10 +15,12 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from dml_jax import files
 from dml_jax.commands import cli
+from dml_jax.config.files import PROTOCOLS
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.remote import ray_cluster
@@ -27,6 +29,8 @@ from dml_jax.studies.definition import Study
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.slots import Slot
 from dml_jax.train.distributed import xla_flags
+
+say = partial(print, flush=True)  # at once
 
 
 def parser() -> cli.Parser:
@@ -39,7 +43,9 @@ def parser() -> cli.Parser:
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: those of the study")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time on each machine; its devices are divided")
-    flags.add_argument("--protocol", default="clean", help="clean (default), or paper: select on the test classes")
+    flags.add_argument(
+        "--protocol", choices=PROTOCOLS, default="clean", help="clean (default), or paper: select on the test classes"
+    )
     flags.add_argument("--smoke", action="store_true", help="two trials of a few steps on the built-in digits")
     flags.add_argument("--list", action="store_true", help="show the trials and how long they take, train nothing")
     cli.add_engine(flags)
@@ -51,22 +57,20 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and the study, trains what is missing, prints and writes the table.
 
-    Raises:
-      UserError: invalid input, or a trial failed.
-      SystemExit: stopped by a signal.
+    Raises UserError if a trial failed, and SystemExit after a signal.
     """
     options, overrides = parser().read(arguments)
     if (options.study is None) == (options.compare is None):
         raise ConfigError("--study: give a study file, or --compare with configurations")
-    if options.protocol not in ("clean", "paper"):
-        raise ConfigError(f"--protocol={options.protocol}: must be clean or paper")
     cli.check_engine(options)
     if options.jobs < 1:
         raise ConfigError(f"--jobs={options.jobs}: must be at least 1")
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
     root = files.expand_path("--root", options.root) if options.root else default
-    seeds = parse_seeds(options.seeds) if options.seeds is not None else study.seeds
+    seeds = study.seeds
+    if options.seeds is not None:
+        seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
     if options.compare and len(options.compare) == 1 and len(set(seeds)) < 2 and not options.smoke:
         raise ConfigError(f"--compare {options.compare[0]}: one configuration needs several seeds, e.g. --seeds=0,1,2")
     settings = plan.Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
@@ -86,7 +90,8 @@ def execute(arguments: list[str]) -> None:
     with slots_of(options) as free:
         plan.write_facts(root, name, study, settings, {"trials": plan.state_trials(trials)})
         with runner.locked(root):
-            runner.forget_problems(root, trials)
+            for trial in trials:
+                runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
             stop_if(runner.run_all(root, trials, free, say))
     summary.publish(summary.of_study(root), root, Console().rich)
     done = outcomes.finished(trials)
@@ -100,34 +105,13 @@ def execute(arguments: list[str]) -> None:
 
 @contextmanager
 def slots_of(options: Namespace) -> Iterator[Sequence[Slot]]:
-    """Where the processes of trials may run.
-
-    Raises:
-      ConfigError: too many jobs, or a cluster that cannot be used.
-    """
+    """Where the processes of trials may run; ConfigError for too many jobs, or a cluster that cannot be used."""
     fast = {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)} if options.smoke else {}
     if options.engine == "ray":
         with ray_cluster.connect(options.address) as ray:
             yield slots.on_ray(ray, options.jobs, fast)
     else:
         yield slots.local(options.jobs, fast)
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """The seeds in "0,1,2".
-
-    Raises:
-      ConfigError: not a list of whole numbers.
-    """
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigError(f"--seeds={text}: must be whole numbers, e.g. 0,1,2") from None
-
-
-def say(line: str) -> None:
-    """Prints a line at once."""
-    print(line, flush=True)
 
 
 def stop_if(code: int) -> None:
@@ -181,7 +165,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
 
 def show_search(root: Path, total: int, ended: int, jobs: int) -> None:
     """Prints how many trials of a search are missing, and how long they take."""
-    finished = [path for path in root.glob("trial-*") if outcomes.has_results(path)]
+    finished = [path for path in root.glob("trial-*") if outcomes.read_results(path)]
     seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
     missing = max(0, total - ended)
     print(f"{total} trials, {ended} ended, {len(finished)} of them trained to the last step")

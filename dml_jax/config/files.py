@@ -34,15 +34,10 @@ def configs_root() -> Path:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A configuration or study file: the user's own, or else the one of this name that comes with the package.
+    """A configuration (with the option "--study", a study): the user's own file, or else one that the package brings.
 
-    Args:
-      option: "--study" for a study; otherwise it is a configuration.
-      path: without a variant; for a file of the package "configs/cars_hist.py" or "cars_hist", for a study
-        "configs/studies/hist_alpha.py" or "hist_alpha".
-
-    Raises:
-      ConfigError: no such file.
+    The path of the latter is e.g. "configs/cars_hist.py" or "cars_hist", "configs/studies/hist_alpha.py" or
+    "hist_alpha", without a variant. Raises ConfigError if there is no such file.
     """
     file = expand_path(option, path)
     if file.is_file():
@@ -57,15 +52,7 @@ def find_file(option: str, path: str) -> Path:
 
 
 def run_file(option: str, path: str) -> ModuleType:
-    """Executes a configuration or study file.
-
-    Args:
-      option: that names the file, for messages.
-      path: see `find_file`.
-
-    Raises:
-      ConfigError: no such file, or an error in it.
-    """
+    """Executes a file, see `find_file`; raises ConfigError if there is no such file, or an error in it."""
     file = find_file(option, path)
     if file.suffix != ".py":
         raise ConfigError(f"{option}={path}: is not a Python file")
@@ -94,11 +81,7 @@ class _SourceLoader(SourceFileLoader):
 
 @contextmanager
 def running(file: str) -> Iterator[None]:
-    """Turns every error of a user's file, whose code runs within this context, into a ConfigError that names the file.
-
-    Args:
-      file: the option with its value.
-    """
+    """Within this context, every error of a user's file is a ConfigError that names it; `file`: option and value."""
     try:
         yield
     except UserError as error:
@@ -133,13 +116,8 @@ def resolved(
     These are the overrides and the options that the file names, as opposed to those of a recipe that it imports, unless
     it is an override that makes them pointless. The `config.json` of a run only has those of its study.
 
-    Args:
-      path, overrides, protocol: see `load_config`.
-      warn: called with a sentence about each value that has no effect or not the one that is expected.
-      trust_code: see `load_config`.
-
-    Raises:
-      ConfigError: see `load_config` and `config.resolve`.
+    Arguments and errors are those of `load_config` and `config.resolve`; `warn` is called with a sentence about each
+    value that has no effect or not the one that is expected.
     """
     values = load_config(path, overrides, protocol, trust_code=trust_code)
     if path.endswith(".json"):

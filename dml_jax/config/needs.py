@@ -23,49 +23,30 @@ Config = TypeVar("Config")
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What an option is not used without.
+    """What an option is not used without."""
 
-    Attributes:
-      what: completes "has no effect without".
-      holds: whole configuration -> whether it is there.
-      misleads: whether results could be taken for those with the option.
-    """
-
-    what: str
-    holds: Callable[[Any], Any]
-    misleads: bool = False
+    what: str  # completes "has no effect without"
+    holds: Callable[[Any], Any]  # whole configuration -> whether it is there
+    misleads: bool = False  # whether results could be taken for those with the option
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a value has to satisfy in order to mean what it says.
+    """What a value has to satisfy in order to mean what it says."""
 
-    Attributes:
-      problem: what is wrong otherwise, and how to fix it.
-      holds: whole configuration -> whether the value satisfies it.
-      also: other keys of the user that make this an error.
-    """
-
-    problem: str
-    holds: Callable[[Any], Any]
-    also: tuple[str, ...] = ()
+    problem: str  # what is wrong otherwise, and how to fix it
+    holds: Callable[[Any], Any]  # whole configuration -> whether the value satisfies it
+    also: tuple[str, ...] = ()  # other keys of the user that make this an error
 
 
 class Run(NamedTuple):
-    """What is known of a run once its data is.
-
-    Attributes:
-      epoch_end: steps until the end of an epoch, of which those of the warm-up are not counted.
-      first_evaluation: step; 0 if none precedes the last step.
-      candidates: number of images that a query of the test split is compared with.
-      tables: whether parameters are spread over the devices by class.
-    """
+    """What is known of a run once its data is."""
 
     steps: int
-    epoch_end: Callable[[int], int]
-    first_evaluation: int
-    candidates: int
-    tables: bool
+    epoch_end: Callable[[int], int]  # steps until the end of an epoch, of which those of the warm-up are not counted
+    first_evaluation: int  # step; 0 if none precedes the last step
+    candidates: int  # number of images that a query of the test split is compared with
+    tables: bool  # whether parameters are spread over the devices by class
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,20 +59,13 @@ class RunRule:
 
 
 class Problem(NamedTuple):
-    """An option that needs something else.
-
-    Attributes:
-      text: one sentence.
-      misleads: whether it is an error if the user gave the option.
-      dropped: whether the value is not used and therefore dropped.
-      also: see `Rule`.
-    """
+    """An option that needs something else."""
 
     key: str
-    text: str
-    misleads: bool
-    dropped: bool
-    also: tuple[str, ...] = ()
+    text: str  # one sentence
+    misleads: bool  # whether it is an error if the user gave the option
+    dropped: bool  # whether the value is not used and therefore dropped
+    also: tuple[str, ...] = ()  # see `Rule`
 
 
 def dropped(key: str, value: Any, what: str, *, misleads: bool) -> Problem:

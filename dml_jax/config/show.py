@@ -15,20 +15,13 @@ CHANGED = "*"  # marks values that differ from the default
 
 
 class Option(NamedTuple):
-    """One key of a configuration.
-
-    Attributes:
-      value: in the resolved configuration.
-      default: None where there is none.
-      type: as text.
-      meaning: from the options' source.
-    """
+    """One key of a configuration."""
 
     key: str
-    value: Any
-    default: Any
-    type: str
-    meaning: str
+    value: Any  # in the resolved configuration
+    default: Any  # None where there is none
+    type: str  # as text
+    meaning: str  # from the options' source
 
     @property
     def changed(self) -> bool:

@@ -25,18 +25,14 @@ T = TypeVar("T", bound=tuple[object, ...])  # a batch
 
 
 class BatchReader(Generic[T]):
-    """An iterator over prefetched batches; use it in a `with` statement, or close it.
-
-    Attributes:
-      waited: seconds spent waiting for batches so far.
-    """
+    """An iterator over prefetched batches; use it in a `with` statement, or close it."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
 
         # grain's worker processes leak shared memory when their data set ends, so it is made endless for them.
         end = stop if data.workers == 0 else np.iinfo(np.int64).max
-        batches = grain.MapDataset.range(start, end).map(_Until(stop, make))
+        batches = grain.MapDataset.range(start, end).map(partial(_until, stop, make))
         ahead = max(data.prefetch, data.threads)
         if data.workers == 0:
             options = grain.ReadOptions(num_threads=data.threads, prefetch_buffer_size=ahead)
@@ -48,11 +44,11 @@ class BatchReader(Generic[T]):
             each = grain.MultiprocessingOptions(
                 num_workers=data.workers, per_worker_buffer_size=max(1, ahead // data.workers)
             )
-            dataset = batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=_Worker(os.getpid()))
-            self._iterator = iter(dataset)
+            started = partial(_start_worker, os.getpid())
+            self._iterator = iter(batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=started))
             self._receive = _copy
         self._left = stop - start
-        self.waited = 0.0
+        self.waited = 0.0  # seconds spent waiting for batches so far
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -83,31 +79,22 @@ class BatchReader(Generic[T]):
         self.close()
 
 
-class _Until(Generic[T]):
+def _until(stop: int, make: Callable[[int], T], step: int) -> T | int:
     """`make` for steps before `stop`; a dummy after that, which is never used."""
-
-    def __init__(self, stop: int, make: Callable[[int], T]) -> None:
-        self.stop, self.make = stop, make
-
-    def __call__(self, step: int) -> T | int:
-        return self.make(int(step)) if step < self.stop else 0
+    return make(int(step)) if step < stop else 0
 
 
-class _Worker:
+def _start_worker(parent: int, index: int, count: int) -> None:
     """Initialises a worker process, which ignores signals and exits when its parent does."""
 
-    def __init__(self, parent: int) -> None:
-        self.parent = parent
-
-    def __call__(self, index: int, count: int) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group, handled by the parent
-            signal.signal(number, signal.SIG_IGN)
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while os.getppid() == self.parent:
+    def watch() -> None:
+        while os.getppid() == parent:
             time.sleep(0.5)
         os._exit(1)
+
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group, handled by the parent
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _copy(batch: T) -> T:

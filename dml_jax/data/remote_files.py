@@ -46,8 +46,7 @@ def _reaching(url: str, what: str = "read") -> Iterator[None]:
 def listed(url: str) -> dict[str, Any]:
     """The files below a URL, sorted by their relative path, as `pyarrow.fs.FileInfo`; "" is the path of a single file.
 
-    Raises:
-      DataError: there are none, or they cannot be listed.
+    Raises DataError if there are none, or they cannot be listed.
     """
     with _reaching(url):
         system, root = _system(url)
@@ -79,11 +78,7 @@ def content(file: Path | str) -> bytes:
 
 @contextmanager
 def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path, whose file becomes a local one or is uploaded to a URL; it appears completely.
-
-    Raises:
-      DataError: it cannot be uploaded.
-    """
+    """Context with a temporary path, whose file becomes a local one or is uploaded to a URL; it appears completely."""
     if isinstance(file, Path):
         with atomic_write(file) as draft:
             yield draft
@@ -108,10 +103,8 @@ def staged(url: str) -> Path:
     """A local copy of the directory at a URL, made by one process of the machine and used again by all.
 
     An interrupted download is continued. The sizes of all files are checked, and for a prepared data set also their
-    SHA-256. Files that are changed, added or removed in the bucket lead to another copy.
-
-    Raises:
-      DataError: the files cannot be read, do not fit on the disk, or are damaged.
+    SHA-256. Files that are changed, added or removed in the bucket lead to another copy. Raises DataError if the files
+    cannot be read, do not fit on the disk, or are damaged.
     """
     found = listed(url)
     listing = "".join(f"{name}\0{info.size}\0{info.mtime_ns}\n" for name, info in found.items())

@@ -8,40 +8,32 @@ import numpy as np
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 
+Read = Callable[[int, np.random.Generator | None], np.ndarray]
+
 
 class Split(NamedTuple):
-    """One split of a data set.
+    """One split of a data set."""
 
-    Attributes:
-      labels: int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
-      ids: N image names.
-      read: (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
-        `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
-      classes: C class names.
-      gallery: the images among which this split's images are retrieved (In-Shop); None if queries and gallery are the
-        same images.
-      content: SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
-        tensorflow_datasets.
-      metadata: further columns of the table that the images were listed in: name -> N values.
-      note: a sentence for the user on how the data set was read; the same for all splits.
-    """
-
+    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
     labels: np.ndarray
-    ids: Sequence[str]
-    read: Callable[[int, np.random.Generator | None], np.ndarray]
-    classes: Sequence[str]
+    ids: Sequence[str]  # N image names
+    # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a
+    # `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
+    read: Read
+    classes: Sequence[str]  # C class names
+    # The images among which this split's images are retrieved (In-Shop); None if queries and gallery are the same
+    # images.
     gallery: "Split | None" = None
+    # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
+    # tensorflow_datasets.
     content: str = ""
+    # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
-    note: str = ""
+    note: str = ""  # a sentence for the user on how the data set was read; the same for all splits
 
 
 def check_disjoint(splits: Mapping[str, Split]) -> None:
-    """Checks that there are classes for training and others for testing.
-
-    Raises:
-      DataError: one of the two is missing, or they share a class, which is named.
-    """
+    """Raises DataError unless there are classes for training and others for testing."""
     if missing := {"train", "test"} - set(splits):
         raise DataError(
             f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for "

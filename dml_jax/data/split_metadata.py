@@ -14,6 +14,7 @@ from flatbuffers.table import Table
 from pydantic import TypeAdapter
 
 from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
+from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
@@ -51,25 +52,21 @@ def _decode(name: bytes) -> str:
 
 
 class SplitMetadata(NamedTuple):
-    """One split without its pixels.
+    """One split without its pixels."""
 
-    Attributes:
-      labels: int64 [N], in 0..C-1.
-      ids: N image names.
-      classes: C class names.
-      files: N absolute paths of image files; empty if the images are packed.
-      content: SHA-256 of all images of the data set, the same for all splits; empty if not computed.
-      metadata: further columns: name -> N values.
-      note: a sentence for the user on how the data set was read; not stored.
-    """
+    labels: np.ndarray  # int64 [N], in 0..C-1
+    ids: Sequence[str]  # N image names
+    classes: Sequence[str]  # C class names
+    files: Sequence[str] = ()  # N absolute paths of image files; empty if the images are packed
+    content: str = ""  # SHA-256 of all images of the data set, the same for all splits; empty if not computed
+    metadata: Mapping[str, Sequence[Scalar]] = {}  # further columns: name -> N values
+    note: str = ""  # a sentence for the user on how the data set was read; not stored
 
-    labels: np.ndarray
-    ids: Sequence[str]
-    classes: Sequence[str]
-    files: Sequence[str] = ()
-    content: str = ""
-    metadata: Mapping[str, Sequence[Scalar]] = {}
-    note: str = ""
+    def read_by(self, read: Read) -> Split:
+        """The split whose pixels a function reads, see `Split.read`."""
+        return Split(
+            self.labels, self.ids, read, self.classes, content=self.content, metadata=self.metadata, note=self.note
+        )
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:

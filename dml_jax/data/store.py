@@ -5,9 +5,7 @@ and an Arrow file as its index. Version 1, which is still read, was a directory 
 """
 
 import functools
-import json
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +19,6 @@ from dml_jax.data import decode, split_metadata, unprepared_folder
 from dml_jax.data.formats import tfds
 from dml_jax.data.prepare.sources import File, Recipe
 from dml_jax.data.split import Split, check_disjoint
-from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, reading, sha256
 
@@ -32,38 +29,25 @@ REMEDY = "prepare the data set again"
 
 @dataclass
 class Marker:
-    """The fields of the marker file.
-
-    Attributes:
-      sha256: digest of all images with their names and classes.
-      splits: split -> numbers of "images" and "classes".
-      records: directory of the packed images.
-      files: path -> (size in bytes, SHA-256).
-      request: the options of the preparation that determine its result.
-      skipped: images that were left out, with the reasons.
-    """
+    """The fields of the marker file."""
 
     format: Literal[1, 2]
     name: str
-    sha256: str
-    splits: dict[str, dict[str, StrictInt]]
-    records: str
-    files: dict[str, tuple[StrictInt, str]]
-    request: dict[str, Any]
-    skipped: list[Any]
+    sha256: str  # digest of all images with their names and classes
+    splits: dict[str, dict[str, StrictInt]]  # split -> numbers of "images" and "classes"
+    records: str  # directory of the packed images
+    files: dict[str, tuple[StrictInt, str]]  # path -> (size in bytes, SHA-256)
+    request: dict[str, Any]  # the options of the preparation that determine its result
+    skipped: list[Any]  # images that were left out, with the reasons
 
 
 @dataclass(eq=False)
 class RecordReader:
-    """`Split.read` for packed images. When pickled for a worker process, it opens the files there.
-
-    Attributes:
-      examples: whether the records are those of version 1.
-    """
+    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
 
     directory: str
     split: str
-    examples: bool = False
+    examples: bool = False  # whether the records are those of version 1
     min_side: int = 0
     upright: bool = True
 
@@ -93,16 +77,6 @@ class FileReader:
             return decode.rgb(File(Path(self.files[index])).read(), self.min_side, upright=self.upright)
 
 
-def write_marker(directory: Path, content: Mapping[str, Any]) -> None:
-    """Marks a prepared data set as complete. The marker file is written atomically."""
-    temporary = directory / f".{MARKER}"
-    with temporary.open("w") as file:
-        json.dump(content, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(directory / MARKER)
-
-
 def read_marker(directory: Path) -> dict[str, Any] | None:
     """The content of the marker file, None if it does not exist; raises DataError if a field is damaged."""
     path = directory / MARKER
@@ -124,14 +98,9 @@ def verify(directory: Path) -> None:
 
 
 def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
-    """Loads the splits of a prepared data set.
+    """The splits of a prepared data set; with a recipe, also of an unprepared folder, whose images it finds.
 
-    Args:
-      unprepared: if given, the directory may also be an unprepared folder, whose images this recipe finds.
-
-    Raises:
-      ConfigError: `data.path` is empty.
-      DataError: no such directory, not prepared, another data set, or damaged.
+    Raises DataError if `data.path` is no such directory, not prepared, another data set, or damaged.
     """
     path, how = data.path, (data.decoded_side, data.exif_rotation)
     if not path:
@@ -144,7 +113,8 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
-        return _splits(unprepared_folder.scan(directory, unprepared), lambda _, split: FileReader(split.files, *how))
+        scanned = unprepared_folder.scan(directory, unprepared)
+        return _with_gallery({name: split.read_by(FileReader(split.files, *how)) for name, split in scanned.items()})
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
     if marker["name"] != name:
@@ -153,30 +123,12 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     records, old = str(directory / marker["records"]), marker["format"] == 1
-    return _splits(
-        split_metadata.load(directory / (INDEX_1 if old else INDEX)),
-        lambda split, _: RecordReader(records, split, old, *how),
-        content=marker["sha256"],
-    )
+    splits = split_metadata.load(directory / (INDEX_1 if old else INDEX))
+    read = {name: split.read_by(RecordReader(records, name, old, *how)) for name, split in splits.items()}
+    return _with_gallery({name: split._replace(content=marker["sha256"]) for name, split in read.items()})
 
 
-def _splits(
-    splits: Mapping[str, SplitMetadata],
-    reader: Callable[[str, SplitMetadata], RecordReader | FileReader],
-    content: str = "",
-) -> dict[str, Split]:
-    loaded = {
-        name: Split(
-            split.labels,
-            split.ids,
-            reader(name, split),
-            split.classes,
-            content=content or split.content,
-            metadata=split.metadata,
-            note=split.note,
-        )
-        for name, split in splits.items()
-    }
+def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
     if "gallery" in loaded:
         loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
     check_disjoint(loaded)

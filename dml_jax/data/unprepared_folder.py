@@ -20,13 +20,9 @@ from dml_jax.errors import DataError
 
 
 def scan(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
-    """Finds the images of a folder and decodes each once, unless that was done before.
+    """The splits of a folder, each of whose images is decoded once; DataError if some are unusable, or no classes.
 
-    Returns:
-      The splits; `content` is a SHA-256 of the split, class, name and file content of all images.
-
-    Raises:
-      DataError: no classes, or unusable images (how many, and the first of them).
+    `content` is a SHA-256 of the split, class, name and file content of all images.
     """
     files = dict(sorted(walk(directory.resolve())))
     splits = split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))

@@ -14,19 +14,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dml_jax.evaluation.metrics import (
+    from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
+    from dml_jax.evaluation.geometry import (
         alignment,
-        ami,
         density,
         effective_rank,
-        f1_pairs,
-        nmi,
-        nmi_stderr,
-        retrieval,
         singular_values,
         spectral_decay,
         uniformity,
     )
+    from dml_jax.evaluation.metrics import retrieval
 
 _MODULES = (
     "clustering",

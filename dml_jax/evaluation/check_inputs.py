@@ -20,9 +20,7 @@ BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     """Opens a `.npy` file memory-mapped and read-only; `name` is what error messages call it.
 
-    Raises:
-      DataError: the file is missing, truncated or damaged, is not a `.npy` file, or holds pickled Python objects, which
-        are never loaded.
+    Raises DataError if it is missing, damaged or another kind of file. Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
     if not path.is_file():
@@ -42,11 +40,7 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
-    """Reads the lines of a UTF-8 text file as strings [N], stripped of surrounding spaces.
-
-    Raises:
-      DataError: the file is missing or not UTF-8, or a line is empty or longer than `LONGEST_NAME`.
-    """
+    """Reads the lines of a UTF-8 text file as strings [N], stripped of surrounding spaces; none may be empty."""
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
     with reading(f"{name}={path}"):
@@ -62,14 +56,9 @@ def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
-    """Validates a matrix of embeddings, one per row.
+    """Validates embeddings, [N, D] finite real numbers; `name` is what error messages call them.
 
-    Args:
-      values: [N, D] real numbers, NumPy (also memory-mapped) or JAX.
-      name: what error messages call it.
-
-    Returns:
-      The same numbers as a NumPy array; a NumPy array is not copied.
+    The result is a NumPy array; one that is given, also memory-mapped, is not copied.
     """
     try:
         array = np.asarray(values)
@@ -104,16 +93,9 @@ def prefixes(values: Sequence[int], width: int) -> tuple[int, ...]:
 
 
 def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
-    """Validates one class label per row.
+    """Validates one class label per row, [N] integers or strings: int64 [N], or uint64 or strings if the input is.
 
-    Args:
-      values: [N] integers or strings, any values.
-      rows: the N required.
-      name: what error messages call the labels.
-      of: what error messages call the rows.
-
-    Returns:
-      int64 [N]; uint64 or strings if the input is.
+    `name` and `of` are what error messages call the labels and the rows.
     """
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
@@ -152,17 +134,7 @@ def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
-    """Validates the gallery row that each query excludes, which must be of the query's class.
-
-    Args:
-      values: int [Q], indices into the gallery; -1 for none.
-      labels: int [Q].
-      gallery_labels: int [G].
-      name: what error messages call the option.
-
-    Returns:
-      int64 [Q].
-    """
+    """Validates the gallery row, -1 for none, that each query excludes, which must be of its class: int64 [Q]."""
     array = np.asarray(values)
     if not np.issubdtype(array.dtype, np.integer) or array.shape != labels.shape:
         raise DataError(

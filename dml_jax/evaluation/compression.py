@@ -26,15 +26,12 @@ RESCORED = 100  # candidates by Hamming distance that a query re-scores
 
 
 class Compression(NamedTuple):
-    """How embeddings of D dimensions become d.
+    """How embeddings of D dimensions become d."""
 
-    Attributes:
-      mean, matrix: float32 [D] and [D, d]; rows x become (x - mean) matrix, scaled to unit length.
-      limits, center: float32 [d], of int8 and of binary codes.
-    """
-
+    # mean, matrix: float32 [D] and [D, d]; rows x become (x - mean) matrix, scaled to unit length
     mean: np.ndarray
     matrix: np.ndarray
+    # limits, center: float32 [d], of int8 and of binary codes
     limits: np.ndarray
     center: np.ndarray
 

@@ -11,29 +11,20 @@ NEAREST = 10
 
 
 class Doubtful(NamedTuple):
-    """Images without a neighbour of their class.
+    """Images without a neighbour of their class."""
 
-    Attributes:
-      images: int [n], first those whose neighbours agree most on one class.
-      suggested: int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
-      neighbors: int [n, k], the nearest images.
-    """
-
-    images: np.ndarray
+    images: np.ndarray  # int [n], first those whose neighbours agree most on one class
+    # int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
     suggested: np.ndarray
-    neighbors: np.ndarray
+    neighbors: np.ndarray  # int [n, k], the nearest images
 
 
 def find(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:
-    """Finds the images of which none of the 10 nearest others, by the cosine, is of their class.
+    """The images, embeddings float32 [N, D], of which none of the 10 nearest others by the cosine is of their class.
 
     The neighbourhood rule for cleaning training sets: Wilson, Asymptotic properties of nearest neighbor rules using
     edited data, IEEE Trans. SMC 1972, with unanimity. Classes of few images are found less often, those of one image
     always.
-
-    Args:
-      embeddings: float32 [N, D], in which images of a class are near each other.
-      labels: int [N].
     """
     if len(labels) < 2:
         raise DataError(f"embeddings: are {len(labels)} rows; at least 2 are needed")

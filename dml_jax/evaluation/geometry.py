@@ -6,7 +6,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
@@ -124,13 +124,12 @@ def alignment(embeddings: ArrayLike, labels: ArrayLike) -> float:
     return max(total, 0.0) / pairs
 
 
-def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | None = None) -> float:
+def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0) -> float:
     """log of the mean over pairs i != j of exp(-t |x_i - x_j|^2) for unit rows (Wang & Isola, ICML 2020, eq. 2).
 
     Args:
       embeddings: [N, D] real numbers, N >= 2; normalised here, where zero rows stay zero.
       sharpness: t.
-      mesh: devices, by default all of this process.
 
     Returns:
       At most 0 (all rows equal); lower values mean that the rows cover the sphere more evenly.
@@ -138,7 +137,7 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0, mesh: Mesh | No
     points = check_inputs.embeddings(embeddings)
     if len(points) < 2:
         raise DataError("embeddings: has one row, but uniformity is a mean over pairs; give at least two rows")
-    mesh = mesh or tiles.local_mesh()
+    mesh = tiles.local_mesh()
     tile_size = tiles.choose_tile_size(len(points), mesh)
     centering = tiles.choose_centering([points], "cosine")
     dtype = check_inputs.compute_dtype(points)

@@ -9,20 +9,14 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric.
+    """One metric."""
 
-    Attributes:
-      name: key in `results.json`; its standard error, if known, has the key `<name>_stderr`. A name with the suffix
-        "@K" stands for a family with one key per number K.
-      heading: column heading; "@K" is replaced in the same way.
-      percent: whether tables show it in percent.
-      secondary: omitted from console tables that have one column per metric.
-    """
-
+    # Key in `results.json`; its standard error, if known, has the key `<name>_stderr`. A name with the suffix "@K"
+    # stands for a family with one key per number K.
     name: str
-    heading: str
-    percent: bool = True
-    secondary: bool = False
+    heading: str  # column heading; "@K" is replaced in the same way
+    percent: bool = True  # whether tables show it in percent
+    secondary: bool = False  # omitted from console tables that have one column per metric
 
 
 METRICS = (
@@ -55,6 +49,11 @@ def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
         elif entry.name in results:
             found.append(entry)
     return found
+
+
+def heading(name: str) -> str:
+    """The heading of one metric; its name if it is not listed."""
+    return next((entry.heading for entry in columns({name: 0})), name)
 
 
 def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:

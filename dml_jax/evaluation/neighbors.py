@@ -4,7 +4,6 @@ The gallery is divided among the devices and put once. For each block of queries
 the nearest rows that each found.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -39,7 +38,6 @@ def search(
     exclude_self: bool = False,
     mesh: Mesh | None = None,
     memory: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest gallery rows of every query, nearest first, ties by index.
 
@@ -52,7 +50,6 @@ def search(
       mesh: devices, by default all of this process; the result does not depend on them. Where it has devices of
         several processes, all of them call this with the same values and get the same result.
       memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
-      progress: called with the number of blocks of queries done and the total, for each part of the gallery.
 
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
@@ -73,15 +70,8 @@ def search(
         TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
         for points in (query_points, gallery_points)
     )
-    found = _top_k(
-        left,
-        right,
-        min(k + SPARE + k // 16, candidates),
-        exclude_self,
-        mesh,
-        memory or tiles.memory_budget(mesh),
-        progress,
-    )
+    most = min(k + SPARE + k // 16, candidates)
+    found = _top_k(left, right, most, exclude_self, mesh, memory or tiles.memory_budget(mesh))
     squares, indices = _correct(left, right, *found, k, exclude_self)
     if metric == "cosine":
         return np.clip(squares / 2, 0, 2), indices
@@ -89,26 +79,19 @@ def search(
 
 
 def _top_k(
-    queries: TiledRows,
-    gallery: TiledRows,
-    k: int,
-    exclude_self: bool,
-    mesh: Mesh,
-    memory: int,
-    progress: Callable[[int, int], None] | None,
+    queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores [Q, k] and indices [Q, k] of the best candidates."""
     shards = _gallery_shards(queries.num_tiles, gallery.num_tiles, mesh.size)
     mesh = Mesh(mesh.devices.reshape(shards, -1), ("gallery", "queries"))
     resident = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
     panel_tiles = shards * min(resident, -(-gallery.num_tiles // shards))
-    panel_starts = range(0, gallery.num_tiles, panel_tiles)
     block_starts = range(0, queries.num_tiles, mesh.size)
     shape = (len(block_starts) * mesh.size, queries.tile_size, k)
     result = np.full(shape, -np.inf, gallery.dtype), np.zeros(shape, np.int32)
-    for panel, first in enumerate(panel_starts):
+    for first in range(0, gallery.num_tiles, panel_tiles):
         rows = _put_tiles(gallery, first, panel_tiles, True, mesh, P("gallery"))
-        for block, tile in enumerate(block_starts):
+        for tile in block_starts:
             part = slice(tile, tile + mesh.size)
             best = _merge_panel(
                 _put_tiles(queries, tile, mesh.size, False, mesh, BLOCK),
@@ -119,8 +102,6 @@ def _top_k(
             )
             for target, values in zip(result, best, strict=True):
                 target[part] = _fetch(values)
-            if progress is not None:
-                progress(panel * len(block_starts) + block + 1, len(panel_starts) * len(block_starts))
         del rows, best  # before the next panel is put beside them
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices

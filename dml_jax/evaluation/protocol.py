@@ -178,13 +178,7 @@ def description(
     metric: Metric = "cosine",
     lone_queries: metrics.Lone = "miss",
 ) -> str:
-    """One line that states how `evaluate` computed its metrics; options as for `evaluate`.
-
-    Args:
-      classes: number of classes among the queries.
-      gallery: whether the queries search a separate gallery.
-      groups: whether rows have groups.
-    """
+    """One line that states how `evaluate` computed its metrics; `gallery` and `groups`: whether there are any."""
     exclusion = {
         "clean": "query excluded by index",
         "paper": "first neighbour dropped (as in the authors' code)",

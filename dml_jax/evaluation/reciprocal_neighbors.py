@@ -24,23 +24,14 @@ BLOCK = 128  # queries whose distances to the whole gallery are in memory at onc
 
 
 class Sets(NamedTuple):
-    """Neighbourhoods of Q queries in a gallery of G rows.
+    """Neighbourhoods of Q queries in a gallery of G rows."""
 
-    Attributes:
-      batches: int32 [Q, size].
-      near: int32 [Q, k or k + 1], N(q, k), nearest first.
-      reciprocal: bool, same shape as `near`: which of them are in R(q, k).
-      near_half: int32 [G, k/2 or k/2 + 1], N(g, k/2) within the gallery.
-      reciprocal_half: bool, same shape as `near_half`: which of them are in R(g, k/2).
-      expanded: bool [Q, G], E(q); None unless requested.
-    """
-
-    batches: jax.Array
-    near: jax.Array
-    reciprocal: jax.Array
-    near_half: jax.Array
-    reciprocal_half: jax.Array
-    expanded: jax.Array | None
+    batches: jax.Array  # int32 [Q, size]
+    near: jax.Array  # int32 [Q, k or k + 1], N(q, k), nearest first
+    reciprocal: jax.Array  # bool, same shape as `near`: which of them are in R(q, k)
+    near_half: jax.Array  # int32 [G, k/2 or k/2 + 1], N(g, k/2) within the gallery
+    reciprocal_half: jax.Array  # bool, same shape as `near_half`: which of them are in R(g, k/2)
+    expanded: jax.Array | None  # bool [Q, G], E(q); None unless requested
 
 
 def _nearness(query: jax.Array, gallery: jax.Array, itself: jax.Array) -> jax.Array:

@@ -41,30 +41,20 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
 
 
 class Groups(NamedTuple):
-    """Batches of images that exchange messages.
+    """Batches of images that exchange messages."""
 
-    Attributes:
-      batches: int [B, S], row indices of the embeddings; an index that occurs twice is two nodes.
-      refined: the first `refined` images of each batch are refined, the others only send messages. Every row of the
-        embeddings is refined at least once; its first occurrence is used.
-    """
-
-    batches: np.ndarray
+    batches: np.ndarray  # int [B, S], row indices of the embeddings; an index that occurs twice is two nodes
+    # The first `refined` images of each batch are refined, the others only send messages. Every row of the embeddings
+    # is refined at least once; its first occurrence is used.
     refined: int
 
 
 class Clusters(NamedTuple):
-    """The result of a clustering.
+    """The result of a clustering."""
 
-    Attributes:
-      labels: int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code.
-      found: number of clusters, not counting noise.
-      noise: number of images labelled as noise.
-    """
-
-    labels: np.ndarray
-    found: int
-    noise: int
+    labels: np.ndarray  # int64 [N], in 0..C-1 without gaps; noise forms one more cluster, as in the authors' code
+    found: int  # number of clusters, not counting noise
+    noise: int  # number of images labelled as noise
 
 
 def cluster(
@@ -76,7 +66,7 @@ def cluster(
     min_samples: int = 5,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters embeddings with scikit-learn.
+    """Clusters embeddings with scikit-learn, in one thread: OPTICS takes many times longer in several that must wait.
 
     Args:
       points: float [N, D], rows of unit length.
@@ -88,11 +78,14 @@ def cluster(
     Raises:
       DataError: fewer than two clusters are found, or scikit-learn fails.
     """
-    with warnings.catch_warnings():
+    from threadpoolctl import threadpool_limits
+
+    estimator = _estimator(algorithm, count, eps, min_samples, seed)  # loads the libraries that are limited
+    with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
         try:
-            labels = _estimator(algorithm, count, eps, min_samples, seed).fit_predict(points)
+            labels = estimator.fit_predict(points)
         except (ValueError, np.linalg.LinAlgError) as error:
             raise DataError(f"evaluation.refine={algorithm}: clustering failed in scikit-learn ({error})") from error
     noise = int(np.sum(labels < 0))

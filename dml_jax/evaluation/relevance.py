@@ -15,17 +15,11 @@ Rows: TypeAlias = jax.Array | np.ndarray | Sequence | Callable[[int], Any]
 
 
 class Classes(NamedTuple):
-    """Any number of classes for each of N rows.
+    """Any number of classes for each of N rows."""
 
-    Attributes:
-      values: integers or strings [M], the classes of row 0, then those of row 1, and so on.
-      start: int64 [N + 1], where each row begins in `values`.
-      columns: width of the array they came from, None if they came from lists.
-    """
-
-    values: np.ndarray
-    start: np.ndarray
-    columns: int | None = None
+    values: np.ndarray  # integers or strings [M], the classes of row 0, then those of row 1, and so on
+    start: np.ndarray  # int64 [N + 1], where each row begins in `values`
+    columns: int | None = None  # width of the array they came from, None if they came from lists
 
     def rows(self) -> np.ndarray:
         """The row of each value: int64 [M]."""
@@ -38,9 +32,7 @@ def classes(values: Labels | Classes, rows: int, *, name: str, of: str) -> np.nd
     Args:
       values: [N] integers or strings; or an array [N, C] of bool, or of 0 and 1, one column for each of C > 1 classes;
         or a sequence of N lists of integers or strings, which may be empty.
-      rows: the N required.
-      name: what error messages call the labels.
-      of: what error messages call the rows.
+      name, of: what error messages call the labels and the rows.
     """
     if isinstance(values, Classes):
         return values
@@ -75,9 +67,7 @@ def targets(
 ) -> tuple[np.ndarray, np.ndarray, Callable[[int], np.ndarray] | None]:
     """What makes a gallery row relevant: one class per row, or a function from a query to bool or grades [G].
 
-    Returns:
-      Class of each query and each gallery row, [Q] and [G], and the function, or None if the classes decide; if they do
-      not, they are all 0.
+    The result are the classes [Q] and [G], all 0 if they do not decide, and the function, or None if they do.
     """
     unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
     if relevant is not None:
@@ -156,8 +146,6 @@ def judged_rows(values: Rows, queries: int, gallery: int, *, name: str, graded: 
     Args:
       values: for each query a sequence of gallery rows, -1 for none, or, if graded, a mapping of rows to grades; or a
         function from the query's index to bool [G], or to grades [G] if graded.
-      queries: Q.
-      gallery: G.
       name: what error messages call them.
       graded: whether rows have grades, real numbers that are not negative.
     """

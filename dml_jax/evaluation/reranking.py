@@ -18,7 +18,7 @@ re-ranked rows follow from the first K of the original ranking and the few rows 
 stored.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +57,6 @@ def search(
     k2: int = K2,
     weight: float = WEIGHT,
     exclude_self: bool = False,
-    announce: Callable[[str], None] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first k rows of the re-ranked gallery for every query, ties broken by lower index.
 
@@ -69,7 +68,6 @@ def search(
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
       exclude_self: query i does not retrieve gallery row i.
-      announce: called with one line when each stage begins.
 
     Returns:
       Distances d* float32 [Q, k] and indices int32 [Q, k].
@@ -85,17 +83,13 @@ def search(
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
-    announce = announce or (lambda text: None)
-    announce("re-ranking: encoding neighbourhoods")
     encoding = encode(
         query_rows if among_themselves else np.concatenate([query_rows, gallery_rows]), k1=k1, k2=k2, weight=weight
     )
-    announce("re-ranking: original ranking")
     query_rows, gallery_rows = encoding.rows[:count], encoding.rows[first:]
     cosine_distances, nearest = neighbors.search(
         query_rows, query_rows if among_themselves else gallery_rows, k, exclude_self=exclude_self
     )
-    announce("re-ranking: shared neighbours")
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
     for block, overlap in _overlaps(encoding.weights[:count], encoding.weights[first:]):
         if exclude_self:

@@ -40,24 +40,16 @@ def faiss(
     if kind in ("int8", "binary") and compression is None:
         raise DataError(f"kind={kind!r}: needs a compression; see dml_jax.evaluation.compression.fit")
     library = _import("faiss", "faiss-cpu")
-    rows = np.array(exported.embeddings)
-    if compression:
-        rows = compression.reduced(rows)
-        if kind == "binary":
-            codes = compression.binary(rows)
-            index = library.IndexBinaryFlat(8 * codes.shape[1])
-            index.add(codes)
-            return index
-        if kind == "int8":
-            direct = library.ScalarQuantizer.QT_8bit_direct_signed
-            index = library.IndexScalarQuantizer(rows.shape[1], direct, library.METRIC_INNER_PRODUCT)
-            index.add(compression.int8(rows).astype(np.float32))
-            return index
-    width = rows.shape[1]
-    if kind == "flat":
-        index = library.IndexFlatIP(width)
+    rows = compression.reduced(exported.embeddings) if compression else np.array(exported.embeddings)
+    width, product = rows.shape[1], library.METRIC_INNER_PRODUCT
+    if compression and kind == "binary":
+        rows = compression.binary(rows)
+        index = library.IndexBinaryFlat(8 * rows.shape[1])
+    elif compression and kind == "int8":
+        rows = compression.int8(rows).astype(np.float32)
+        index = library.IndexScalarQuantizer(width, library.ScalarQuantizer.QT_8bit_direct_signed, product)
     else:
-        index = library.IndexHNSWFlat(width, links, library.METRIC_INNER_PRODUCT)
+        index = library.IndexFlatIP(width) if kind == "flat" else library.IndexHNSWFlat(width, links, product)
     index.add(rows)
     return index
 

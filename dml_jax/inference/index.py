@@ -147,8 +147,8 @@ class Index:
           DataError: it is not removed, or one of its images has been enrolled since.
         """
         if name not in self.removed:
-            known = f"; those are {', '.join(self.removed)}" if self.removed else ""
-            raise DataError(f"{name}: is not a removed class{known}")
+            known = f"those are {', '.join(self.removed)}" if self.removed else "there is none; enroll its images again"
+            raise DataError(f"{name}: is not a removed class; {known}")
         if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
             raise DataError(f"{again[0]}: has been enrolled since {name} was removed; remove that first")
         restored = self.removed.pop(name)

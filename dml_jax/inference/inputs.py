@@ -33,19 +33,12 @@ class Item(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The images of one file of embeddings.
+    """The images of one file of embeddings."""
 
-    Attributes:
-      kind: loose files, a row group of a Parquet file, or an archive.
-      names: the loose files, or the one Parquet file or archive, as the user named them.
-      root: absolute directory to which relative names refer, because another machine may work in another one.
-      group: number of the row group.
-    """
-
-    kind: Literal["files", "parquet", "archive"]
-    names: tuple[str, ...]
-    root: str
-    group: int = 0
+    kind: Literal["files", "parquet", "archive"]  # loose files, a row group of a Parquet file, or an archive
+    names: tuple[str, ...]  # the loose files, or the one Parquet file or archive, as the user named them
+    root: str  # absolute directory to which relative names refer, because another machine may work in another one
+    group: int = 0  # number of the row group
 
 
 def is_shard(name: str) -> bool:
@@ -67,8 +60,7 @@ def shards(directory: Path, besides: Path | str) -> list[str]:
 def bucket_shards(url: str, besides: Path | str) -> list[str]:
     """The Parquet files and archives at a URL or below it, except those in `besides`.
 
-    Raises:
-      DataError: there are none, or loose images, which would be read one by one.
+    Raises DataError if there are none, or loose images, which would be read one by one.
     """
     names = remote_files.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
@@ -81,11 +73,7 @@ def bucket_shards(url: str, besides: Path | str) -> list[str]:
 
 
 def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
-    """The units of loose files, Parquet files and archives.
-
-    Raises:
-      DataError: a Parquet file is damaged or has no column of images.
-    """
+    """The units of loose files, Parquet files and archives."""
     root = os.getcwd()
     found = [Unit("files", tuple(files[i : i + ROWS]), root) for i in range(0, len(files), ROWS)]
     for name in shard_files:
@@ -126,11 +114,7 @@ def _stamp(root: str, name: str) -> str:
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:
-    """The images of a unit in lists that are not empty.
-
-    Raises:
-      DataError: the Parquet file or archive is damaged or holds no images.
-    """
+    """The images of a unit in lists that are not empty; DataError if its file is damaged or holds no images."""
     if unit.kind == "files":
         yield [Item(name, Path(unit.root, name)) for name in unit.names]
         return

@@ -17,9 +17,7 @@ from dml_jax.files import expand_path
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
     """Image files by class, with the classes that training finds in each directory (`formats.folder`).
 
-    Raises:
-      DataError: a path is not a directory, it holds no class folders or images outside of them, or two have a class of
-        the same name.
+    Raises DataError for images outside of class folders, no such folders, or a class in two directories.
     """
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}
@@ -44,14 +42,9 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
 
 
 def load(path: Path, data: Data) -> Split:
-    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder.
+    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder of classes.
 
-    Args:
-      path: the data set, or a folder with one subfolder per class.
-      data: how images are decoded.
-
-    Raises:
-      DataError: no such directory, no class folders, or a damaged data set.
+    `data` says how images are decoded.
     """
     if path.is_dir() and (prepared := store.read_marker(path)):
         return formats.load(replace(data, name=prepared["name"], path=str(path)))["test"]

@@ -14,17 +14,11 @@ Head = Callable[[PyTree, jax.Array], PyTree]
 
 
 class Embedding(nn.Module):
-    """Global pooling and a linear layer.
+    """Global pooling and a linear layer."""
 
-    Attributes:
-      dim: size of the embedding; 0 for the pooled features without a linear layer.
-      pooling: how the feature map is pooled.
-      layer_norm: normalise the pooled features, without scale and bias.
-    """
-
-    dim: int
-    pooling: Pooling
-    layer_norm: bool = False
+    dim: int  # size of the embedding; 0 for the pooled features without a linear layer
+    pooling: Pooling  # how the feature map is pooled
+    layer_norm: bool = False  # normalise the pooled features, without scale and bias
 
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:

@@ -126,10 +126,7 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
     """Semantic tuplets, with one column per sample instead of one per class in the batch.
 
     The columns of a class are equal; weighted by 1 / (their number) they act as the one hyperedge of the class, and the
-    shape is static.
-
-    Returns:
-      (H [N, N], weights [N] of its columns).
+    shape is static. The result is (H [N, N], weights [N] of its columns).
     """
     same = labels[:, None] == labels[None, :]
     membership = jnp.exp(-alpha * jnp.take(d, labels, axis=1))
@@ -137,15 +134,10 @@ def incidence(d: jax.Array, labels: jax.Array, *, alpha: float) -> tuple[jax.Arr
 
 
 class Propagation(NamedTuple):
-    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute no N^3.
+    """G = S diag(e) S^T in factors: devices that share the rows of S exchange no [N, N] and compute no N^3."""
 
-    Attributes:
-      scaled: S = Dv^-1/2 H, float [N, E].
-      edges: e, the diagonal of W De^-1, float [E].
-    """
-
-    scaled: jax.Array
-    edges: jax.Array
+    scaled: jax.Array  # S = Dv^-1/2 H, float [N, E]
+    edges: jax.Array  # e, the diagonal of W De^-1, float [E]
 
     def times(self, x: jax.Array) -> jax.Array:
         """X [N, D] -> G X."""

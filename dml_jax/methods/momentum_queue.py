@@ -17,13 +17,7 @@ from dml_jax.methods.contract import PyTree
 
 
 def init(network: dict[str, PyTree], size: int, dim: int) -> dict[str, PyTree]:
-    """Initial state: a copy of a network and a queue of zeros.
-
-    Args:
-      network: the parameters to average, by name, and anything else the key network needs.
-      size: length K of the queue.
-      dim: length D of the outputs.
-    """
+    """Initial state: a queue of zeros [size, dim], and a copy of a network and of whatever else it needs."""
     # Copied because the training step donates its state, and a buffer cannot be donated twice.
     return {"key": jax.tree.map(jnp.copy, network), "queue": jnp.zeros((size, dim))}
 
@@ -54,15 +48,11 @@ def fill(
     batches: Iterable[jax.Array],
     outputs: Callable[[PyTree, jax.Array], jax.Array],
     *,
-    remedy: str = "pass more batches",
+    remedy: str,
 ) -> PyTree:
-    """Fills the queue before training; the batches must have at least as many images as the queue has rows.
+    """Fills the queue before training, by `outputs`: (key network, images [B, H, W, 3]) -> [B, D].
 
-    Args:
-      model_state: contains "key" and "queue".
-      batches: images [B, H, W, 3].
-      outputs: (key network, images) -> [B, D].
-      remedy: how to fix too few images, for the error message.
+    The batches must have at least as many images as the queue has rows; the error message ends with the `remedy`.
     """
 
     @jax.jit

@@ -108,8 +108,7 @@ def relative_distances(embeddings: jax.Array) -> jax.Array:
 def relational(embeddings: jax.Array, teacher_embeddings: jax.Array) -> jax.Array:
     """Absolute differences of relative distances between embeddings [N, D] and between the teacher's [N, D*].
 
-    Returns:
-      float [N], sums over the second sample of each pair.
+    The result is float [N], sums over the second sample of each pair.
     """
     return jnp.abs(relative_distances(teacher_embeddings) - relative_distances(embeddings)).sum(axis=1)
 

@@ -26,17 +26,11 @@ MOVED = {404, 410}  # codes of HTTP for addresses without a file
 
 
 class Source(NamedTuple):
-    """A file to download.
+    """A file to download."""
 
-    Attributes:
-      url: http or https address.
-      size: in bytes; None if unknown.
-      sha256: hexadecimal, or its first digits; empty if unknown.
-    """
-
-    url: str
-    size: int | None = None
-    sha256: str = ""
+    url: str  # http or https address
+    size: int | None = None  # in bytes; None if unknown
+    sha256: str = ""  # hexadecimal, or its first digits; empty if unknown
 
     @property
     def name(self) -> str:
@@ -59,12 +53,10 @@ def fetch(
     elsewhere: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Downloads a file to `target`, whose directory exists.
+    """Downloads a file to `target`, which is replaced if it exists; its directory must.
 
     Args:
-      target: replaced if it exists.
-      error: type of the errors.
-      elsewhere: the end of their messages: how to get the file in another way.
+      elsewhere: the end of error messages: how to get the file in another way.
       progress: called with the number of bytes so far.
 
     Raises:

@@ -25,8 +25,7 @@ class _Damaged(Exception):
 def client(error: type[UserError], needed_for: str) -> Any:
     """The package `huggingface_hub`, which prints errors only and waits for answers at most `SECONDS`.
 
-    Raises:
-      UserError: of type `error`, if it is not installed.
+    If it is not installed, raises an `error` that names what it is `needed_for`.
     """
     # Xet, the faster of its two ways to transfer files, tries for minutes to reach servers that a firewall blocks.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
@@ -49,10 +48,8 @@ def fetch(
     """Files of one commit of a repository by name, downloaded unless the client has them.
 
     Args:
-      repository: `owner/name`.
       revision: branch, tag or commit; None for the main branch.
       choose: given the names of the files, those wanted. If the hub cannot be reached, only those in the cache.
-      error: type of the errors.
       elsewhere: the end of the messages that say "try again": how to get the files in another way.
 
     Raises:

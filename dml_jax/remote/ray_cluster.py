@@ -21,8 +21,7 @@ def usable_cores() -> int:
 def connect(address: str | None) -> Iterator[Any]:
     """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
 
-    Raises:
-      ConfigError: there is no such cluster, or it does not have this version of this package.
+    Raises ConfigError if there is no such cluster, or it does not have this version of this package.
     """
     import ray
 
@@ -75,14 +74,7 @@ def _check_package(ray: Any, address: str) -> None:
 
 
 def machines(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """The cores and GPUs of each machine that has a GPU, or if none has, of each that has a core.
-
-    Args:
-      nodes: what `ray.nodes()` returns.
-
-    Raises:
-      ConfigError: no machine has a GPU or a core.
-    """
+    """The cores and GPUs of each of `ray.nodes()` that has a GPU, or if none has, of each that has a core."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
     usable = [each for each in found if each[1]] or [each for each in found if each[0]]

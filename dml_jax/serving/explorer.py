@@ -30,22 +30,14 @@ SIDES = {"small": 128, "large": 512}  # pixels of the longer side
 
 
 class Part(NamedTuple):
-    """A set of images: the queries or the gallery.
-
-    Attributes:
-      embeddings: float32 [N, D], rows of unit length.
-    """
+    """A set of images: the queries or the gallery."""
 
     split: Split
-    embeddings: np.ndarray
+    embeddings: np.ndarray  # float32 [N, D], rows of unit length
 
 
 class Explorer:
-    """Nearest neighbours of the images of a split, and of uploaded photographs.
-
-    Args:
-      gallery: the images to search; None for the queries themselves.
-    """
+    """Nearest neighbours of a split, and of uploaded photographs, in a gallery or else among the queries themselves."""
 
     def __init__(self, title: str, queries: Part, gallery: Part | None = None):
         self._title = title

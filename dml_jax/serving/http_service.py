@@ -41,19 +41,12 @@ ON_REQUEST = ("embedding", "pictures")  # of an image that is classified
 
 @dataclass(frozen=True)
 class Limits:
-    """Resource limits for clients.
+    """Resource limits for clients."""
 
-    Attributes:
-      seconds: from the headers of a request to its answer.
-      body: bytes per request.
-      memory: bytes of all bodies being received or decoded.
-      connections: open connections; well below 1,024, the usual limit of open files.
-    """
-
-    seconds: float = 30.0
-    body: int = 32 << 20
-    memory: int = 1 << 30
-    connections: int = 768
+    seconds: float = 30.0  # from the headers of a request to its answer
+    body: int = 32 << 20  # bytes per request
+    memory: int = 1 << 30  # bytes of all bodies being received or decoded
+    connections: int = 768  # open connections; well below 1,024, the usual limit of open files
 
 
 class Service:

@@ -24,18 +24,13 @@ DIGITS = 1  # decimal places of percentages
 
 
 class Table(NamedTuple):
-    """A table with sentences below it.
-
-    Attributes:
-      rows: cells, as many as headings.
-      narrow: indices of the columns that fit on a terminal.
-    """
+    """A table with sentences below it."""
 
     title: str
     notes: tuple[str, ...]
     head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    narrow: tuple[int, ...]
+    rows: tuple[tuple[Cell, ...], ...]  # cells, as many as headings
+    narrow: tuple[int, ...]  # indices of the columns that fit on a terminal
 
 
 def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -45,17 +40,20 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
     sources = list(dict.fromkeys(source for found in known.values() for source in found))
     columns: dict[str, list[Cell]] = {"seeds": [Cell(str(len(runs)), len(runs)) for runs in rows.values()]}
+    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
     for entry in entries:
         columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
         for source in sources:
             cells = [_published_cell(found.get(source, {}), entry) for found in known.values()]
             if any(cell.text for cell in cells):
                 columns[f"{entry.heading} {source}"] = cells
+                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1:
         columns |= _significance(rows, metric)
     columns |= _costs(list(rows.values()))
     main = next((entry.heading for entry in entries if entry.name == metric), "")
-    shown = ("seeds", main, "MAP@R", "NMI", *(f"{main} {source}" for source in sources), "p queries", "p seeds", "time")
+    beside = (f"{main} {source}" for source in sources)
+    shown = ("seeds", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
     head = ("", *columns)
     lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
@@ -141,8 +139,7 @@ def pairs(table: Table, group: Group, metric: str) -> Table | None:
     names = [name for name, found in means.items() if found is not None]
     if len(names) < 3:
         return None
-    heading = next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
-    rows = []
+    heading, rows = metric_table.heading(metric), []
     for name in names:
         found = [math.nan if name == n else outcomes.paired_test(means[name], means[n]) for n in names]
         rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))
@@ -182,7 +179,8 @@ def print_table(table: Table, console: Console) -> None:
     """Prints the columns that matter most."""
     printed = RichTable(title=escape(table.title), title_justify="left")
     for i in table.narrow:
-        printed.add_column(escape(table.head[i]), justify="right" if i else "left", no_wrap=bool(i))
+        longest = max(len(row[i].text) for row in table.rows)  # only names and headings are wrapped
+        printed.add_column(escape(table.head[i]), justify="right" if i else "left", min_width=longest if i else None)
     style = {0: "", 1: "bold", 2: "underline"}
     for row in table.rows:
         printed.add_row(*(Text(row[i].text, style[row[i].rank]) for i in table.narrow))

@@ -30,11 +30,6 @@ def read_results(directory: Path) -> dict[str, Any]:
     return {}
 
 
-def has_results(directory: Path) -> bool:
-    """Whether a run has been evaluated."""
-    return bool(read_results(directory))
-
-
 def missing(trial: Trial) -> str:
     """Why the results on disk, if any, are not those of the whole trial; empty if they are."""
     results = read_results(trial.directory)
@@ -68,23 +63,16 @@ def finished(trials: Iterable[Trial]) -> set[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run or ensemble; `row` is the name of its row.
-
-    Attributes:
-      results: contents of `results.json`.
-      config: its configuration as nested mapping; empty for an ensemble.
-      data: a digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
-      timing: see `timing.summary`.
-      data_hash: see `experiment.data_hash`; empty for an ensemble.
-    """
+    """A finished run or ensemble; `row` is the name of its row."""
 
     directory: Path
     row: str
-    results: dict[str, Any]
-    config: dict[str, Any]
+    results: dict[str, Any]  # contents of `results.json`
+    config: dict[str, Any]  # its configuration as nested mapping; empty for an ensemble
+    # A digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
     data: str
-    timing: dict[str, float]
-    data_hash: str = ""
+    timing: dict[str, float]  # see `timing.summary`
+    data_hash: str = ""  # see `experiment.data_hash`; empty for an ensemble
 
 
 def read_run(directory: Path, row: str = "") -> Run:

@@ -21,58 +21,34 @@ from dml_jax.train.records import workdir
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says about all trials.
+    """What the command line says about all trials."""
 
-    Attributes:
-      root: directory of the study.
-      seeds: of every row.
-      overrides: text by dotted key, from `--config.KEY=VALUE`.
-      paper: whether the authors' protocol is used, which selects models on the test classes.
-      smoke: whether trials are shrunk, see `smoke`.
-    """
-
-    root: Path
-    seeds: tuple[int, ...] = (0,)
-    overrides: Mapping[str, str] = field(default_factory=dict)
-    paper: bool = False
-    smoke: bool = False
+    root: Path  # directory of the study
+    seeds: tuple[int, ...] = (0,)  # of every row
+    overrides: Mapping[str, str] = field(default_factory=dict)  # text by dotted key, from `--config.KEY=VALUE`
+    paper: bool = False  # whether the authors' protocol is used, which selects models on the test classes
+    smoke: bool = False  # whether trials are shrunk, see `smoke`
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One run.
+    """One run."""
 
-    Attributes:
-      name: of its work directory.
-      row: of the table.
-      seed: of the study.
-      directory: the work directory.
-      config: validated; None for an ensemble, and for a trial that is read from `study.json`.
-      needs: trials that must be finished first.
-      members: work directories of an ensemble.
-      weights: of the members.
-      given: keys of the configuration that the study or the command line gave.
-      length: steps and epochs, as in `results.json`; empty for an ensemble.
-    """
-
-    name: str
-    row: str
-    seed: int
-    directory: Path
-    config: Config | None
-    needs: tuple[str, ...] = ()
-    members: tuple[Path, ...] = ()
-    weights: tuple[float, ...] = ()
-    given: tuple[str, ...] = ()
+    name: str  # of its work directory
+    row: str  # of the table
+    seed: int  # of the study
+    directory: Path  # the work directory
+    config: Config | None  # validated; None for an ensemble, and for a trial that is read from `study.json`
+    needs: tuple[str, ...] = ()  # trials that must be finished first
+    members: tuple[Path, ...] = ()  # work directories of an ensemble
+    weights: tuple[float, ...] = ()  # of the members
+    given: tuple[str, ...] = ()  # keys of the configuration that the study or the command line gave
+    # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
 
 
 def load(path: str) -> tuple[str, Study]:
-    """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`.
-
-    Raises:
-      ConfigError: no such file or variant, or an error in it.
-    """
+    """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`."""
     file, colon, variant = path.partition(":")
     module = config_files.run_file("--study", file)
     if not hasattr(module, "get_study"):
@@ -108,9 +84,7 @@ def slug(name: str) -> str:
 def trials(study: Study, settings: Settings) -> list[Trial]:
     """All trials of the rows of a study, seed by seed, in an order in which a trial follows those that it needs.
 
-    Raises:
-      ConfigError: an invalid configuration, no rows, equal names, work directories that are used by other runs, or
-        overrides of what distinguishes the trials.
+    Raises ConfigError for an invalid configuration, no rows, equal names, or overrides of what distinguishes trials.
     """
     if not study.rows:
         raise ConfigError(f"{study.title}: has no rows; give rows or a search")
@@ -202,11 +176,7 @@ def length(config: Config) -> dict[str, int]:
 
 
 def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Config, tuple[str, ...]]:
-    """A validated configuration with overrides, of which those of the command line take precedence; and the given keys.
-
-    Raises:
-      ConfigError: an unknown key or an invalid value.
-    """
+    """A valid configuration with overrides, of which those of the command line take precedence; and the given keys."""
     protocol = "paper" if settings.paper else None
     config, given = config_files.resolved(path, {**overrides, **settings.overrides}, protocol=protocol)
     if settings.smoke:
@@ -227,11 +197,7 @@ def _in_order(made: list[Trial]) -> list[Trial]:
 
 
 def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) -> None:
-    """Raises UserError if the directory belongs to another study, or a trial's directory to another run.
-
-    Args:
-      made: the trials; none for a search.
-    """
+    """Raises UserError if the directory belongs to another study, or that of a trial to another run."""
     if (root.exists() and not root.is_dir()) or files.below_a_file(root):
         raise ConfigError(f"--root={root}: is a file or below one; give a directory")
     facts = read_facts(root)
@@ -299,8 +265,7 @@ def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
 def write_facts(root: Path, name: str, study: Study, settings: Settings, more: Mapping[str, Any]) -> None:
     """Creates the directory of a study with `study.json`, from which reports are made.
 
-    Args:
-      more: the trials, or where a search is stored.
+    `more` are the trials, or where a search is stored.
     """
     (root / "trials").mkdir(parents=True, exist_ok=True)
     rows = [

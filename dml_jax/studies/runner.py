@@ -41,11 +41,7 @@ class Progress:
 
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Excludes other commands that train the trials of a study.
-
-    Raises:
-      ConfigError: there is one.
-    """
+    """Excludes other commands that train the trials of a study; raises ConfigError if there is one."""
     with open(root / "trials" / ".lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,12 +53,6 @@ def locked(root: Path) -> Iterator[None]:
 def problem_file(root: Path, name: str) -> Path:
     """Where the reason is noted why a trial failed."""
     return root / "trials" / f"{name}.problem"
-
-
-def forget_problems(root: Path, trials: Sequence[Trial]) -> None:
-    """Lets trials that failed run again."""
-    for trial in trials:
-        problem_file(root, trial.name).unlink(missing_ok=True)
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
@@ -83,8 +73,7 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
 def run_all(root: Path, trials: Sequence[Trial], slots: Sequence[Slot], print_line: Callable[[str], None]) -> int:
     """Trains all trials that are neither finished nor failed, each after those that it needs.
 
-    Returns:
-      0, or 128 + the number of the signal that stopped the command.
+    The result is 0, or 128 + the number of the signal that stopped the command.
     """
     busy: set[str] = set()
     ended = threading.Condition()
@@ -151,14 +140,10 @@ def execute(
     watch: Callable[[], bool] = lambda: False,
     result: Callable[[], str] | None = None,
 ) -> bool:
-    """Runs a trial to its end, continuing it if it was interrupted.
+    """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
-    Args:
-      watch: called repeatedly; the process is stopped once it returns True.
-      result: what to print of a finished trial; by default its Recall@1 on the test classes.
-
-    Returns:
-      Whether it finished. If it failed, the reason is noted in `problem_file`.
+    If it failed, the reason is noted in `problem_file`. `watch` is called repeatedly, and the process stopped once it
+    returns True; `result` is what to print of a finished trial, by default its Recall@1 on the test classes.
     """
     log = root / "trials" / f"{trial.name}.log"
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are

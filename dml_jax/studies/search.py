@@ -263,11 +263,7 @@ def run(
     name: str, search: Search, settings: Settings, metric: str, slots: Sequence[Slot], storage: str,
     print_line: Callable[[str], None],
 ) -> int:  # fmt: skip
-    """Trains the trials of a search that are missing and waits for those of other commands; see `runner.run_all`.
-
-    Args:
-      storage: URL of optuna's.
-    """
+    """Trains the trials of a search that are missing and waits for those of other commands; see `runner.run_all`."""
     optuna = library()
     total = SMOKE_TRIALS if settings.smoke else search.trials
     sampler(optuna, search, 0)

@@ -17,16 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 
-def is_search(root: Path) -> bool:
-    """Whether the directory is that of a search."""
-    return "search" in (plan.read_facts(root) or {})
-
-
 def publish(root: Path, output: Path, console: Console, storage: str = "") -> None:
     """Prints the table of a search and writes it with its figures.
 
-    Args:
-      storage: its URL with a password; by default the one that was recorded, without.
+    `storage` is its URL with a password; by default the one that was recorded, without.
     """
     facts = plan.read_facts(root) or {}
     stated = facts["search"]
@@ -39,7 +33,7 @@ def publish(root: Path, output: Path, console: Console, storage: str = "") -> No
     group_tables.print_table(table, console)
     summary.write_texts(output, [table])
     directories = {f"trial {trial.number}": root / f"trial-{trial.number:04d}" for trial in done}
-    trained = {name: path for name, path in directories.items() if outcomes.has_results(path)}  # see `Job._value`
+    trained = {name: path for name, path in directories.items() if outcomes.read_results(path)}  # see `Job._value`
     runs = [outcomes.read_run(path, name) for name, path in trained.items()]
     group = outcomes.Group("", "", {run.row: [run] for run in runs})
     figures = _figures(optuna, study)
@@ -51,7 +45,6 @@ def publish(root: Path, output: Path, console: Console, storage: str = "") -> No
 
 def _table(study: Any, facts: Mapping[str, Any], root: Path) -> Table:
     stated, metric = facts["search"], facts["metric"]
-    entry = metric_table.columns({metric: 0})[0]
     done = [trial for trial in study.trials if trial.state.name == "COMPLETE"]
     best = max(done, key=lambda trial: (trial.value, -trial.number))
     parameters = sorted({name for trial in study.trials for name in trial.params})
@@ -75,7 +68,7 @@ def _table(study: Any, facts: Mapping[str, Any], root: Path) -> Table:
         f"Trial {best.number} on the test classes: {test}. {results.get('protocol', '')}",
         f"To train with its values on all training classes: {best.user_attrs.get('command', '')}",
     )
-    head = ("", f"{entry.heading} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
+    head = ("", f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
     return Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
 
 

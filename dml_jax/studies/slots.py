@@ -60,13 +60,9 @@ class Local(NamedTuple):
 
 
 def local(jobs: int, environment: dict[str, str]) -> list[Local]:
-    """Divides the cores and the NVIDIA devices of this machine among jobs.
+    """Divides the cores and the NVIDIA devices of this machine among jobs, whose processes share an environment.
 
-    Args:
-      environment: variables of all processes.
-
-    Raises:
-      ConfigError: there are fewer cores than jobs.
+    Raises ConfigError if there are fewer cores than jobs.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
@@ -96,13 +92,8 @@ def _shared(processes: int) -> dict[str, str]:
 def share(machines: Sequence[tuple[int, int]], jobs: int) -> tuple[dict[str, float], int]:
     """What each of the jobs of a machine gets, and how many jobs share a GPU.
 
-    It is a part of the smallest machine, and all of what a trial needs, so trials cannot wait for each other.
-
-    Args:
-      machines: from `ray_cluster.machines`.
-
-    Raises:
-      ConfigError: a machine has fewer cores and GPUs than jobs.
+    It is a part of the smallest of `ray_cluster.machines`, and all of what a trial needs, so trials cannot wait for
+    each other. Raises ConfigError if a machine has fewer cores and GPUs than jobs.
     """
     cores, gpus = (min(machine[i] for machine in machines) for i in range(2))
     if not 1 <= jobs <= max(cores, gpus):
@@ -112,15 +103,7 @@ def share(machines: Sequence[tuple[int, int]], jobs: int) -> tuple[dict[str, flo
 
 
 def on_ray(ray: Any, jobs: int, environment: dict[str, str]) -> list["Remote"]:
-    """Divides the cores and GPUs of each machine of a cluster among jobs, see `share`.
-
-    Args:
-      ray: from `ray_cluster.connect`.
-      environment: variables of all processes.
-
-    Raises:
-      ConfigError: a machine has fewer cores and GPUs than jobs.
-    """
+    """Divides the cores and GPUs of each machine of a cluster among jobs, see `share`."""
     machines = ray_cluster.machines(ray.nodes())
     needs, per_gpu = share(machines, jobs)
     task = ray.remote(max_retries=0, **needs)(_run)
@@ -160,11 +143,7 @@ class Task:
         self._ray, self._result = ray, result
 
     def poll(self) -> int | None:
-        """See `Process`; the loss of the worker or machine counts as SIGKILL.
-
-        Raises:
-          ConfigError: the machine does not see the directories.
-        """
+        """See `Process`; the loss of the worker or machine counts as SIGKILL."""
         if not self._ray.wait([self._result], timeout=0)[0]:
             return None
         errors = self._ray.exceptions

@@ -29,32 +29,24 @@ def write(
     figures: "Mapping[str, Figure | SubFigure] | None" = None,
     failed: Sequence[str] = (),
 ) -> None:
-    """Writes the page to an HTML file.
+    """Writes the page, with `lead` below its title, the tables with their runs, and lines about failed trials.
 
-    Args:
-      lead: paragraph below the title.
-      parts: tables with the runs behind them.
-      figures: by caption, instead of the one that compares rows by `metric`.
-      failed: lines about trials without results.
+    `figures`, by caption, take the place of the one that compares rows by `metric`.
     """
-    heading, parts_of_page = _heading(metric), []
+    heading, parts_of_page = metric_table.heading(metric), []
+    captions = {
+        "rows": f"{heading} by row: mean and standard deviation over seeds.",
+        "grid": f"{heading} over the two varied values, in %: mean over seeds.",
+        "curves": f"{heading} during training, one line per run; rows as in the table.",
+        "spectra": "Singular values of the test embeddings, largest first, divided by their sum; rows as in the table.",
+    }
     for number, (table, group) in enumerate(parts, start=1):
-        charts = []
-        if figures is None:
-            caption = f"{heading} by row: mean and standard deviation over seeds."
-            charts.append(html.chart(drawing.svg(plot_rows(group, table, metric)), f"rows-{number}", caption))
-        if grid := plot_grid(group, metric):
-            caption = f"{heading} over the two varied values, in %: mean over seeds."
-            charts.append(html.chart(drawing.svg(grid), f"grid-{number}", caption))
-        if curves := plot_curves(group, metric):
-            caption = f"{heading} during training, one line per run; rows as in the table."
-            charts.append(html.chart(drawing.svg(curves), f"curves-{number}", caption))
-        if spectra := plot_spectra(group):
-            caption = (
-                "Singular values of the test embeddings, largest first, divided by their sum; rows as in the table."
-            )
-            charts.append(html.chart(drawing.svg(spectra), f"spectra-{number}", caption))
-        parts_of_page.append(_table(table) + "".join(charts))
+        parts_of_page.append(_table(table))
+        rows = plot_rows(group, table, metric) if figures is None else None
+        drawn = (rows, plot_grid(group, metric), plot_curves(group, metric), plot_spectra(group))
+        for (name, caption), chart in zip(captions.items(), drawn, strict=True):
+            if chart:
+                parts_of_page.append(html.chart(drawing.svg(chart), f"{name}-{number}", caption))
         if pairs := group_tables.pairs(table, group, metric):
             parts_of_page.append(_table(pairs))
     for number, (caption, figure) in enumerate((figures or {}).items(), start=1):
@@ -74,10 +66,6 @@ def _table(table: Table) -> str:
     return html.heading(table.title) + html.table(("row", *table.head[1:]), table.rows, table.title) + notes
 
 
-def _heading(metric: str) -> str:
-    return next((entry.heading for entry in metric_table.columns({metric: 0})), metric)
-
-
 def _link(directory: Path, run: Run) -> str:
     report = run.directory / "report.html"
     target = report if report.exists() else run.directory / "results.json"
@@ -87,7 +75,7 @@ def _link(directory: Path, run: Run) -> str:
 
 def plot_rows(group: Group, table: Table, metric: str) -> "Figure":
     """Mean and standard deviation of each row, beside published numbers, in %."""
-    heading = _heading(metric)
+    heading = metric_table.heading(metric)
     rows = outcomes.all_rows(group)  # as in the table
     figure = drawing.figure(7.5, 1.1 + 0.24 * len(rows))
     axes = drawing.style(figure.subplots())
@@ -137,7 +125,7 @@ def plot_curves(group: Group, metric: str) -> "Figure | None":
                 *zip(*((step, 100 * value) for step, value in points), strict=True), linewidth=1.2, markersize=3.5,
                 color=colours.get(name, drawing.GREY), marker=markers.get(name, "."), label=label if i == 0 else "_",
             )  # fmt: skip
-    axes.set(xlabel="step", ylabel=f"{_heading(metric)} on {' or '.join(sorted(splits))} classes, %")
+    axes.set(xlabel="step", ylabel=f"{metric_table.heading(metric)} on {' or '.join(sorted(splits))} classes, %")
     axes.grid(axis="y", linewidth=0.4, color=drawing.GREY, alpha=0.5)
     drawing.legend(axes, loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
@@ -168,7 +156,7 @@ def plot_grid(group: Group, metric: str) -> "Figure | None":
         axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
     axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
     axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
-    figure.colorbar(shown, ax=axes, label=f"{_heading(metric)}, %")
+    figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
     return figure
 
 

@@ -17,20 +17,14 @@ WRITERS = {"md": group_tables.markdown, "tex": group_tables.latex, "csv": group_
 
 
 class Summary(NamedTuple):
-    """Finished runs, whose rows are compared by `metric`.
-
-    Attributes:
-      lead: paragraph below the title.
-      reported: published metrics by row and source.
-      failed: lines about trials without results.
-    """
+    """Finished runs, whose rows are compared by `metric`."""
 
     title: str
-    lead: str
+    lead: str  # paragraph below the title
     metric: str
     runs: list[Run]
-    reported: dict[str, dict[str, Any]]
-    failed: list[str]
+    reported: dict[str, dict[str, Any]]  # published metrics by row and source
+    failed: list[str]  # lines about trials without results
 
 
 def of_study(root: Path) -> Summary:

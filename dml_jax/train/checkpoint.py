@@ -52,9 +52,6 @@ class Checkpoints:
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
       run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.
-
-    Attributes:
-      kept: where `kept_models` keeps models for analyses.
     """
 
     def __init__(
@@ -70,7 +67,7 @@ class Checkpoints:
         _ignore_abandoned_transfers()
         self.directory = buckets.origin(directory)
         self.run = run
-        self.kept = directory.absolute() / "kept"
+        self.kept = directory.absolute() / "kept"  # models for analyses, see `kept_models`
         self._template = template
         self._warn = warn
         self._writing = writing
@@ -100,16 +97,10 @@ class Checkpoints:
             return ocp.CheckpointManager(self.directory / kind, options=options)
 
     def save(self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False) -> None:
-        """Writes a checkpoint, which is on disk on return unless it is written in the background.
+        """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
 
-        Args:
-          kind: "latest" or "best".
-          state: the state; its step names the checkpoint. It may be donated on return.
-          notes: further values for resuming (JSON).
-          background: returns as soon as the state has been copied to the host.
-
-        Raises:
-          DivergedError: the state is not finite; nothing is written.
+        It is on disk on return or, in the `background`, the state has been copied to the host and may be donated.
+        Raises DivergedError if the state is not finite; then nothing is written.
         """
         check_finite(state)
         self.wait()
@@ -198,9 +189,7 @@ class Checkpoints:
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
 
-        Args:
-          checkpoint: "reported", "latest", "best" or a step.
-          select: `train.select`, which determines what is reported.
+        `select` is `train.select`, which determines what is "reported".
         """
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"

@@ -41,49 +41,37 @@ from dml_jax.train.variants import (
 
 
 class Teacher(NamedTuple):
-    """A trained model that a run learns from.
+    """A trained model that a run learns from."""
 
-    Attributes:
-      teach: images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
-      origin: which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables,
-        and whether its run had "finished".
-    """
-
+    # images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
     teach: jax.tree_util.Partial
+    # Which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables, and whether
+    # its run had "finished".
     origin: dict[str, Any]
 
 
 class Experiment(NamedTuple):
-    """The parts of a run.
-
-    Attributes:
-      splits: "train", "test", and "validation" where classes are held out or the data set has such a split.
-      sampler: step -> indices into the training split.
-      augment: (images, key) -> images, on the device, in training.
-      optimizer: with the schedule of the learning rates.
-      schedule: step -> factor of every learning rate.
-      steps: length of the run, warm-up included.
-      shape: (height, width) in pixels of the images that are embedded.
-      readings: the functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
-      teacher: the model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
-      features: float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
-        `frozen_features.with_features`.
-      start: work directory or directory of converted weights that the training starts from; empty for `method.init`.
-    """
+    """The parts of a run."""
 
     config: Config
+    # "train", "test", and "validation" where classes are held out or the data set has such a split.
     splits: dict[str, Split]
-    sampler: Sampler
+    sampler: Sampler  # step -> indices into the training split
     method: Method
-    augment: step.Augment
-    optimizer: optax.GradientTransformation
-    schedule: optimizers.Schedule
-    steps: int
+    augment: step.Augment  # (images, key) -> images, on the device, in training
+    optimizer: optax.GradientTransformation  # with the schedule of the learning rates
+    schedule: optimizers.Schedule  # step -> factor of every learning rate
+    steps: int  # length of the run, warm-up included
     mesh: Mesh
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
+    # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
     readings: Mapping[str, Embed] = MappingProxyType({})
+    # The model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
     teacher: Teacher | None = None
+    # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
+    # `frozen_features.with_features`.
     features: np.ndarray | None = None
+    # Work directory or directory of converted weights that the training starts from; empty for `method.init`.
     start: str = ""
 
 
@@ -189,8 +177,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
 def read_as(config: Config, reading: str) -> Config:
     """The configuration whose method embeds as one of `evaluation.readings` says.
 
-    Raises:
-      ConfigError: the reading sets options of the method that are not of the test time, or to invalid values.
+    Raises ConfigError if the reading sets options of the method that are not of the test time, or to invalid values.
     """
     key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
     known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())

@@ -27,19 +27,12 @@ from dml_jax.train.testing.readings import Readings
 
 
 class Notes(NamedTuple):
-    """What the loop keeps in a checkpoint besides the train state.
+    """What the loop keeps in a checkpoint besides the train state."""
 
-    Attributes:
-      best: Recall@1 of the best model so far; negative before the first evaluation.
-      pending: the line of metrics of this step if its evaluation was interrupted.
-      lines: number of lines of metrics up to this step.
-      waited: number of evaluations since that of the best model.
-    """
-
-    best: float = -1.0
-    pending: dict[str, Any] | None = None
-    lines: int = 0
-    waited: int = 0
+    best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
+    pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
+    lines: int = 0  # number of lines of metrics up to this step
+    waited: int = 0  # number of evaluations since that of the best model
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:

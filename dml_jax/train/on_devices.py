@@ -1,6 +1,6 @@
 """What a run has on its devices: batches, the train state and the compiled step."""
 
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -71,7 +71,7 @@ def initial_state(experiment: Experiment) -> TrainState:
     batch = example_batch(experiment)
     compiled = partial(jax.jit, out_shardings=layout, compiler_options=xla_flags.unoptimized())
     state: TrainState
-    if not _reads_weights(config):
+    if config.backbone.pretrained == "none":
         state = compiled(step.initial, static_argnums=(0, 1, 4))(method, optimizer, key, batch, config.train.ema)
         return state
     # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
@@ -87,15 +87,7 @@ def initial_state(experiment: Experiment) -> TrainState:
     return state
 
 
-@cache
-def _compiled_initial() -> Any:
-    """`step.initial`, compiled fast rather than into fast code, because it runs once."""
-    return jax.jit(step.initial, static_argnums=(0, 1, 4), compiler_options=xla_flags.unoptimized())
-
-
-def _reads_weights(config: Config) -> bool:
-    """Whether initialisation reads a file, whose contents would be constants of a compiled program."""
-    return bool(config.backbone.pretrained != "none")
+_initial = jax.jit(step.initial, static_argnums=(0, 1, 4))  # whose shapes JAX remembers
 
 
 def state_shapes(
@@ -104,10 +96,10 @@ def state_shapes(
     """Shapes, dtypes and shardings of the state of a run on images of `shape`; nothing is computed."""
     batch = zeros(config.data.batch_size, shape, method.hooks.views)
     key = jax.eval_shape(lambda: run_key(config.seed))
-    if _reads_weights(config):
+    if config.backbone.pretrained == "none":
+        shapes = _initial.eval_shape(method, optimizer, key, batch, config.train.ema)
+    else:  # the weights that are read would be constants that JAX remembers, too
         shapes = jax.eval_shape(partial(step.initial, method, optimizer, ema=config.train.ema), key, batch)
-    else:
-        shapes = _compiled_initial().eval_shape(method, optimizer, key, batch, config.train.ema)
     shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings

@@ -12,21 +12,13 @@ from dml_jax.train.variants import low_rank
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint holds.
+    """What a checkpoint holds."""
 
-    Attributes:
-      step: int32 [], number of updates so far.
-      params: trained parameters, nested dict.
-      model_state: what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict.
-      opt_state: the optimizer's state.
-      average: moving averages of params and model_state, a pair; None unless `train.ema` is set.
-    """
-
-    step: jax.Array
-    params: Any
-    model_state: Any
-    opt_state: Any
-    average: Any = None
+    step: jax.Array  # int32 [], number of updates so far
+    params: Any  # trained parameters, nested dict
+    model_state: Any  # what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
+    opt_state: Any  # the optimizer's state
+    average: Any = None  # moving averages of params and model_state, a pair; None unless `train.ema` is set
 
 
 def evaluated(state: TrainState) -> TrainState:

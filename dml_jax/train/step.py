@@ -21,14 +21,9 @@ def loss(
     key: jax.Array,
     augment: Augment | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """The loss of a batch.
+    """The loss of a batch, after `step` (int32 []) updates: (scalar, Aux).
 
-    Args:
-      step: int32 [], number of updates so far.
-      augment: (images uint8 [V, B, H, W, 3], key) -> the same shape, on the device.
-
-    Returns:
-      (scalar, Aux).
+    `augment` maps (images uint8 [V, B, H, W, 3], key) to the same shape, on the device.
     """
     key_augment, key_encode, key_loss = jax.random.split(key, 3)
     if augment is not None:
@@ -61,13 +56,9 @@ def build(
     The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
     keep their global meaning and the gradient needs no factor.
 
-    Args:
-      augment: see `loss`.
-      ema: decay of the moving average; 0 if the state has none.
-
-    Returns:
-      (state, batch, key) -> (state, metrics). `key` is the run's; the step number is folded in. Metrics are float
-      scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient.
+    It maps (state, batch, key) to (state, metrics). `key` is the run's; the step number is folded in. Metrics are float
+    scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient. `ema` is the decay of the moving
+    average; 0 if the state has none.
     """
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import threadpoolctl
+from sklearn import manifold
 
 from dml_jax.analysis import (
     calibration,
@@ -14,9 +16,11 @@ from dml_jax.analysis import (
     curves,
     distances,
     drawing,
+    embedding_maps,
     figures,
     retrieval,
     spectra,
+    tsne,
     verification,
 )
 from dml_jax.analysis.views import Map, Pictures
@@ -129,6 +133,29 @@ def test_a_map_states_the_explained_variance() -> None:
         assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
     assert view.names == list("abcdefg")
     assert view.kinds == [label if label < 7 else -1 for label in run.labels]
+
+
+def test_all_images_of_the_chosen_classes_are_in_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding_maps, "MOST", 20)
+    run = Run(np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
+    (whole,) = components.findings(run, "test")
+    run.classes = ("b", "k")
+    (found,) = components.findings(run, "test")
+    assert len(list(whole.rows)) == 20
+    assert [row[:2] for row in found.rows] == [(str(i), "abcdefghijkl"[i % 12]) for i in range(60) if i % 12 in (1, 10)]
+
+
+def test_a_map_by_tsne_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In several, its short steps wait for each other on a busy machine."""
+    threads = []
+
+    def fit_transform(self: Any, rows: np.ndarray) -> np.ndarray:
+        threads.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return rows[:, :2]
+
+    monkeypatch.setattr(manifold.TSNE, "fit_transform", fit_transform)
+    tsne.project(np.zeros((4, 3)))
+    assert set(threads) == {1}
 
 
 def test_chosen_classes_of_a_map() -> None:

@@ -396,7 +396,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert (code, "removed grey; restored blue; purged red, grey; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--purge")
     assert (code, "i.npz: purged nothing; now 6 images of 2 classes" in text) == (0, True)
-    assert run("--restore=grey") == (2, "error: grey: is not a removed class\n")
+    assert run("--restore=grey") == (2, "error: grey: is not a removed class; there is none; enroll its images again\n")
 
     def without_embeddings(self, sizes):
         raise DataError("test: contains no embeddings")

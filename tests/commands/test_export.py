@@ -66,7 +66,7 @@ def test_codes(run: Path, tmp_path: Path) -> None:
     assert [len(code) for code in table["embedding"].to_pylist()] == [1, 1, 1]
     assert table.column_names == ["embedding", "id", "label", "class_name"]
     for options, message in (
-        (("--code=int4",), "--code=int4: must be float32, int8, binary"),
+        (("--code=int4",), "--code: invalid choice: 'int4'"),
         (("--code=int8",), "need --to=parquet and --training=FILE"),
         (("--training=x.npy",), "--training: is for --code and --dimensions"),
     ):

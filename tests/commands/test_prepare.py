@@ -15,6 +15,7 @@ import pytest
 from PIL import Image
 
 import dml_jax
+from dml_jax import files
 from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, store
@@ -282,19 +283,25 @@ def test_a_damaged_record_of_an_interrupted_preparation_is_made_again(
     assert f"unpacking {archive}" in printed
 
 
-@pytest.mark.parametrize("when", ["inspect_images", "write", "write_marker"])
+def interrupt(patch: pytest.MonkeyPatch, when: str) -> None:
+    """Ends a preparation as Ctrl-C would at the checks of images, when they are written, or before the marker is."""
+
+    def stop(*arguments: object, **options: object) -> None:
+        if when != "write_json" or arguments[0].name == store.MARKER:
+            raise KeyboardInterrupt
+        files.write_json(*arguments)
+
+    patch.setattr(check if when == "inspect_images" else records, when, stop)
+
+
+@pytest.mark.parametrize("when", ["inspect_images", "write", "write_json"])
 def test_an_interrupted_preparation_is_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     archive = layouts.cub(tmp_path)
     out = tmp_path / "out"
-    module = {"inspect_images": check, "write": records, "write_marker": store}[when]
-
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(module, when, interrupt)
+        interrupt(patch, when)
         assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
     assert not (out / store.MARKER).exists()
     code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
@@ -307,16 +314,13 @@ def test_an_interrupted_preparation_is_resumed(
     assert first == second
 
 
-@pytest.mark.parametrize("when", ["inspect_images", "write_marker"])
+@pytest.mark.parametrize("when", ["inspect_images", "write_json"])
 def test_files_beside_an_interrupted_preparation_are_not_removed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
     archive, out = layouts.cub(tmp_path), tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr(check if when == "inspect_images" else store, when, interrupt)
+        interrupt(patch, when)
         run(capsys, *flags("cub", archive, out, "--subset"))
     moved = archive.rename(out / archive.name)
     before = sorted(out.rglob("*"))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import threadpoolctl
 from sklearn import cluster, metrics
 
 from dml_jax.errors import ConfigError, DataError
@@ -22,6 +23,18 @@ def test_blobs_are_found(kind: refinement_batches.Algorithm) -> None:
     found = refinement_batches.cluster(points, kind, count=5)
     assert metrics.adjusted_rand_score(labels, found.labels) == 1
     assert (found.found, found.noise) == (5, 0)
+
+
+def test_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+
+    def fit_predict(self: cluster.OPTICS, points: np.ndarray) -> np.ndarray:
+        threads.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
+        return np.arange(len(points))
+
+    monkeypatch.setattr(cluster.OPTICS, "fit_predict", fit_predict)
+    refinement_batches.cluster(np.eye(3), "optics")
+    assert set(threads) == {1}
 
 
 @pytest.mark.parametrize(

@@ -41,10 +41,14 @@ SlurmdLogFile={place}/%n.log
 SlurmctldPidFile={place}/pid-controller
 SlurmdPidFile={place}/pid-%n
 JobRequeue=1
+KillWait=120
 MinJobAge=3600
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 NodeName={host} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1
 NodeName={host}-2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1
-PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4 PriorityTier=1 GraceTime=120
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 
@@ -140,3 +144,23 @@ def test_a_cancelled_job_is_not_requeued(slurm: Callable[..., str], tmp_path: Pa
     assert state(slurm, job)[::2] == ("CANCELLED", "0")
     assert "stopped by SIGTERM" in (tmp_path / "run.out").read_text()
     assert any((tmp_path / "run" / "checkpoints" / "latest").iterdir())
+
+
+def test_the_time_limit_and_preemption_queue_a_job_again(slurm: Callable[..., str], tmp_path: Path) -> None:
+    """The signal comes five minutes before the limit of six; a job of higher priority takes the nodes."""
+    run = tmp_path / "run"
+    job = submit(slurm, run, "--config.train.steps=1000000", "--config.train.log_every=5")
+    slurm("scontrol", "update", f"jobid={job}", "TimeLimit=6")
+    wait_until(lambda: state(slurm, job)[2] == "1")
+    assert (run.parent / "run.out").read_text().count("stopped by SIGTERM") == 1
+    slurm("scontrol", "update", f"jobid={job}", "StartTime=now+5")
+    before = len(steps(run))
+    wait_until(lambda: len(steps(run)) > before)
+    urgent = slurm(
+        "sbatch", "--parsable", "--partition=urgent", "--nodes=2", "--output=/dev/null", "--wrap=true"
+    ).strip()
+    wait_until(lambda: state(slurm, job)[2] == "2")
+    wait_until(lambda: state(slurm, urgent)[0] == "COMPLETED")
+    printed = (run.parent / "run.out").read_text()
+    assert printed.count("stopped by SIGTERM") == 2
+    assert printed.count("resuming from step") == 1

@@ -55,7 +55,9 @@ def work(*arguments: str) -> None:
         patch.setattr(runner, "POLL", 0.1)
         patch.setattr(search, "LOST", 20.0)
         patch.setattr(search, "RENEW", 1.0)
-        test_search.use(patch, 1.5)
+        waiting = "while not (directory.parent / 'killed').exists():\n    time.sleep(0.05)\ndirectory.mkdir"
+        patch.setattr(test_search, "TRAIN", test_search.TRAIN.replace("directory.mkdir", waiting))
+        test_search.use(patch)
         command.execute(list(arguments))
 
 
@@ -72,21 +74,23 @@ def test_two_commands_at_once(url: str, tmp_path: Path) -> None:
     file.write_text(test_search.FILE.replace("trials=8", 'trials=8, sampler="random"'))
     arguments = [f"--study={file}", f"--root={root}", f"--trials={TRIALS}", f"--storage={url}"]
     commands = [start(arguments) for _ in range(2)]
-    starts = root / "starts.txt"
-    while not starts.exists() or len(starts.read_text().split()) < 4:
+    starts, seen = root / "starts.txt", commands[0].stdout
+    assert seen
+    begun = next(line for line in seen if "starts" in line).partition(":")[0]
+    while not starts.exists() or begun not in starts.read_text():
         assert [process.poll() for process in commands] == [None, None]
         time.sleep(0.05)
     commands[0].kill()
-    seen = commands[0].communicate()[0]
+    commands[0].communicate()
+    while subprocess.run(["pgrep", "-f", str(root / begun)], stdout=subprocess.DEVNULL, check=False).returncode == 0:
+        time.sleep(0.05)  # its trial ends with it
+    (root / "killed").touch()  # for which all other trials wait
     printed = commands[1].communicate(timeout=500)[0]
     assert commands[1].returncode == 0, printed
     made = test_search.trials(root)
     assert len(made) == TRIALS
     assert {trial.state.name for trial in made} <= {"COMPLETE", "FAIL", "PRUNED"}
     assert len({tuple(trial.params.values()) for trial in made}) == TRIALS  # commands that begin at once choose others
-    (begun,) = {line.partition(":")[0] for line in seen.splitlines() if "starts" in line} - {
-        line.partition(":")[0] for line in seen.splitlines() if "starts" not in line
-    }
     names = starts.read_text().split()
     assert sorted(names) == sorted([f"trial-{i:04d}" for i in range(TRIALS)] + [begun])
     assert f"{begun}: starts" in printed

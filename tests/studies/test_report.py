@@ -356,10 +356,21 @@ def test_geometry_has_columns_and_a_figure(tmp_path: Path) -> None:
         write_run(tmp_path / name, hits(0.5), config=config(tau=decay), geometry=geometry)
     ((table, group),) = summary.parts(summary.of_runs(sorted(tmp_path.iterdir()), "recall@1"))
     assert {name: cell.text for name, cell in column(table, "spectral decay").items()} == {"a": "0.270", "b": "0.190"}
+    published = group_tables.build("t", group, "recall@1", {"a": {"paper": {"density": 0.72}}})
+    for made, expected in ((table, {"MAP@R"}), (published, {"density", "density paper"})):
+        assert {made.head[i] for i in made.narrow} & {"MAP@R", "density", "density paper", "uniformity"} == expected
     figure = study_page.plot_spectra(group)
     assert figure is not None
     lines = figure.axes[0].get_lines()
     assert [list(line.get_ydata()) for line in lines] == [[0.7, 0.2, 0.1]] * 2
+
+
+def test_long_headings_leave_room_for_names_and_numbers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = table_of(directory)
+    table = table._replace(head=tuple(f"{heading} of the authors" for heading in table.head))
+    group_tables.print_table(table, Console(width=100))
+    printed = capsys.readouterr().out
+    assert all(row[i].text in printed for row in table.rows for i in table.narrow)
 
 
 def test_grids_have_a_heat_map(tmp_path: Path) -> None:

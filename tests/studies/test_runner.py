@@ -120,7 +120,7 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
     assert against["needing"] == "needs tau-13-seed0, which failed"
     run(tmp_path, trials)
     assert starts(tmp_path).count("tau-13-seed0") == 1
-    runner.forget_problems(tmp_path, trials)
+    runner.problem_file(tmp_path, "tau-13-seed0").unlink()
     run(tmp_path, trials)
     assert starts(tmp_path).count("tau-13-seed0") == 2
 
@@ -409,8 +409,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
         (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
-        (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol=x: must be clean or paper"),
-        (["--study=configs/studies/hist_layers.py", "--engine=x"], "--engine=x: must be local or ray"),
+        (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol: invalid choice: 'x'"),
+        (["--study=configs/studies/hist_layers.py", "--engine=x"], "--engine: invalid choice: 'x'"),
         (["--study=configs/studies/hist_layers.py", "--address=auto"], "--address=auto: is for --engine=ray"),
         (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials: hist_layers is not a search"),
         (["--study=configs/studies/hist_layers.py", "--config.method.tua=3"], r"method\.tua: there is no such key"),

@@ -22,18 +22,12 @@ MPN_TENSOR = "gnn_model.node_model.layers.0.att.q_linear.weight"  # identifies a
 
 
 class Converted(NamedTuple):
-    """Tensors ready to be written.
-
-    Attributes:
-      tensors: by path as in `store`, with their axes in JAX order.
-      torch_names: path -> name in the recognised state_dict, backbone only.
-      kind: what the checkpoint contains, for messages.
-    """
+    """Tensors ready to be written."""
 
     weights: Weights
-    tensors: StateDict
-    torch_names: dict[str, str]
-    kind: str
+    tensors: StateDict  # by path as in `store`, with their axes in JAX order
+    torch_names: dict[str, str]  # path -> name in the recognised state_dict, backbone only
+    kind: str  # what the checkpoint contains, for messages
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """Content of `weights.json`; `source` is the value of `--weights`, `digests` are SHA-256 by file name."""

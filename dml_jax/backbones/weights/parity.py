@@ -24,18 +24,12 @@ Layer = nn.Conv | Dense | nn.LayerNorm | BatchNorm
 
 
 class Report(NamedTuple):
-    """Result of the comparison.
-
-    Attributes:
-      worst: the layer with the largest deviation, by its name in the file.
-      deviation: its largest deviation from torch, relative to its largest output.
-      features: float [1, h, w, K], the feature map where torch computes every layer.
-    """
+    """Result of the comparison."""
 
     layers: int
-    worst: str
-    deviation: float
-    features: np.ndarray
+    worst: str  # the layer with the largest deviation, by its name in the file
+    deviation: float  # its largest deviation from torch, relative to its largest output
+    features: np.ndarray  # float [1, h, w, K], the feature map where torch computes every layer
 
 
 def compare_layers(

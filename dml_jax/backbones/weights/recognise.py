@@ -29,20 +29,15 @@ OTHERS = (
 
 
 class Weights(NamedTuple):
-    """A recognised state_dict.
+    """A recognised state_dict."""
 
-    Attributes:
-      layout: library or authors whose names the file uses, for messages.
-      image_shape: (height, width) of the images that the position embeddings were learned for. Networks without
-        position embeddings accept any size.
-      tensors: backbone and heads, under the names of `torch_names.torch_name`.
-      crop_fraction, interpolation: see `layouts.Network`.
-    """
-
-    layout: str
+    layout: str  # library or authors whose names the file uses, for messages
     config: Config
+    # (height, width) of the images that the position embeddings were learned for. Networks without position embeddings
+    # accept any size.
     image_shape: tuple[int, int]
-    tensors: StateDict
+    tensors: StateDict  # backbone and heads, under the names of `torch_names.torch_name`
+    # crop_fraction, interpolation: see `layouts.Network`
     crop_fraction: float
     interpolation: Literal["bilinear", "bicubic"]
 

@@ -6,6 +6,8 @@ for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +22,21 @@ from dml_jax.errors import ConfigError, DataError
 LABELS = ("label", "class_id")  # features that may contain the label
 
 
+@dataclass(eq=False)
 class Reader:
-    """`Split.read` for images with the ids "<split>/<row>". When pickled for a worker process, it opens files there."""
+    """`Split.read` for images with the ids "<split>/<row>"."""
 
-    def __init__(self, directory: str, ids: Sequence[str], min_side: int = 0, upright: bool = True) -> None:
-        self.directory, self.ids, self.min_side, self.upright = directory, ids, min_side, upright
-        self._sources: dict[str, Sequence[dict[str, Any]]] = {}
+    directory: str
+    ids: Sequence[str]
+    min_side: int
+    upright: bool
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         split, row = self.ids[index].split("/")
-        if split not in self._sources:
-            self._sources[split] = _source(self.directory, split)
         try:
-            return decode.rgb(self._sources[split][int(row)]["image"], self.min_side, upright=self.upright)
+            return decode.rgb(_source(self.directory, split)[int(row)]["image"], self.min_side, upright=self.upright)
         except DataError as error:
             raise DataError(f"{self.directory}, {self.ids[index]}: {error}") from error
-
-    def __reduce__(self) -> tuple[type["Reader"], tuple[str, Sequence[str], int, bool]]:
-        return Reader, (self.directory, self.ids, self.min_side, self.upright)
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -50,12 +49,7 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: contains no dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     splits = {
-        name: Split(
-            split.labels,
-            split.ids,
-            Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation),
-            split.classes,
-        )
+        name: split.read_by(Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
     check_disjoint(splits)
@@ -109,8 +103,9 @@ def _read_labels(directory: str, split: str, label: str) -> np.ndarray:
     return np.array([source[i][label] for i in range(len(source))], np.int64)
 
 
+@cache
 def _source(directory: str, split: str) -> Sequence[dict[str, Any]]:
-    """Random access to the examples of a split, with images still encoded."""
+    """Random access to the examples of a split, with images still encoded; opened once by each process."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)

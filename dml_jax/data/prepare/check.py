@@ -23,24 +23,16 @@ T = TypeVar("T")
 
 
 class ImageFacts(NamedTuple):
-    """What is known of an image that can be decoded.
+    """What is known of an image that can be decoded."""
 
-    Attributes:
-      sha256: digest of the file.
-      pixels: digest of its size and pixels, 16 bytes.
-      difference: uint8 [16], see `difference_hash`.
-      format: the file format, e.g. "JPEG".
-      height, width: in pixels.
-      rotated: whether its EXIF orientation is not upright.
-    """
-
-    sha256: bytes
-    pixels: bytes
-    difference: np.ndarray
-    format: str
+    sha256: bytes  # digest of the file
+    pixels: bytes  # digest of its size and pixels, 16 bytes
+    difference: np.ndarray  # uint8 [16], see `difference_hash`
+    format: str  # the file format, e.g. "JPEG"
+    # height, width: in pixels
     height: int
     width: int
-    rotated: bool
+    rotated: bool  # whether its EXIF orientation is not upright
 
 
 def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:

@@ -18,18 +18,13 @@ HEAD = ("kind", "where", "first", "second")
 
 
 class Copy(NamedTuple):
-    """Two images that show the same: equal pixels, or similar ones as after resizing or compression.
+    """Two images that show the same: equal pixels, or similar ones as after resizing or compression."""
 
-    Attributes:
-      first, second: positions, increasing.
-      place: position in `PLACES`.
-      exact: whether the pixels are equal.
-    """
-
+    # first, second: positions, increasing
     first: int
     second: int
-    place: int
-    exact: bool
+    place: int  # position in `PLACES`
+    exact: bool  # whether the pixels are equal
 
 
 def find(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Copy]:
@@ -79,11 +74,8 @@ def to_drop(entries: Sequence[Entry], copies: Sequence[Copy]) -> dict[int, str]:
 def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dict[tuple[int, int], int]:
     """Pairs of rows uint8 [N, W] that differ in at most `max_distance` bits, with their positions in `PLACES`.
 
-    Args:
-      groups: int [N, 2], split and class.
-
-    Returns:
-      Each row with the first one that it resembles in every place, as all pairs of a repeated row could be billions.
+    `groups` int [N, 2] are split and class. Each row is paired with the first one that it resembles in every place, as
+    all pairs of a repeated row could be billions.
     """
     count = len(values)
     rows = np.concatenate([values, np.ascontiguousarray(groups, "<u4").view(np.uint8)], axis=1)

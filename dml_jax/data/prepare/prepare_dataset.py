@@ -27,49 +27,31 @@ MOVED = "moved.json"  # in it: the names of what is moved from it to the output 
 
 
 class Request(NamedTuple):
-    """A preparation.
-
-    Attributes:
-      sources: archives, folders, .csv and .parquet files.
-      short_side, pixels: see `records.encode`.
-      skip_bad: leave out unusable images instead of stopping.
-      subset: accept other counts than those of the complete data set.
-      download: whether the sources are archives to be downloaded, see `known_archives`.
-      drop: "duplicates" to leave out copies, see `duplicates.to_drop`.
-    """
+    """A preparation."""
 
     name: str
-    sources: tuple[Path, ...]
+    sources: tuple[Path, ...]  # archives, folders, .csv and .parquet files
     output: Path
     options: Options = Options()
+    # short_side, pixels: see `records.encode`
     short_side: int = 0
     pixels: bool = False
-    skip_bad: bool = False
-    subset: bool = False
+    skip_bad: bool = False  # leave out unusable images instead of stopping
+    subset: bool = False  # accept other counts than those of the complete data set
     threads: int = os.cpu_count() or 1
-    download: bool = False
-    drop: str | None = None
+    download: bool = False  # whether the sources are archives to be downloaded, see `known_archives`
+    drop: str | None = None  # "duplicates" to leave out copies, see `duplicates.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
         sources = [str(path.resolve()) for path in self.sources]
-        decisive = {
-            "test_share": self.options.test_share,
-            "splits": self.options.splits,
-            "short_side": self.short_side,
-            "pixels": self.pixels,
-            "skip_bad": self.skip_bad,
-            "subset": self.subset,
-            "drop": self.drop,
-        }
-        return {"name": self.name, "sources": sources, **decisive}
+        facts = {"name": self.name, "sources": sources, "test_share": self.options.test_share}
+        own = {key: getattr(self, key) for key in ("short_side", "pixels", "skip_bad", "subset", "drop")}
+        return facts | {"splits": self.options.splits} | own
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set. A finished one is left unchanged, an interrupted preparation is resumed.
-
-    Returns:
-      Content of the marker file.
+    """Prepares a data set and returns its marker. A finished one is left unchanged, an interrupted one is resumed.
 
     Raises:
       ConfigError: the output directory is in use for something else.

@@ -11,11 +11,11 @@ import numpy as np
 import simplejpeg
 from array_record.python.array_record_module import ArrayRecordWriter
 
-from dml_jax.data import decode, split_metadata, store, transforms
+from dml_jax.data import decode, split_metadata, transforms
 from dml_jax.data.prepare import check as check_images
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File
-from dml_jax.data.store import FORMAT, INDEX
+from dml_jax.data.store import FORMAT, INDEX, MARKER
 from dml_jax.files import name_file, sha256, write_json
 
 RECORDS = "records"  # folder of the packed images
@@ -80,8 +80,7 @@ def write(
 ) -> dict[str, Any]:
     """Writes the images, as `check` returns them, and the index of a data set to a new folder.
 
-    Returns:
-      The fields of the marker file that describe what was written.
+    The result are the fields of the marker file that describe what was written.
     """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
@@ -122,4 +121,4 @@ def publish(directory: Path, output: Path, moved: Path, marker: Mapping[str, Any
     write_json(moved, [path.name for path in finished])
     for path in finished:
         path.replace(output / path.name)
-    store.write_marker(output, marker)
+    write_json(output / MARKER, marker)

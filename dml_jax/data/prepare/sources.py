@@ -74,42 +74,29 @@ class Entry(NamedTuple):
 
 
 class Options(NamedTuple):
-    """How to split a data set that has no official splits.
+    """How to split a data set that has no official splits."""
 
-    Attributes:
-      test_share: share of the classes that become test classes.
-      splits: "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to
-        use the folders if there are any.
-      scratch: folder for unfinished work, where recipes may write files.
-    """
-
-    test_share: float = 0.5
+    test_share: float = 0.5  # share of the classes that become test classes
+    # "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to use the
+    # folders if there are any.
     splits: str = "auto"
-    scratch: Path = Path()
+    scratch: Path = Path()  # folder for unfinished work, where recipes may write files
 
 
 class Recipe(NamedTuple):
-    """How to read a data set as its authors distribute it.
+    """How to read a data set as its authors distribute it."""
 
-    Attributes:
-      find: (files, options) -> the images. Raises DataError if the files are not this data set.
-      skipped: files -> a sentence on those that `find` leaves out, if the user should know of them.
-      counts: split -> (images, classes) of the complete data set; None if they are not fixed.
-      nested: whether archives among the files are unpacked as well.
-      home: web page of the data set.
-      citation: paper to cite.
-      downloads: the archives, where the owners publish them.
-      terms: under which the owners publish them, or why they cannot be downloaded.
-    """
-
+    # (files, options) -> the images. Raises DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
+    # files -> a sentence on those that `find` leaves out, if the user should know of them.
     skipped: Callable[[Files], str] = lambda files: ""
+    # split -> (images, classes) of the complete data set; None if they are not fixed.
     counts: Mapping[str, tuple[int, int]] | None = None
-    nested: bool = False
-    home: str = ""
-    citation: str = ""
-    downloads: Sequence[Source] = ()
-    terms: str = ""
+    nested: bool = False  # whether archives among the files are unpacked as well
+    home: str = ""  # web page of the data set
+    citation: str = ""  # paper to cite
+    downloads: Sequence[Source] = ()  # the archives, where the owners publish them
+    terms: str = ""  # under which the owners publish them, or why they cannot be downloaded
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:

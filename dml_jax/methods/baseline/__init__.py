@@ -46,21 +46,13 @@ __all__ = [
 
 
 class Criterion(nn.Module):
-    """One or several losses with their learned parameters.
+    """One or several losses with their learned parameters."""
 
-    Attributes:
-      options: dataclass of the options of each loss, by its name, see `registry.find`.
-      classes: number of classes C.
-      dim: length D of the embeddings.
-      sample_classes: the part of the classes that classifiers see in each step.
-      sizes: int [C], number of training images of each class, for losses that depend on it.
-    """
-
-    options: Mapping[str, Any]
-    classes: int
-    dim: int
-    sample_classes: float = 1.0
-    sizes: Any = None
+    options: Mapping[str, Any]  # dataclass of the options of each loss, by its name, see `registry.find`
+    classes: int  # number of classes C
+    dim: int  # length D of the embeddings
+    sample_classes: float = 1.0  # the part of the classes that classifiers see in each step
+    sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with that of the loss."""
@@ -176,11 +168,7 @@ def class_weights(config: Config, data: TrainingSet) -> jax.Array:
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """The baseline on a backbone.
-
-    Raises:
-      ConfigError: fewer than two training classes.
-    """
+    """The baseline on a backbone; needs at least two training classes."""
     if data.classes < 2:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)

@@ -18,17 +18,11 @@ MOST_GROUPS = 256  # as many devices can share a table
 
 
 class Groups(NamedTuple):
-    """How classes are drawn.
+    """How classes are drawn."""
 
-    Attributes:
-      number: of groups G.
-      rows: classes per group R, where the last group may be padded.
-      drawn: classes S drawn from each group.
-    """
-
-    number: int
-    rows: int
-    drawn: int
+    number: int  # of groups G
+    rows: int  # classes per group R, where the last group may be padded
+    drawn: int  # classes S drawn from each group
 
 
 def groups(classes: int, batch_size: int, fraction: float) -> Groups:

@@ -109,11 +109,7 @@ def _with_losses(loss: str) -> type[Config]:
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
-    """`Config` with the section of each loss that `values` choose.
-
-    Raises:
-      ConfigError: there is no such loss, or a sum names one twice.
-    """
+    """`Config` with the section of each loss that `values` choose; ConfigError for an unknown loss, or one twice."""
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
@@ -124,16 +120,7 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
 
 
 def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str] = ()) -> Config:
-    """Validates a section of a configuration; sections of other losses are dropped.
-
-    Args:
-      values: the section, with the options of the chosen loss below its name.
-      path: dotted name of the section, for messages.
-      known: see `fields.validate`.
-
-    Raises:
-      ConfigError: an unknown loss, or an invalid value.
-    """
+    """`fields.validate` for the section, with the options of the chosen loss below its name; others are dropped."""
     kind, others = config_type(values), _other_losses(values)
     for other in others:
         validate(LOSSES[other].options, values[other], f"{path}.{other}")

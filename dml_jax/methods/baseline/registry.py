@@ -178,14 +178,9 @@ PAIR_LOSSES = tuple(name for name, entry in LOSSES.items() if entry.compares_pai
 
 
 def find(name: str, given: Any = None) -> Entry:
-    """The entry of a loss, in LOSSES or in a module of another package, which has been imported.
+    """The entry of a loss, in LOSSES or in a module of another package, which must have been imported.
 
-    Args:
-      name: of the loss.
-      given: the whole of `method.loss`, for the message.
-
-    Raises:
-      ConfigError: there is none, or a stored configuration names code that may not be imported.
+    `given` is the whole of `method.loss`, for the message of the ConfigError if there is none.
     """
     if name in LOSSES:
         return LOSSES[name]

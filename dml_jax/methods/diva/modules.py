@@ -34,20 +34,13 @@ class Psi(nn.Module):
 
 
 class Encoded(NamedTuple):
-    """Outputs of `Method.encode` for each image; optional fields are set only in training, for the task that uses them.
+    """Outputs of `Method.encode`, one row per image; optional ones are set in training, for the task that uses them."""
 
-    Attributes:
-      features: float [B, K], pooled features of the first views.
-      embeddings: float [B, D] of unit length by task, of the first views.
-      keys: DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key network.
-      second_views: "spread": float [B, D] of unit length, selfsimilarity embeddings of the second views.
-      rotated: "rotnet": float [B, K], pooled features of the rotated first views.
-      turns: "rotnet": int [B], quarter turns of each image.
-    """
-
-    features: jax.Array
-    embeddings: dict[str, jax.Array]
+    features: jax.Array  # float [B, K], pooled features of the first views
+    embeddings: dict[str, jax.Array]  # float [B, D] of unit length by task, of the first views
+    # DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key network.
     keys: jax.Array | None = None
+    # "spread": float [B, D] of unit length, selfsimilarity embeddings of the second views.
     second_views: jax.Array | None = None
-    rotated: jax.Array | None = None
-    turns: jax.Array | None = None
+    rotated: jax.Array | None = None  # "rotnet": float [B, K], pooled features of the rotated first views
+    turns: jax.Array | None = None  # "rotnet": int [B], quarter turns of each image

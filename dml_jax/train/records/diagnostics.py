@@ -28,11 +28,7 @@ LARGE_DRIFT = 0.5  # of the length of a proxy, in one step
 
 
 class Monitor:
-    """Measures the health of a run and prints a warning when a problem appears.
-
-    Args:
-      chunks: a batch is embedded in this many parts.
-    """
+    """Measures the health of a run, in `chunks` parts of a batch, and prints a warning when a problem appears."""
 
     def __init__(self, method: Method, mesh: Mesh, chunks: int, console: Console):
         self._console = console
@@ -94,9 +90,8 @@ def relative_drift(before: jax.Array, after: jax.Array) -> jax.Array:
 def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """Statistics of a batch of unit vectors [B, D] with labels int [B].
 
-    Returns:
-      "same_pP" and "different_pP", the P-th percentiles of the Euclidean distances of pairs of one class and of
-      different classes, where the batch has such pairs; and "effective_rank".
+    "same_pP" and "different_pP" are the P-th percentiles of the Euclidean distances of pairs of one class and of
+    different classes, where the batch has such pairs.
     """
     x = np.asarray(embeddings, np.float64)
     squares = np.sum(x**2, axis=1)

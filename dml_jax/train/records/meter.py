@@ -56,13 +56,9 @@ def fastest_step(step: Any, mesh: Mesh, state: TrainState, batch: Batch, key: ja
 
 
 class Meter:
-    """Reads the speed of the training since the last reading.
+    """Reads the speed of the training since the last reading; of batches with `batch_size` images on all devices.
 
-    Args:
-      batch_size: images in a batch, on all devices together.
-
-    Attributes:
-      fastest: see `fastest_step`; None leaves the utilisation out.
+    Without `fastest`, see `fastest_step`, the utilisation is left out.
     """
 
     def __init__(self, batches: BatchReader[Any], batch_size: int, devices: int, step: int):

@@ -37,11 +37,8 @@ def opened(
 ) -> Iterator[Outputs]:
     """The outputs of a run in its work directory.
 
-    Args:
-      facts: the contents of `config.json`.
-      template: see `Checkpoints`.
-      metrics: `metrics.jsonl`, and wherever else its lines are shown.
-      traced: first and last step of a trace.
+    `facts` are the contents of `config.json`, `template` as for `Checkpoints`, `metrics` are `metrics.jsonl` and
+    wherever else its lines are shown, `traced` the first and last step of a trace.
     """
     timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
     trace = Trace(directory / "profile" / process_name(), traced)

@@ -8,11 +8,9 @@ import jax
 
 
 class Trace:
-    """Context manager of the training loop that records the steps `first` to `last`.
+    """Context manager of the training loop that records `steps`, the first and the last one, from 1; None: nothing.
 
-    Args:
-      directory: where the trace is written, by this process alone.
-      first, last: numbers of steps, from 1; None traces nothing. After a resume, the remaining ones are traced.
+    After a resume, the remaining ones are traced. Only this process writes to the directory.
     """
 
     def __init__(self, directory: Path = Path(), steps: tuple[int, int] | None = None):

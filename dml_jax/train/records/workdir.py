@@ -62,15 +62,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
-    """The configuration of a run.
-
-    Args:
-      trust_code: see `dml_jax.load`.
-
-    Raises:
-      CheckpointError: see `read_config`.
-      ConfigError: it is not valid, or needs code that is not trusted.
-    """
+    """The configuration of a run; raises ConfigError if it is not valid, or needs code that is not trusted."""
     values = read_config(workdir)["config"]
     if trust_code:
         configs.import_code(values)
@@ -93,12 +85,9 @@ def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> 
 
 
 def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if what is stored, in `config.json` or with a checkpoint, is of another run.
+    """Raises CheckpointError, which names `where`, if the stored `identity` is of another run than `here`.
 
-    Args:
-      where: named in the message.
-      stored: an `identity`; what an earlier version has not stored is not compared.
-      here: the `identity` of this run, or a part of it.
+    What an earlier version has not stored is not compared; `here` may be a part of the `identity` of this run.
     """
     if "config" in here:
         _check_same_config(where, configs.upgraded(stored.get("config", {})), here["config"])

@@ -26,19 +26,12 @@ from dml_jax.train.variants import class_tables, low_rank
 
 
 class TrainedModel(NamedTuple):
-    """The model of a run, without its data.
+    """The model of a run, without its data."""
 
-    Attributes:
-      config: of the run.
-      method: the pure functions.
-      state: the model.
-      unfinished: says that the run has not finished; empty if it has.
-    """
-
-    config: Config
-    method: Method
-    state: TrainState
-    unfinished: str = ""
+    config: Config  # of the run
+    method: Method  # the pure functions
+    state: TrainState  # the model
+    unfinished: str = ""  # says that the run has not finished; empty if it has
 
 
 def load_trained(
@@ -56,13 +49,11 @@ def load_trained(
     Args:
       directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
       checkpoint: "reported", "latest", "best" or a step.
-      warn: see `Checkpoints`.
       dtype: of the activations, instead of the configuration's.
-      trust_code: see `dml_jax.load`.
+      warn, trust_code: see `Checkpoints` and `dml_jax.load`.
 
     Raises:
-      CheckpointError: no run there, or no such checkpoint.
-      WeightsError: see `pretrained_features.load`.
+      CheckpointError, WeightsError: no run or weights there, or no such checkpoint.
     """
     if pretrained_features.is_converted(directory):
         return TrainedModel(*pretrained_features.load(directory, checkpoint, dtype))
@@ -92,12 +83,7 @@ def load_trained(
 
 
 def image_shape(directory: Path) -> tuple[int, int]:
-    """(height, width) in pixels of the images for the model that `load_trained` returns.
-
-    Raises:
-      CheckpointError: no run and no weights there.
-      WeightsError: see `pretrained_features.load`.
-    """
+    """(height, width) in pixels of the images for the model that `load_trained` returns, whose errors it raises."""
     if pretrained_features.is_converted(directory):
         side = pretrained_features.image_side(directory)
         return side, side
@@ -112,8 +98,7 @@ def image_shape(directory: Path) -> tuple[int, int]:
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
     """The state before the first step, with the variables in `experiment.start`.
 
-    Raises:
-      UserError: they cannot be read, or the backbone there differs.
+    Raises UserError if they cannot be read, or the backbone there differs.
     """
     state = on_devices.initial_state(experiment)
     if not experiment.start:
@@ -140,17 +125,9 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 def _from_run(
     source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """Replaces variables by those of the same path and shape in another run's latest model.
+    """Initial variables, tables of classes without padding, replaced by those of the same path and shape in a run.
 
-    Args:
-      source: work directory of the run.
-      params: initial parameters, with tables of classes without their padding.
-      model_state: initial state.
-      history: see `Hooks`.
-      console: shows warnings.
-
-    Returns:
-      (params, model_state, paths of the variables that were not replaced).
+    The result is (params, model_state, paths of the variables that were not replaced); `history` as in `Hooks`.
     """
     try:
         checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"

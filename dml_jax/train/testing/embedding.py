@@ -16,18 +16,12 @@ from dml_jax.train.state import TrainState
 
 
 class Embedder(NamedTuple):
-    """A compiled function of images, and how a split is read for it.
+    """A compiled function of images, and how a split is read for it."""
 
-    Attributes:
-      compute: (params, model_state, images uint8 [B, H, W, 3], split over the devices) -> [B, D] on every device.
-      data: the transform of the images.
-      batch_size: images at once, on all devices together.
-    """
-
-    compute: Embed
+    compute: Embed  # (params, model_state, images uint8 [B, H, W, 3], split over the devices) -> [B, D] on every device
     mesh: Mesh
-    data: Data
-    batch_size: int
+    data: Data  # the transform of the images
+    batch_size: int  # images at once, on all devices together
 
 
 def compile_embedder(function: Embed, mesh: Mesh, config: Config) -> Embedder:

@@ -22,14 +22,10 @@ from dml_jax.train.testing import embedding, pretrained_features, readings, spli
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is one, "gallery"
 
 
-def final(
-    experiment: Experiment, state: TrainState, model: str, console: Console
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Evaluates a model on the test split; `model` says how it was selected.
+def final(experiment: Experiment, state: TrainState, model: str, console: Console) -> tuple[dict[str, Any], Embeddings]:
+    """(contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings of the test split).
 
-    Returns:
-      (contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings float32 [N, D] of "test" and, if
-      there is one, "gallery").
+    `model` says how it was selected.
     """
     config, test = experiment.config, experiment.splits["test"]
     tested = readings.compiled(experiment, state).of(state, "test", test)

@@ -22,14 +22,10 @@ Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name a
 
 
 class Readings(NamedTuple):
-    """The compiled embedding of a run.
+    """The compiled embedding of a run."""
 
-    Attributes:
-      embedder: gives the embeddings of all readings side by side.
-      columns: where each reading's embedding stands in the rows; a run without readings has one, named "".
-    """
-
-    embedder: Embedder
+    embedder: Embedder  # gives the embeddings of all readings side by side
+    # Where each reading's embedding stands in the rows; a run without readings has one, named "".
     columns: dict[str, slice]
 
     def of(
@@ -46,12 +42,8 @@ class Readings(NamedTuple):
 
 
 def compiled(experiment: Experiment, state: TrainState) -> Readings:
-    """The readings of a run; parts that they share, such as the backbone, are computed once.
-
-    Args:
-      experiment: the run.
-      state: any state, of which only shapes matter.
-    """
+    """The readings of a run; parts that they share, such as the backbone, are computed once. Of the state, only shapes
+    matter."""
     functions = dict(experiment.readings) or {"": experiment.method.embed}
 
     def side_by_side(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:

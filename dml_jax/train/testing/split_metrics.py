@@ -29,15 +29,7 @@ def metrics(
     shared: bool = False,
     prefixes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """The metrics of `protocol.evaluate`.
-
-    Args:
-      embeddings, gallery: float [N, D] of the split, and [G, D] of its gallery if it has one.
-      cluster: also computes the clustering metrics.
-      per_query: see `metrics.retrieval`.
-      shared: whether all processes of the run call this, and divide the work.
-      prefixes: see `protocol.evaluate`.
-    """
+    """`protocol.evaluate` for embeddings float [N, D] of a split, and [G, D] of its gallery if it has one."""
     searched: dict[str, Any] = {}
     if split.gallery is not None:
         searched = {"gallery": gallery, "gallery_labels": split.gallery.labels}

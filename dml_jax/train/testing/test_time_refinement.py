@@ -27,16 +27,10 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 def refined(
     config: Config, refine: Callable[..., jax.Array], state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The embeddings of the test split after message passing in batches of one kind.
+    """The embeddings [N, D'] after message passing in batches of one kind, and numbers of clusters and noise images.
 
-    The method's own batches ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries
-    and gallery alike.
-
-    Args:
-      embeddings: float32 [N, D] of "test" and, if there is one, of "gallery".
-
-    Returns:
-      (refined embeddings of the same images, [N, D'], numbers of clusters and of noise images if it clusters).
+    `embeddings` are float32 [N, D] of "test" and, if there is one, of "gallery". The method's own batches
+    ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries and gallery alike.
     """
     data = config.data
     if kind == "reciprocal":

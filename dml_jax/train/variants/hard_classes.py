@@ -19,11 +19,7 @@ NEAREST = "hard_classes"  # in `model_state`: int32 [C, k], nearest first
 
 
 def mined(method: Method, data: Data, images: TrainingSet) -> Method:
-    """The method with a refresh that keeps the table up to date.
-
-    Raises:
-      ConfigError: the method computes something else from all training images.
-    """
+    """The method with a refresh that keeps the table up to date; raises ConfigError if it has one of its own."""
     if method.hooks.refresh is not None:
         raise ConfigError("data.sampler='hard_classes': the method has a refresh of its own; choose another sampler")
     count = min(data.hard_classes, images.classes - 1)
@@ -43,12 +39,9 @@ def mined(method: Method, data: Data, images: TrainingSet) -> Method:
 
 
 def nearest_classes(embeddings: np.ndarray, labels: np.ndarray, count: int) -> np.ndarray:
-    """The nearest other classes of each class, by the cosine of their means: int32 [C, count].
+    """The nearest other classes of each class, by the cosine of their means: int32 [C, count], count < C.
 
-    Args:
-      embeddings: float [N, D], of unit length.
-      labels: int [N], in 0..C-1; every class has an image.
-      count: less than C.
+    Embeddings float [N, D] are of unit length; labels int [N] in 0..C-1, and every class has an image.
     """
     order = np.argsort(labels, kind="stable")
     sums = np.add.reduceat(embeddings[order].astype(np.float64), np.unique(labels[order], return_index=True)[1])

@@ -15,12 +15,10 @@ def is_path(name: str) -> bool:
 
 
 def by_path(method: Method, names: Collection[str]) -> Method:
-    """The method with a group of its own for each pattern.
+    """The method with a group of its own for each pattern among the keys of `train.groups`.
 
-    Args:
-      method: groups what no pattern fits.
-      names: keys of `train.groups`. A pattern, such as "backbone/blocks_1*/attn", is for all parameters and statistics
-        whose path it fits, and all below; * stands for any characters. Of several, the longest counts.
+    A pattern, such as "backbone/blocks_1*/attn", is for all parameters and statistics whose path it fits, and all
+    below; * stands for any characters. Of several, the longest counts; the method groups what none fits.
     """
     patterns = sorted(filter(is_path, names), key=lambda name: (-len(name), name))
     if not patterns:
