@@ -19,7 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from configs.folder_baseline import DATA, EVALUATION, HEAD, ON_FEATURES
-from dml_jax.config import Evaluation, Group, Train
+from dml_jax.config import Group, Train
 from dml_jax.methods import baseline, crt, diva, hist, mpn
 from dml_jax.studies.definition import Row, Study
 
@@ -27,6 +27,7 @@ VARIANTS = ("all", "frozen")
 CONFIG = "configs/folder_baseline.py:frozen"
 STEPS = 150
 DIMENSIONS = 512
+WITHOUT_CONTROLS = replace(EVALUATION, controls=False)
 CROPS = replace(DATA, training_size=128)
 NETWORK = Group(1e-4, weight_decay=1e-4)
 LAYER = HEAD["embedding"]
@@ -69,10 +70,12 @@ def get_study(variant: str = "all") -> Study:
     for name in ("Proxy-Anchor", "HIST", "multi-similarity"):
         method, groups = METHODS[name]
         train = replace(ON_FEATURES, groups={**groups, "backbone": frozen})
-        rows.append(Row(f"frozen: {name}", CONFIG, {"method": method, "train": train, "evaluation": Evaluation()}))
+        rows.append(Row(f"frozen: {name}", CONFIG, {"method": method, "train": train, "evaluation": WITHOUT_CONTROLS}))
     for name, (method, groups) in METHODS.items() if variant == "all" else ():
         train = Train(groups=groups, steps=STEPS, optimizer="adamw", schedule="cosine")
-        rows.append(Row(name, CONFIG, {"data": CROPS, "method": method, "train": train, "evaluation": Evaluation()}))
+        rows.append(
+            Row(name, CONFIG, {"data": CROPS, "method": method, "train": train, "evaluation": WITHOUT_CONTROLS})
+        )
     return Study(
         title=f"Photographs in folders, methods on EfficientNet-Lite0: {variant}",
         source="No paper reports these; the guide `Train on your photos` shows results on fruit and vegetables.",

@@ -113,7 +113,7 @@ def test_each_image_is_decoded_once_on_all_cores(
         (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),
         (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
         (["--name=folder", "--source=x", "--output=y", "--test_share=1"], "--test_share=1.0"),
-        (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits=odd"),
+        (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits: invalid choice: 'odd'"),
         (["--name=folder", "--source=x", "--output=y", "--threads=0"], r"--threads=0: must be in 1\.\.1024"),
         (["--name=folder", "--source=x", "--output=y", f"--threads={10**20}"], "--threads=1000"),
         (["--name=folder", f"--source={300 * 'x'}", "--output=y"], "File name too long"),

@@ -38,7 +38,7 @@ def embed_split(
 
     `on_progress` is called after each batch with the number of images done; it may raise to stop.
     """
-    rows = np.empty((0, 0), np.float32)
+    rows = np.empty(0, np.float32)
     done = 0
     hosts = {"host": jax.process_index(), "hosts": jax.process_count()}
     with pipeline.evaluation(split, embedder.data, embedder.batch_size, **hosts) as batches:
@@ -46,7 +46,7 @@ def embed_split(
             put = jax.make_array_from_process_local_data(meshes.row_sharded(embedder.mesh), images)
             found = np.asarray(embedder.compute(state.params, state.model_state, put), np.float32)
             if not done:  # at once, because parts would have to be copied while the whole is in memory
-                rows = np.empty((len(split.labels), found.shape[1]), np.float32)
+                rows = np.empty((len(split.labels), *found.shape[1:]), np.float32)
             rows[done : done + valid] = found[:valid]
             done += valid
             on_progress(done)
