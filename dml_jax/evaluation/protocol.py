@@ -1,22 +1,19 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
-import jax
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, hyperbolic, kmeans, metric_table, metrics, relevance
-from dml_jax.evaluation._engine.tiles import normalize
+from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, relevance
+from dml_jax.evaluation._engine.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
 
 Protocol = Literal["clean", "paper"]
 Initialisation = Literal["k-means++", "random"]
-Metric = Literal["cosine", "euclidean", "hyperbolic"]
 
 
 class KMeansOptions(NamedTuple):
@@ -85,8 +82,7 @@ def evaluate(
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
       judgements: any of `relevant`, `exclude`, `groups`, `gallery_groups` and `categories` of `metrics.retrieval`.
-      metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length. "hyperbolic" ranks
-        points in the Poincaré ball of radius 1, without `judgements` and `prefixes`.
+      metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       prefixes: numbers of leading columns, at most D, which are also evaluated alone, as after Matryoshka training
         (Kusupati et al., NeurIPS 2022); cosines are those of the prefixes.
 
@@ -100,15 +96,11 @@ def evaluate(
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
     candidates = len(points) - 1 if searched is None else len(searched)
-    flat = metric != "hyperbolic"
-    if not flat and (judgements or lengths):
-        raise DataError("metric='hyperbolic': takes neither judgements nor prefixes; leave them out")
     ranked = partial(
         metrics.retrieval,
         ks=[k for k in check_inputs.recall_ks(ks) if k <= candidates],
-        metric=metric if metric != "hyperbolic" else "euclidean",
-        gallery_labels=gallery_labels if flat or searched is not None else labels,
-        exclude_self=None if flat else searched is None,
+        metric=metric,
+        gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
         lone_queries=lone_queries,
         full_ranking=full_ranking,
@@ -117,11 +109,7 @@ def evaluate(
         progress=progress,
     )
     options = judgements or {}
-    rows = (points, searched) if flat else hyperbolic.as_euclidean(points, points if searched is None else searched)
-    with nullcontext() if flat else jax.enable_x64(True):  # float32 would lose small distances
-        result: dict[str, Any] = ranked(
-            rows[0], labels, gallery=rows[1], **options, per_query=per_query, announce=announce
-        )
+    result: dict[str, Any] = ranked(points, labels, gallery=searched, **options, per_query=per_query, announce=announce)
     if geometry:
         result["density"] = metrics.density(points, classes)
         result["spectral_decay"] = metrics.spectral_decay(points)
@@ -185,7 +173,7 @@ def description(
     }
     parts = [
         f"{protocol} protocol",
-        f"exact {metric} ranking in {'float64' if metric == 'hyperbolic' else 'float32'}",
+        f"exact {metric} ranking in float32",
         "separate gallery" if gallery else exclusion[protocol],
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",

@@ -131,10 +131,20 @@ def _name_activations(model: Any) -> None:
         elif node.op_type == "Min" and value.shape == ():
             node.op_type = "Clip"
             node.input.insert(1, "")  # no lower limit
-    used = {name for node in model.graph.node for name in node.input}
+    used = set(_read(model.graph))
     for i in reversed(range(len(model.graph.initializer))):
         if model.graph.initializer[i].name not in used:  # of which onnxruntime would warn
             del model.graph.initializer[i]
+
+
+def _read(graph: Any) -> Iterator[str]:
+    """The names of the values that a graph reads or returns, also those read by the bodies of its loops and branches."""
+    yield from (value.name for value in graph.output)
+    for node in graph.node:
+        yield from node.input
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _read(attribute.g)
 
 
 @contextlib.contextmanager

@@ -114,7 +114,7 @@ class Model:
         if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)
-        embed = test_time.averaged(method.embed, flip=flip, scales=scales, distance=method.distance)
+        embed = test_time.averaged(method.embed, flip=flip, scales=scales)
         self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 

@@ -1,4 +1,6 @@
-"""Anti-Collapse loss (Jiang et al., "Anti-Collapse loss for deep metric learning", arXiv:2407.03106, 2024).
+"""Anti-Collapse loss (Jiang et al., 2024).
+
+"Anti-Collapse loss for deep metric learning based on coding rate metric", arXiv:2407.03106.
 
 The average coding rate of N unit vectors z of D dimensions up to a distortion epsilon (Yu et al., "Learning diverse and
 discriminative representations via the principle of maximal coding rate reduction", NeurIPS 2020),
@@ -28,7 +30,10 @@ class AntiCollapse:
 def anti_collapse(
     embeddings: jax.Array, labels: jax.Array, *, epsilon: float = 0.5, weights: jax.Array | None = None
 ) -> jax.Array:
-    """Minus the average coding rate of unit embeddings, or of proxies, in nats -> scalar; labels are not used."""
+    """Minus the average coding rate of unit embeddings, or of proxies, in nats -> scalar; labels are not used.
+
+    `per_anchor` gives the same value for every row, whose rates alone do not depend on its direction.
+    """
     check_batch(embeddings, labels)
     z = unit(embeddings)
     count, dim = z.shape

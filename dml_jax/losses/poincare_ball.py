@@ -4,29 +4,22 @@ Embeddings x, clipped to the length r, are mapped to the Poincaré ball of curva
 
     p = tanh(sqrt(c) |x|) x / (sqrt(c) |x|),    d(p, q) = 2 / sqrt(c) artanh(sqrt(c) |-p (+) q|) with Möbius addition,
 
-which equals 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))). The loss of a positive pair (i, j)
-with temperature t is -log(exp(-d_ij / t) / sum_{k != i} exp(-d_ik / t)). The authors' code (htdt/hyp_metric) sums the
-means of both directions of two images per class, which is twice the mean over the anchors used here.
+where sqrt(c) |p| is at most 0.999, and d is equal to 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))).
+The loss of a positive pair (i, j) with temperature t is -log(exp(-d_ij / t) / sum_{k != i} exp(-d_ik / t)). The
+code (htdt/hyp_metric) sums the means of both directions of two images per class, which is twice the mean over the
+anchors used here.
 """
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import Positive, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.losses.similarity_losses import sup_con_loss
 from dml_jax.numerics import at_least_float32, root, unit
 
-
-@section
-class Hyperbolic:
-    """Options of `hyperbolic`."""
-
-    curvature: Positive = 0.1  # c
-    clip: Positive = 2.3  # r, the largest length of embeddings
-    temperature: Positive = 0.2  # divides the distances
+EDGE = 1 - 1e-3  # largest length of points in the unit ball, as in the authors' code
 
 
 def hyperbolic(
@@ -41,7 +34,10 @@ def hyperbolic(
 ) -> jax.Array:
     """Hyp-ViT's loss: the mean over the anchors with positives of the mean over these -> scalar; 0 if there are none.
 
-    Embeddings are not normalised. The options are the fields of `Hyperbolic`.
+    Args:
+      curvature: c.
+      clip: r, the largest length of embeddings, which are not normalised.
+      temperature: t.
     """
     check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=False)
@@ -54,7 +50,7 @@ def in_unit_ball(x: jax.Array, *, curvature: float, clip: float) -> jax.Array:
     """sqrt(c) p of each row x [N, D]: the points of the ball, scaled to the ball of radius and curvature 1."""
     x = at_least_float32(x)
     lengths = root(jnp.sum(x * x, axis=-1, keepdims=True))
-    return jnp.tanh(curvature**0.5 * jnp.minimum(lengths, clip)) * unit(x)
+    return jnp.minimum(jnp.tanh(curvature**0.5 * jnp.minimum(lengths, clip)), EDGE) * unit(x)
 
 
 def distances(p: jax.Array, q: jax.Array) -> jax.Array:

@@ -94,7 +94,7 @@ class Encode(Protocol):
 
 Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
 Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
-Distance = Literal["cosine", "euclidean", "hyperbolic"]
+Distance = Literal["cosine", "euclidean"]
 
 
 def no_classes(path: tuple[str, ...]) -> int | None:
@@ -173,7 +173,7 @@ class Method(NamedTuple):
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
         not `history`: batch statistics belong to the group of the layers whose they are.
-      distance: with which evaluation compares embeddings; "hyperbolic" is that of points in the ball of radius 1.
+      distance: with which evaluation compares embeddings.
       hooks: what else the method does.
     """
 

@@ -50,10 +50,10 @@ def encoder(backbone: Backbone, head: Head) -> Encode:
     return encode
 
 
-def unit_embed(encode: Encode, scale: Callable[[jax.Array], jax.Array] = unit) -> Embed:
-    """`Method.embed` that normalises what `encode` returns, or passes it through another function of [B, D]."""
+def unit_embed(encode: Encode) -> Embed:
+    """`Method.embed` that normalises what `encode` returns."""
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
-        return scale(encode(params, model_state, images[None], train=False)[0])
+        return unit(encode(params, model_state, images[None], train=False)[0])
 
     return embed

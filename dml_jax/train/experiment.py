@@ -168,8 +168,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = hard_classes.mined(method, config.data, data)
     if not config.train.feature_views:
         evaluation = config.evaluation
-        versions: dict[str, Any] = {"flip": evaluation.flip, "scales": evaluation.scales}
-        embed = test_time.averaged(method.embed, **versions, distance=method.distance)
+        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
         method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 

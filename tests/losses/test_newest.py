@@ -1,5 +1,6 @@
 """Hyp-ViT's loss and the Anti-Collapse loss against PyTorch in float64, and on degenerate batches."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,8 +56,9 @@ def test_degenerate_batches(case: str, one_class: bool) -> None:
     labels = jnp.zeros(12, int) if one_class else jnp.asarray(REFERENCE["labels"])
     x = jnp.asarray(DEGENERATE[case], jnp.float32)
     expected = {"zeros": 0.0, "copies": -np.log(1 + 5 / 0.25) / 2}
-    for name in ("hyperbolic", "anti_collapse"):
-        value, gradient = jax.value_and_grad(lambda x, name=name: getattr(losses, name)(x, labels))(x)
+    for name, options in (("hyperbolic", {}), ("hyperbolic", {"curvature": 1.0, "clip": 10.0}), ("anti_collapse", {})):
+        loss = partial(getattr(losses, name), **options)
+        value, gradient = jax.value_and_grad(lambda x, loss=loss: loss(x, labels))(x)
         assert np.isfinite(value)
         assert np.isfinite(gradient).all()
         if case in expected:  # all distances are 0

@@ -47,8 +47,8 @@ PACKAGES = {
         "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
     ),
 }
-# SHA-256 of converted weights whose tensors are those of the network that they record, so that it need not be traced.
-CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a"}  # lite0
+# SHA-256 of converted weights -> the PUBLISHED network whose tensors they are, so that it need not be traced.
+CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a": "lite0"}
 
 
 def converted(name: str) -> Path:

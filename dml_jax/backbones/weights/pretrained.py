@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,13 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bo
             f"backbone.pretrained={directory!r}: weights of another {architecture}: {', '.join(wrong)}; set these "
             "values, or give other weights"
         )
-    unseen = getattr(module("backbone", architecture), "UNSEEN", ())
+    network = module("backbone", architecture)
+    unseen = getattr(network, "UNSEEN", ())
     if wrong := differences(metadata["architecture"], options, unseen):
         raise WeightsError(f"backbone.pretrained={directory!r}: was trained with {', '.join(wrong)}; set these values")
-    known = metadata["weights_sha256"] in packaged.CONVERTED
-    fits = known and not differences(metadata["architecture"], options, options)
+    # What `weights.json` says of the network is not covered by the digest, so it is compared with the published one.
+    known = getattr(network, "PUBLISHED", {}).get(packaged.CONVERTED.get(metadata["weights_sha256"]))
+    fits = known is not None and not differences(asdict(known), options, options.keys() - {"pretrained"})
     return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/"), fits
 
 

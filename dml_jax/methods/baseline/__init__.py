@@ -18,7 +18,6 @@ ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-s
 """
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -237,18 +236,15 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def active_pairs(params: PyTree, encoded: jax.Array, batch: Batch, key: jax.Array) -> jax.Array:
         return apply_criterion(params, encoded, batch.labels, key, method="active")
 
-    balls = ((find(loss).in_unit_ball, options) for loss, options in config.options.items())
-    in_ball = next((partial(in_unit_ball, options) for in_unit_ball, options in balls if in_unit_ball), None)
     sizes = (data.classes, dim)
     has_proxies = any("proxies" in find(loss).parameters(options, *sizes) for loss, options in config.options.items())
     return Method(
         init,
         encode,
         loss,
-        heads.unit_embed(encode, in_ball or unit),
+        heads.unit_embed(encode),
         GROUPS,
         group=lambda path: path[0],
-        distance="hyperbolic" if in_ball else "cosine",
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,

@@ -80,8 +80,6 @@ class Config:
         require(shorter, "prefixes", self.prefixes, rule)
         both = len(self.prefix_weights) in (0, len(self.prefixes))
         require(both, "prefix_weights", self.prefix_weights, f"give one for each of prefixes={self.prefixes}")
-        flat = not (self.prefixes and any(registry.find(loss).in_unit_ball for loss in self.losses))
-        require(flat, "prefixes", self.prefixes, f"loss={self.loss} compares whole embeddings only; leave them out")
         require(bool(self.final_weights) == (self.ramp != (0, 0)), "ramp", self.ramp, "give it with final_weights")
         require(self.ramp[0] <= self.ramp[1], "ramp", self.ramp, "must not end before it starts")
 

@@ -23,7 +23,6 @@ from dml_jax.losses import (
     classification,
     coding_rate,
     pair_losses,
-    poincare_ball,
     proxies,
     ranking,
     similarity_losses,
@@ -76,8 +75,6 @@ class Entry:
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
       active: takes the arguments of `loss` without candidates; see `Hooks.active_pairs`.
-      in_unit_ball: (options, embeddings [N, D]) -> points in the Poincaré ball of radius 1, whose hyperbolic distances
-        the loss and then also the evaluation compare; None for other losses.
     """
 
     options: Any
@@ -85,7 +82,6 @@ class Entry:
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
     active: Callable[..., jax.Array] | None = None
-    in_unit_ball: Callable[[Any, jax.Array], jax.Array] | None = None
 
     @property
     def mines(self) -> bool:
@@ -165,10 +161,6 @@ LOSSES: dict[str, Entry] = {
     ),
     "circle": Entry(similarity_losses.Circle, losses.circle),
     "sup_con": Entry(similarity_losses.SupCon, losses.sup_con),
-    "hyperbolic": Entry(
-        poincare_ball.Hyperbolic, losses.hyperbolic,
-        in_unit_ball=lambda o, x: poincare_ball.in_unit_ball(x, curvature=o.curvature, clip=o.clip),
-    ),
     "anti_collapse": Entry(coding_rate.AntiCollapse, losses.anti_collapse),
     "smooth_ap": Entry(ranking.SmoothAP, losses.smooth_ap),
     "recall_at_k": Entry(ranking.RecallAtK, losses.recall_at_k),

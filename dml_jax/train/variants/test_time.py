@@ -4,30 +4,20 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.contract import PyTree
-from dml_jax.errors import ConfigError
-from dml_jax.methods.contract import Distance, Embed
+from dml_jax.methods.contract import Embed
 from dml_jax.numerics import unit
 
 
-def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...], distance: Distance = "cosine") -> Embed:
+def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
     """The mean of the unit embeddings of several versions of each image, scaled to unit length.
 
     Args:
       embed: see `Method`; for scales other than 1 its network must take images of any size.
       flip: also embeds the mirror image at each scale.
       scales: factors of the image's sides; resizing is bilinear, with antialiasing where images shrink.
-      distance: of the method.
-
-    Raises:
-      ConfigError: there are several versions, but the lengths of the embeddings matter.
     """
     if not flip and scales == (1.0,):
         return embed
-    if distance != "cosine":
-        raise ConfigError(
-            f"flip={flip}, scales={scales}: averages are of unit embeddings, but those of this model have "
-            f"{distance} distances; leave them out"
-        )
 
     def call(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         total = jnp.zeros(())
