@@ -115,7 +115,9 @@ class EfficientNetLite(nn.Module):
 
 def build(config: Config) -> Backbone:
     """An EfficientNet-Lite as a backbone."""
-    return as_backbone(EfficientNetLite(config), config.channels, config, source="lite0")
+    sizes = (config.depths, config.widths, config.channels)
+    published = (name for name, other in PUBLISHED.items() if (other.depths, other.widths, other.channels) == sizes)
+    return as_backbone(EfficientNetLite(config), config.channels, config, source=next(published, "lite0"))
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

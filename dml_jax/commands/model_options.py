@@ -29,7 +29,7 @@ def add_versions(flags: argparse.ArgumentParser) -> None:
 
 
 def versions(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for scales that are no sizes."""
+    """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for other scales."""
     rule = "positive numbers below 10, e.g. --scales=1,1.25"
     scales = cli.numbers("--scales", options.scales, float, rule, lambda scale: 0 < scale < 10)
     return {"flip": options.flip, "scales": scales}

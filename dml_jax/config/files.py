@@ -162,6 +162,12 @@ def load_config(
         values["backbone"] = asdict(modules.module("backbone", network).Config())
     for key, value in overrides.items():
         apply_override(values, key, value)
+    frozen = values["train"]["groups"].get("backbone", {}).get("freeze")
+    if network is not None and frozen and values["backbone"]["pretrained"] == "none" and not values["init_from"]:
+        raise ConfigError(
+            f"backbone.name={network!r}: is frozen, so it needs weights; give --config.backbone.pretrained "
+            "or --config.init_from"
+        )
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values["train"][own]:
             values["train"][other] = 0

@@ -67,7 +67,7 @@ def targets(
 ) -> tuple[np.ndarray, np.ndarray, Callable[[int], np.ndarray] | None]:
     """What makes a gallery row relevant: one class per row, or a function from a query to bool or grades [G].
 
-    The result are the classes [Q] and [G], all 0 if they do not decide, and the function, or None if they do.
+    Returns the classes [Q] and [G], all 0 if they do not decide, and the function, or None if they do.
     """
     unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
     if relevant is not None:

@@ -138,7 +138,7 @@ def _name_activations(model: Any) -> None:
 
 
 def _read(graph: Any) -> Iterator[str]:
-    """The names of the values that a graph reads or returns, also those read by the bodies of its loops and branches."""
+    """The names of the values that a graph reads or returns, also within its loops and branches."""
     yield from (value.name for value in graph.output)
     for node in graph.node:
         yield from node.input

@@ -4,10 +4,13 @@ Embeddings x, clipped to the length r, are mapped to the Poincaré ball of curva
 
     p = tanh(sqrt(c) |x|) x / (sqrt(c) |x|),    d(p, q) = 2 / sqrt(c) artanh(sqrt(c) |-p (+) q|) with Möbius addition,
 
-where sqrt(c) |p| is at most 0.999, and d is equal to 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))).
+where sqrt(c) |p| is at most 0.999. The distance equals
+
+    d(p, q) = 2 / sqrt(c) arsinh(sqrt(c) |p - q| / sqrt((1 - c |p|^2) (1 - c |q|^2))).
+
 The loss of a positive pair (i, j) with temperature t is -log(exp(-d_ij / t) / sum_{k != i} exp(-d_ik / t)). The
-code (htdt/hyp_metric) sums the means of both directions of two images per class, which is twice the mean over the
-anchors used here.
+authors' code (htdt/hyp_metric) sums the means of both directions of two images per class, which is twice the mean over
+the anchors used here.
 """
 
 import jax

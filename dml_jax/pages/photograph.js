@@ -1,5 +1,5 @@
 "use strict";
-// What the pages share to which a photograph is given: it is chosen or dropped anywhere.
+// Shared by the pages that take a photograph, chosen or dropped anywhere.
 const at = id => document.getElementById(id), file = at("file");
 
 function element(name, properties, ...children) {

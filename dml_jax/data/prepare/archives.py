@@ -53,7 +53,7 @@ def is_archive(name: str) -> bool:
 
 
 def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
-    """Writes the regular files of an archive into the single file `target`: (name, offset, size in bytes) of each.
+    """Writes the regular files of an archive into the single file `target`: name, offset and size in bytes of each.
 
     Raises:
       DataError: damaged or encrypted; a member is a link or device, leads outside the archive or occurs twice; too many

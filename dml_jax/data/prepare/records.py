@@ -80,7 +80,7 @@ def write(
 ) -> dict[str, Any]:
     """Writes the images, as `check` returns them, and the index of a data set to a new folder.
 
-    The result are the fields of the marker file that describe what was written.
+    Returns the fields of the marker file that describe what was written.
     """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0

@@ -56,7 +56,7 @@ def fastest_step(step: Any, mesh: Mesh, state: TrainState, batch: Batch, key: ja
 
 
 class Meter:
-    """Reads the speed of the training since the last reading; of batches with `batch_size` images on all devices.
+    """Reads the speed of the training since the last reading; a batch has `batch_size` images, over all devices.
 
     Without `fastest`, see `fastest_step`, the utilisation is left out.
     """

@@ -35,7 +35,7 @@ DIRECTORY = "features"  # in the work directory
 # Options of the data that determine features.
 CROPS = (
     *("crop", "image_size", "resize", "interpolation", "resize_first", "decode_scaled"),
-    *("crop_scale", "crop_ratio", "trivial_augment", "flip"),
+    *("crop_scale", "crop_ratio", "flip"),
 )
 TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
 
@@ -127,7 +127,8 @@ def _digest(experiment: Experiment, state: TrainState) -> str:
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
         "dtype": config.backbone.dtype,
-        "crops": {key: getattr(config.data, key) for key in CROPS},
+        "crops": {key: getattr(config.data, key) for key in CROPS}
+        | ({"trivial_augment": True} if config.data.trivial_augment else {}),
         "seed": config.seed,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
