@@ -182,8 +182,8 @@ def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_full_disk(tmp_path: Path) -> None:
-    """Simulated by limiting the size of files to 4 KiB, so that the checkpoint cannot be written."""
-    limited = f"ulimit -f 4; exec {sys.executable} -m dml_jax.main {CONFIG} --workdir={tmp_path / 'run'} --quiet"
+    """Simulated by limiting the size of files to 32 KiB: the configuration fits, the checkpoint does not."""
+    limited = f"ulimit -f 32; exec {sys.executable} -m dml_jax.main {CONFIG} --workdir={tmp_path / 'run'} --quiet"
     tiny = [*TINY, "--config.train.steps=2", "--config.evaluation.controls=false"]
     done = subprocess.run(
         ["bash", "-c", f'{limited} "$@"', "bash", *tiny], cwd=ROOT,

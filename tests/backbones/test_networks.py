@@ -135,12 +135,10 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         return math.sqrt(2 / fan_in)
     if module is googlenet:  # torchvision
         return 0.01
-    if (
-        module is efficientnet_lite
-    ):  # as in EfficientNet: of a depthwise convolution, the fan out is counted as k * k * C
-        return math.sqrt(2 / (shape[0] * shape[1] * shape[3]))
-    if module is mit and len(shape) == 4:  # He et al. (2015), fan out divided by the number of groups
-        groups = shape[3] if "dwconv" in path else 1
+    # He et al. (2015), fan out divided by the number of groups: TensorFlow, in which EfficientNet was published, stores
+    # depthwise kernels as [k, k, C, 1].
+    if module in (efficientnet_lite, mit) and len(shape) == 4:
+        groups = shape[3] if "dwconv" in path or "depthwise_conv" in path else 1
         return math.sqrt(2 / (shape[0] * shape[1] * shape[3] / groups))
     if module in (deit, vit) and path == "patch_embed/kernel":  # variance of PyTorch's default, U(±1/sqrt(fan in))
         return math.sqrt(1 / (3 * fan_in))
@@ -232,7 +230,13 @@ def test_only_training_updates_the_statistics(small: tuple[ModuleType, Any]) -> 
         assert run(module.build(config), train=True)[1] == {}
         return
     backbone = module.build(config)
-    _, new, old = run(backbone, train=True)
+
+    def init(key: jax.Array, shape: tuple[int, int]) -> tuple[PyTree, PyTree]:
+        """With biases of 1: of 0, a normalisation behind a linear projection of normalised features has means of 0."""
+        params, stats = backbone.init(key, shape)
+        return jax.tree_util.tree_map_with_path(lambda path, a: a + (path[-1].key == "bias"), params), stats
+
+    _, new, old = run(backbone._replace(init=init), train=True)
     assert jax.tree.structure(new) == jax.tree.structure(old)
     assert all(jax.tree.leaves(jax.tree.map(lambda a, b: not np.allclose(a, b), new, old)))
     _, kept, old = run(backbone, train=False)
@@ -331,7 +335,8 @@ def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
             params: PyTree, backbone: Backbone = backbone, stats: PyTree = stats, x: jax.Array = x
         ) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
-            return jnp.mean(features**2), new
+            # From a target, as the mean square of normalised features does not depend on the parameters.
+            return jnp.mean((features - jax.random.normal(jax.random.key(2), features.shape)) ** 2), new
 
         grads.append(jax.jit(jax.grad(loss, has_aux=True))(params))
         pull = jax.eval_shape(lambda params, loss=loss: jax.vjp(loss, params, has_aux=True)[1], params)

@@ -210,7 +210,7 @@ def test_eight_devices_match_one() -> None:
     def run(devices: int) -> Any:
         axis = (jax.sharding.AxisType.Auto,)
         used = jax.make_mesh((devices,), (mesh.AXIS,), axis_types=axis, devices=jax.devices()[:devices])
-        shard = lambda b: mesh.shard(used, *map(np.asarray, b[:3]))  # noqa: E731
+        shard = lambda b: mesh.shard_batch(used, *map(np.asarray, b[:3]))  # noqa: E731
         state = mesh.replicate(used, step.initial(method, optimizer, jax.random.key(0), batch()))
         full = method.hooks.fill(state.params, state.model_state, [shard(batch(seed=5)), shard(batch(seed=6))])
         state, key = state._replace(model_state=full), mesh.replicate(used, jax.random.key(3))
