@@ -84,7 +84,7 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
     study = ("study", "--study=hist_alpha", "--smoke", "--list")
     done = python("-m", "dml_jax", *study, directory=tmp_path, path=installed)
     assert done.returncode == 0, done.stderr
-    assert "--study=hist_alpha" in done.stdout
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["alpha--1-seed0", "alpha-2-seed0", "2"]
 
 
 def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:

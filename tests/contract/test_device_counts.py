@@ -87,7 +87,7 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
         for number in range(2)
     ]  # fmt: skip
     errors = [process.communicate(timeout=1800)[1] for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], errors
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
     for number in range(2):
         found = json.loads((tmp_path / f"{number}.json").read_text())
         assert len(found) == len(METHODS) * len(STEPS)

@@ -39,7 +39,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     np.testing.assert_allclose(logits, scale * cosines, atol=1e-4)
     assert classes == [str(number) for number in range(len(proxies))]  # an earlier version's, without names
     assert names == [classes[best] for best in cosines.argmax(axis=1)]
-    words = ["three", "one", "two", "four", "five"]
+    words = [f"word {number}" for number in reversed(range(len(classes)))]
     stored = workdir.read_config(model.directory)
     files.write_json(model.directory / "config.json", stored | {"class_names": words})
     del model._classifier

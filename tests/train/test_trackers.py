@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from dml_jax import run
+from dml_jax.analysis import run_report
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
@@ -19,6 +20,7 @@ from dml_jax.train.records.jsonl import JsonLines
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt, train
 
+write_report = run_report.write  # which the fixtures of these tests replace
 QUIET = Console(quiet=True)
 CONFIG = small(steps=6, log_every=2, evaluate_every=5, checkpoint_every=3)
 
@@ -72,6 +74,7 @@ def test_an_interrupted_run_shows_every_line_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "wandb", service)  # type: ignore[arg-type]
     train(experiments.build(CONFIG), tmp_path / "plain")
     directory = tmp_path / "shown"
+    monkeypatch.setattr(run_report, "write", write_report)
     with pytest.raises(Interrupted):
         run.train(CONFIG, directory, QUIET, StopAt(5), ("tensorboard",))
     run.train(CONFIG, directory, QUIET, Stop(), ("tensorboard", "wandb"))
@@ -89,7 +92,9 @@ def test_an_interrupted_run_shows_every_line_once(tmp_path: Path, monkeypatch: p
     (history,) = service.runs.values()
     *logged, (_, pictures) = history
     assert [(step, values["train/loss"]) for step, values in logged] == [(line["step"], line["loss"]) for line in lines]
-    assert {path.suffix for path in pictures.values()} == {".png"}
+    drawn = {f"figures/{path.stem}": str(path) for path in (directory / "figures").glob("*.png")}
+    assert {"figures/loss", "figures/recall"} <= set(drawn)
+    assert {name: str(path) for name, path in pictures.items()} == drawn
     assert service.summary["final/recall@1"] == results["recall@1"]
     assert service.exit_codes == [0]
 
