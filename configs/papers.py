@@ -131,9 +131,9 @@ RE_MPN = Paper(
     (
         Place("Table 1", "settings, and the range of the authors' search",
               studies(*(f"re_mpn_table1:{data}" for data in DATA)),
-              "The settings are those of `*_mpn`, and the studies are the search. On CUB the authors' code draws the "
-              "classes per batch anew every epoch; `cub_mpn:printed` has 6 of 9 images each. The weight decay on "
-              "In-Shop is misprinted as 1.55e-7."),
+              "The settings are those of `*_mpn`, and the studies are the search. On CUB the authors' code draws a new "
+              "number of classes per batch in every epoch; `cub_mpn:printed` always has 6 classes of 9 images. The "
+              "weight decay on In-Shop is misprinted as 1.55e-7."),
         Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
               studies("re_mpn_table2"), measured=FIRST),
         Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),

@@ -9,6 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from dml_jax import buckets
 
 SERVER = """
 import sys, time
@@ -73,3 +78,12 @@ def running() -> Iterator[dict[str, str]]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def client() -> Iterator[Any]:
+    """The client that dml_jax uses for buckets; this process and those it starts are connected with an emulator."""
+    with running() as variables, pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        yield buckets._client()

@@ -21,10 +21,8 @@ URL = "gs://bucket/runs/one"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with emulator.running() as environment, pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        yield buckets._client()
+    with emulator.client() as connected:
+        yield connected
 
 
 @pytest.fixture(autouse=True)

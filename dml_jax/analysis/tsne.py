@@ -13,7 +13,7 @@ PERPLEXITY = 30.0  # effective number of neighbours
 def project(rows: np.ndarray) -> np.ndarray:
     """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components.
 
-    In one thread: its thousand short steps are ten times slower in several if other programs use the cores.
+    In one thread: in several, its thousand short steps wait for each other where other programs use the cores.
     """
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits

@@ -66,7 +66,9 @@ def cluster(
     min_samples: int = 5,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters embeddings with scikit-learn, in one thread: OPTICS takes many times longer in several that must wait.
+    """Clusters embeddings with scikit-learn.
+
+    In one thread: in several, OPTICS waits for them most of the time where other programs use the cores.
 
     Args:
       points: float [N, D], rows of unit length.

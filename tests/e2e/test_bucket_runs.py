@@ -27,10 +27,8 @@ SAME = ("metrics.jsonl", "queries.npz", "embeddings/test/embeddings.npy", "check
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
-    with emulator.running() as variables, pytest.MonkeyPatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        yield buckets._client()
+    with emulator.client() as connected:
+        yield connected
 
 
 def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:

@@ -76,6 +76,22 @@ def test_every_method(name: str, tmp_path: Path) -> None:
     check(tmp_path / "model.onnx", embed, images.shape[2:4])
 
 
+def test_constants_that_only_branches_read_are_kept(tmp_path: Path) -> None:
+    def embed(images: jax.Array) -> jax.Array:
+        rows = images[:, :4, 0, 0].astype(jnp.float32)
+        factors = jnp.asarray([[1.0, 2.0, 3.0, 4.0]])
+        return jax.lax.cond(
+            rows[0, 0] > 100, lambda x: jnp.maximum(x, 5) - 2, lambda x: jnp.minimum(x * factors, 300) + 0.11, rows
+        )
+
+    onnx.write(tmp_path / "model.onnx", embed, SHAPE)
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    for pixel in (0, 200):
+        images = np.random.default_rng(7).integers(0, 256, (5, *SHAPE, 3), dtype=np.uint8)
+        images[0, 0, 0, 0] = pixel
+        np.testing.assert_allclose(session.run(None, {"images": images})[0], embed(jnp.asarray(images)), rtol=1e-6)
+
+
 def test_what_is_not_supported_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def on_the_host(images: jax.Array) -> jax.Array:
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((images.shape[0],), jnp.float32), images[:, 0, 0, 0] / 2)
