@@ -47,6 +47,12 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 class", "2 classes", "1,000 images"."""
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural}"
+
+
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known names, or all of them if none is similar.
 

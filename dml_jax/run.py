@@ -22,7 +22,7 @@ from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, counted
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, on_devices, run_rules
@@ -231,7 +231,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     """Prints what will be trained on which data and devices; raises ConfigError if nothing would be trained."""
     config = experiment.config
     sizes = "  ".join(
-        f"{name} {len(split.labels):,} images of {len(split.classes):,} classes"
+        f"{name} {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}"
         for name, split in experiment.splits.items()
     )
     console.print(

@@ -15,6 +15,7 @@ from dml_jax.analysis.views import Mark, Picture, Pictures
 from dml_jax.data import store
 from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import Split
+from dml_jax.errors import counted
 from dml_jax.files import atomic_write, read_json, write_csv
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
         "Doubtful labels": labels,
     }
     counts = [
-        (name, f"{len(s.labels):,} images of {len(set(s.labels.tolist())):,} classes") for name, s in splits.items()
+        (name, f"{counted(len(s.labels), 'image')} of {counted(len(set(s.labels.tolist())), 'class')}")
+        for name, s in splits.items()
     ]
     counts += [
-        ("left out", f"{len(known['skipped']):,} images"),
-        ("EXIF rotation", f"{known['exif_rotated']:,} images"),
+        ("left out", counted(len(known["skipped"]), "image")),
+        ("EXIF rotation", counted(known["exif_rotated"], "image")),
     ]
     body = (
         f"<h1>{text(directory.resolve().name)}</h1>"
@@ -125,7 +127,7 @@ def _sizes(known: Mapping[str, Any]) -> str:
     rotated = known["exif_rotated"]
     note = "No image has an EXIF rotation."
     if rotated:
-        note = f"{rotated:,} images have an EXIF rotation and are turned upright, unless data.exif_rotation=false."
+        note = f"Turned upright by EXIF, unless data.exif_rotation=false: {counted(rotated, 'image')}."
     return (
         html.table(("format", "images"), rows, "formats of the images")
         + '<p class="note">Pixels of the original images:</p>'
@@ -175,8 +177,8 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
         query = _picture(images[i], "query")
         strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
-        f"{len(listed):,} images of which none of the {doubtful_labels.NEAREST} nearest is of their class; first those "
-        "that resemble another class, which may be mislabelled, then those that resemble none, which may be outliers. "
+        f"{counted(len(listed), 'image')} of which none of the {doubtful_labels.NEAREST} nearest is of their class; "
+        "first those that resemble another class, maybe mislabelled, then those that resemble none, maybe outliers. "
         f'Correct labels of unusual images are among them. <a href="{TABLE}" title="a file beside this page">All</a>'
     )
     return len(listed), views.as_html(Pictures(strips), "doubtful_labels", caption)

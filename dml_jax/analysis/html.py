@@ -92,16 +92,22 @@ def table(
     names = {0: "", 1: ' class="best"', 2: ' class="second"'}
     wide = len(head) > NARROW
 
-    def cell(entry: Cell, label: str) -> str:
+    rows = list(rows)
+    words = [i > 0 and all(_is_words(row[i]) for row in rows) for i in range(len(head))]
+
+    def cell(entry: Cell, label: str, of_words: bool) -> str:
         value = "" if math.isnan(entry.value) else f' data-value="{entry.value!r}"'
         name = f' data-label="{text(label)}"' if wide and label else ""
-        return f"<td{names[entry.rank]}{value}{name}>{text(entry.text)}</td>"
+        return f"<td{' class=words' if of_words else names[entry.rank]}{value}{name}>{text(entry.text)}</td>"
 
     button = "<button type=button>{}</button>" if sortable else "{}"
-    heads = "".join(f'<th scope="col">{button.format(text(name))}</th>' for name in head)
+    heads = "".join(
+        f'<th scope="col"{" class=words" if of_words else ""}>{button.format(text(name))}</th>'
+        for name, of_words in zip(head, words, strict=True)
+    )
     labels = ("", *head[1:])
     lines = [
-        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row, labels)) + "</tr>"
+        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row, labels, words)) + "</tr>"
         for i, row in enumerate(rows)
     ]
     tall = " tall" if len(lines) > 20 else ""
@@ -109,6 +115,10 @@ def table(
         f"<table{' class=wide' if wide else ''}><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     )
     return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
+
+
+def _is_words(cell: Cell) -> bool:
+    return math.isnan(cell.value) and any(map(str.isalpha, cell.text))
 
 
 def chart(picture: str | bytes, name: str, caption: str) -> str:

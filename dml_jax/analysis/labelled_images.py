@@ -8,6 +8,7 @@ from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.split import Split
+from dml_jax.errors import counted
 from dml_jax.inference.model import Model
 
 
@@ -36,6 +37,6 @@ class LabelledImages(TrainedRun):
     def embeddings(self, name: str) -> np.ndarray:
         """Float32 [N, D], computed once."""
         if name not in self._embeddings:
-            self.console.print(f"embedding {len(self.split(name).labels):,} images")
+            self.console.print(f"embedding {counted(len(self.split(name).labels), 'image')}")
             self._embeddings[name] = self._model.embed_split(self.split(name))
         return self._embeddings[name]

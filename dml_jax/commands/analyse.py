@@ -38,7 +38,7 @@ from dml_jax.analysis import comparison, findings, run_report
 from dml_jax.analysis.subjects import BY_SPLIT, COMPARED, MAPS, OF_BATCH, OF_EMBEDDINGS, SUBJECTS
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analysed, cli, model_options
-from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
+from dml_jax.errors import CheckpointError, ConfigError, counted, printable, suggest
 
 SPLITS = ("test", "train", "validation")
 
@@ -156,7 +156,7 @@ def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: tuple
         findings.write(output, name, module.TITLE, run.step, found, to=findings.STANDARD_DIRECTORY)
     split = run.split(options.split)
     models = f"{options.model}, {options.compare}" if options.compare else options.model
-    count = f"{len(split.labels):,} images of {len(np.unique(split.labels)):,} classes"
+    count = f"{counted(len(split.labels), 'image')} of {counted(len(np.unique(split.labels)), 'class')}"
     place = f"in {options.data}" if options.data else f"of {run.config.data.name} ({options.split})"
     title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
     run_report.write_analyses(output, printable(title), printable(f"{models} on {count} {place}"))

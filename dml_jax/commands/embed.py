@@ -30,7 +30,7 @@ from dml_jax.analysis import figures
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
-from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import neighbors
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
@@ -195,7 +195,7 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
             f"give --skip_bad to leave them out{f' of {output}' if output else ''}"
         )
     if summary.unusable:
-        print(f"left out: {summary.unusable} of {summary.images} images")
+        print(f"left out: {summary.unusable:,} of {counted(summary.images, 'image')}")
     return summary
 
 

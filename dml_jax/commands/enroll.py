@@ -23,7 +23,7 @@ from pathlib import Path
 import dml_jax
 from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.commands.embed import image_files
-from dml_jax.errors import ConfigError, DataError, UserError, printable
+from dml_jax.errors import ConfigError, DataError, UserError, counted, printable
 from dml_jax.evaluation import held_out
 from dml_jax.inference import labelled
 from dml_jax.inference.index import EMPTY, Index
@@ -156,12 +156,13 @@ def execute(arguments: list[str]) -> None:
         if names
     ]
     if classes:
-        done.append(f"enrolled {sum(map(len, classes.values()))} images of {len(classes)} classes")
+        done.append(f"enrolled {counted(sum(map(len, classes.values())), 'image')} of {counted(len(classes), 'class')}")
     if others:
-        done.append(f"calibrated on {len(others)} other classes")
+        done.append(f"calibrated on {counted(len(others), 'other class')}")
     if known:
-        done.append(f"skipped {known} images that are already enrolled")
-    print(f"{path}: {'; '.join(done)}; now {len(index.images)} images of {len(index.classes)} classes")
+        done.append(f"skipped {counted(known, 'enrolled image')}")
+    now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
+    print(f"{path}: {'; '.join(done)}; now {now}")
     print(expected)
 
 

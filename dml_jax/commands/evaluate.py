@@ -28,7 +28,7 @@ import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime, storage_options
 from dml_jax.console import Console
-from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import check_inputs, metric_table, protocol, relevance, verification
 from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
 from dml_jax.inference import labelled
@@ -208,7 +208,7 @@ def _embedded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, np.n
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     split = labelled.load(path, model.config.data)
     if not options.quiet:
-        print(f"embedding {len(split.labels):,} images of {len(split.classes):,} classes", flush=True)
+        print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
     queries, gallery = model.embed_split(split), split.gallery
     if gallery is None:
         return queries, split.labels, None, None

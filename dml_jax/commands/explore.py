@@ -20,7 +20,7 @@ from dml_jax.config import Config
 from dml_jax.data import formats
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError, suggest
+from dml_jax.errors import ConfigError, counted, suggest
 from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
 from dml_jax.inference import labelled
@@ -106,5 +106,5 @@ def embeddings(model: Model, split: Split, exported: Path, data_hash: str, train
 
 def embedded(model: Model, split: Split) -> np.ndarray:
     """Embeddings of a split, float32 [N, D], computed now."""
-    print(f"embedding {len(split.labels):,} images", flush=True)
+    print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
     return model.embed_split(split)

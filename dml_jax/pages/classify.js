@@ -14,7 +14,7 @@ async function classify(chosen) {
     if (mine !== asked) return;  // another photograph has been chosen since
     if (!reply.ok) throw new Error(answer.error);
     at("query").replaceChildren(preview(chosen), element("p", {}, element("b", {}, answer.class)),
-      element("p", {}, `score ${answer.score.toFixed(3)}`));
+      element("p", {}, `score ${answer.score.toFixed(3)}, unknown below ${answer.threshold.toFixed(3)}`));
     at("near").replaceChildren(...answer.classes.map((best, i) => tile(best, answer.pictures[i])));
     at("found").hidden = false;
     say(`${chosen.name}: ${answer.class}; nearest: ${answer.classes[0].class}, cosine ${answer.cosine.toFixed(3)}.`);

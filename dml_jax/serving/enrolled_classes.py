@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax.errors import UserError, printable
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE
 from dml_jax.inference.index import Embedder, Index
 from dml_jax.serving.batched_answers import Answer
 
@@ -53,11 +54,16 @@ class EnrolledClasses:
         self._index = fresh
 
     def __call__(self, rows: np.ndarray) -> list[Answer]:
-        """Embeddings float32 [N, D] -> N answers: "class", "score", "cosine", "classes", the best with cosines, and
-        "pictures", the nearest image of each as a JPEG file, empty if the index has none."""
+        """Embeddings float32 [N, D] -> N answers: "class", "score", "threshold", below which it is unknown, "cosine",
+        "classes", the best with cosines, and "pictures", the nearest image of each as a JPEG file, empty if the index
+        has none."""
         self._reload(rows)
         index = self._index
         names, scores, _ = index.nearest(rows, **self._decision)
+        threshold = self._decision.get("threshold")
+        if threshold is None:
+            rate = self._decision.get("false_accept_rate", FALSE_ACCEPT_RATE)
+            threshold = index.expect(rate, self._decision.get("decide")).threshold
         positions, cosines = index.best(rows, BEST)
         # JSON must be UTF-8; class names need not be.
         labels = [[printable(index.classes[label]) for label in row] for row in index.labels[positions]]
@@ -66,6 +72,7 @@ class EnrolledClasses:
             {
                 "class": printable(name),
                 "score": float(score),
+                "threshold": float(threshold),
                 "cosine": float(values[0]),
                 "classes": [
                     {"class": label, "cosine": float(value)} for label, value in zip(best, values, strict=True)

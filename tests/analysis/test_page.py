@@ -168,6 +168,16 @@ def test_tables_are_sorted_by_values() -> None:
     assert '<tr class=ours><td>&lt;b&gt;</td><td class="best" data-value="1.5">1.5 ± 2</td></tr>' in made
 
 
+def test_words_are_aligned_with_their_beginning() -> None:
+    rows = [
+        [Cell("a.jpg"), Cell("broken"), Cell("1"), Cell("2 ± 1", 2.0)],
+        [Cell("b"), Cell("no image"), Cell("–"), Cell("")],
+    ]
+    made = html.table(("file", "why", "x", "y"), rows, "files", sortable=False)
+    assert '<th scope="col" class=words>why</th><th scope="col">x</th><th scope="col">y</th>' in made
+    assert "<td>b</td><td class=words>no image</td><td>–</td><td></td>" in made
+
+
 def test_names_are_shown_in_full_on_every_screen() -> None:
     """Cells of wide tables name their column, since a telephone shows each row as a block; class names are wrapped."""
     head = ("in %", "R@1", "R@2", "R@4", "<MAP>")

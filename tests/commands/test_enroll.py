@@ -356,10 +356,10 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     code, text = run(gallery)
     assert (code, "enrolled 9 images of 3 classes; now 9 images of 3 classes" in text) == (0, True)
     code, text = run(later)
-    assert (code, "enrolled 3 images of 1 classes; now 12 images of 4 classes" in text) == (0, True)
+    assert (code, "enrolled 3 images of 1 class; now 12 images of 4 classes" in text) == (0, True)
     before = (tmp_path / "i.npz").read_bytes()
     code, text = run(gallery, later)
-    assert (code, "i.npz: skipped 12 images that are already enrolled; now 12 images of 4 classes\n" in text) == (
+    assert (code, "i.npz: skipped 12 enrolled images; now 12 images of 4 classes\n" in text) == (
         0,
         True,
     )
@@ -368,7 +368,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     (gallery / "red" / "notes.txt").write_text("text")
     code, text = run(gallery)
     assert (code, text.splitlines()[0]) == (0, "skipped 1 files that are not images, e.g. red/notes.txt")
-    assert "enrolled 1 images of 1 classes; skipped 9 images that are already enrolled; now 13 images of" in text
+    assert "enrolled 1 image of 1 class; skipped 9 enrolled images; now 13 images of" in text
     assert run("--list") == (0, "3\tgreen\n3\tgrey\n4\tred\n3\tblue\n")
     new = picture(tmp_path / "new" / "x.png", "blue", 4)
     code, text = run("--classify", new)
@@ -389,7 +389,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert "2.0 % of strangers accepted" in text
     assert run("--classify", "--threshold=0.9", new)[1].startswith("unknown\t")
     code, text = run("--remove=grey", "--thumbnails", later)
-    assert (code, "removed grey; enrolled 3 images of 1 classes; now 6 images of 2 classes" in text) == (0, True)
+    assert (code, "removed grey; enrolled 3 images of 1 class; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--restore=grey", "--remove=blue")
     assert (code, "removed blue; restored grey; now 6 images of 2 classes" in text) == (0, True)
     code, text = run("--restore=blue", "--purge", "--remove=grey")

@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -206,7 +208,7 @@ def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFi
 
     code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
     assert (code, err) == (0, "")
-    assert f"{len(expected)} images were left out" in out
+    assert f"left out: {len(expected)} images" in out
     skipped = json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"]
     assert {name for name, _ in skipped} == set(expected)
     splits = folder.load(Data(name="folder", path=str(tmp_path / "out")))
@@ -445,9 +447,9 @@ def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     given = flags("folder", tmp_path / "p", tmp_path / "out")
     assert run(capsys, *given)[0] == 2
     code, out, _ = run(capsys, *given, "--drop=duplicates")
-    assert (code, "5 images were left out" in out) == (0, True)
+    assert (code, "left out: 5 images" in out) == (0, True)
     assert json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"] == [
-        ["test/d/large.jpg", "a copy of test/d/0.jpg"],
+        ["test/d/0.jpg", "a copy of test/d/large.jpg"],
         ["train/a/2.jpg", "the same image as train/b/also.jpg of another class"],
         ["train/a/copy.jpg", "a copy of train/a/1.jpg"],
         ["train/a/same.png", "a copy of train/a/1.jpg"],
@@ -458,6 +460,16 @@ def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "was prepared with another drop" in run(capsys, *given)[2]
 
 
+def test_the_largest_of_all_copies_in_a_class_is_kept() -> None:
+    """Also where the first resembles only some of them, and none of them the largest."""
+    entries: list[Any] = [SimpleNamespace(id=str(i), class_name="ab"[i == 5]) for i in range(6)]
+    facts: Any = {i: SimpleNamespace(height=10, width=width) for i, width in enumerate((5, 8, 8, 9, 7, 6))}
+    found = [duplicates.Copy(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
+    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a copy of 3")
+    facts[3].width = 8
+    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a copy of 1")
+
+
 def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layouts.photos(tmp_path / "p", ("a", "b", "c", "d"))
     file = next((tmp_path / "p").rglob("*.jpg"))
@@ -466,7 +478,7 @@ def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: 
     Image.open(file).save(file, exif=exif)
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
-    assert "1 images have an EXIF rotation" in out
+    assert "EXIF rotation: 1 image (data.exif_rotation)" in out
     name = str(file.relative_to(tmp_path / "p"))
     shapes = {}
     for rotation in (True, False):

@@ -323,7 +323,7 @@ def test_pictures_and_the_page(tmp_path: Path) -> None:
         plain, full = (ask(port, picture(colour=RED), None, path)[1] for path in ("", "?pictures=1"))
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as reply:
             page = reply.read().decode()
-    assert set(plain) == {"class", "score", "cosine", "classes"}
+    assert set(plain) == {"class", "score", "threshold", "cosine", "classes"}
     assert {name: full[name] for name in plain} == plain
     assert [best["class"] for best in full["classes"]] == ["red", "blue"]
     shown = Image.open(io.BytesIO(base64.b64decode(full["pictures"][0])))
@@ -433,8 +433,9 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
             status, answer = ask(port, picture(colour=colour))
             row = np.array(colour) + 1.0
             cosines = sorted(row[:2] / np.linalg.norm(row), reverse=True)
-            keys = ["class", "score", "cosine", "classes"]
+            keys = ["class", "score", "threshold", "cosine", "classes"]
             assert (status, list(answer), answer["class"]) == (200, keys, wanted)
+            assert answer["threshold"] == 0.9
             assert answer["cosine"] == answer["score"] == pytest.approx(cosines[0], abs=0.01)
             assert [found["cosine"] for found in answer["classes"]] == pytest.approx(cosines, abs=0.01)
             if wanted != "unknown":

@@ -13,7 +13,7 @@ from PIL import Image
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe, check_disjoint_classes
-from dml_jax.errors import DataError
+from dml_jax.errors import DataError, counted
 
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
@@ -65,7 +65,7 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
         names = sorted({entry.class_name for entry in entries})
         listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
         raise DataError(
-            f"{sources}: {len(entries)} images of {len(names)} class{'' if len(names) == 1 else 'es'}{listed}: "
+            f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}: "
             f"{len(classes['train'])} training and {len(classes['test'])} test classes; at least 2 of each are needed"
         )
 

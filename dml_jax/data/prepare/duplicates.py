@@ -58,17 +58,23 @@ def write(directory: Path, rows: Sequence[tuple[str, str, str, str]]) -> None:
         write_csv(file, [HEAD, *rows])
 
 
-def to_drop(entries: Sequence[Entry], copies: Sequence[Copy]) -> dict[int, str]:
-    """Positions and reasons of the copies that are left out: all but the first of a class, and equal images of several
-    classes, at most one of which can be right. Similar images of several classes may be of different things."""
-    reasons = {}
+def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], copies: Sequence[Copy]) -> dict[int, str]:
+    """Positions and reasons of the copies that are left out: all but the largest of a class, the first if several are,
+    and equal images of several classes, at most one of which can be right. Similar images of several classes may be of
+    different things."""
+    alike: dict[int, list[int]] = {}  # each image with its copies in its class; one list for all of them
+    across = {}
     for first, second, _, exact in copies:
         if entries[first].class_name == entries[second].class_name:
-            reasons[second] = f"a copy of {entries[first].id}"
+            together = alike.get(first, [first])
+            if (others := alike.get(second, [second])) is not together:
+                together += others
+                alike |= dict.fromkeys(together, together)
         elif exact:
             for one, other in ((first, second), (second, first)):
-                reasons[one] = f"the same image as {entries[other].id} of another class"
-    return reasons
+                across[one] = f"the same image as {entries[other].id} of another class"
+    kept = {i: min(group, key=lambda j: (-facts[j].height * facts[j].width, j)) for i, group in alike.items()}
+    return {i: f"a copy of {entries[best].id}" for i, best in kept.items() if i != best} | across
 
 
 def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dict[tuple[int, int], int]:

@@ -17,7 +17,7 @@ from dml_jax.console import Console
 from dml_jax.data import store
 from dml_jax.data.prepare import check, duplicates, known_archives, records, sources
 from dml_jax.data.prepare.sources import Options, Recipe
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import read_json, write_json
 
 UNFINISHED = ".unfinished"  # temporary folder inside the output directory
@@ -81,10 +81,15 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
 
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
-    splits = [f"{name}: {of['images']} images of {of['classes']} classes" for name, of in content["splits"].items()]
+    splits = [
+        f"{name}: {counted(of['images'], 'image')} of {counted(of['classes'], 'class')}"
+        for name, of in content["splits"].items()
+    ]
     metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
-    skipped = [f"{len(content['skipped'])} images were left out"] if content["skipped"] else []
-    rotated = [f"{n} images have an EXIF rotation (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
+    skipped = [f"left out: {counted(len(content['skipped']), 'image')}"] if content["skipped"] else []
+    rotated = (
+        [f"EXIF rotation: {counted(n, 'image')} (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
+    )
     copies = [f"{kind} copies {place}: {number}" for kind, place, number in content.get("copies", [])]
     return [*splits, *metadata, *skipped, *copies, *rotated, f"sha256 {content['sha256']}"]
 
@@ -148,7 +153,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     entries, facts, reasons = records.check(
         entries, temporary / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
     )
-    dropped = duplicates.to_drop(entries, duplicates.find(entries, facts)) if request.drop else {}
+    dropped = duplicates.to_drop(entries, facts, duplicates.find(entries, facts)) if request.drop else {}
     if recipe.counts is None:
         reasons |= check.find_invalid(entries, {i: facts[i] for i in facts if i not in dropped})
     skipped = [(entries[i].id, (reasons | dropped)[i]) for i in sorted(reasons | dropped)]

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
+from dml_jax.errors import counted
 from dml_jax.evaluation._engine import exact, sort, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._engine.judgements import Judgements
@@ -93,7 +94,7 @@ class Plan(NamedTuple):
         resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
         return (
             f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
-            f"{self.mesh.size} device{'s' * (self.mesh.size > 1)} ({self.mesh.devices.flat[0].platform})"
+            f"{counted(self.mesh.size, 'device')} ({self.mesh.devices.flat[0].platform})"
             f"{f' of each of {self.share.processes} processes' * (self.share.processes > 1)}; "
             f"tiles {gallery.tile_size} x {queries.tile_size}"
             f"{', half of them by symmetry' if symmetric and sizes.any() else ''}; "
