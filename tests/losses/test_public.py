@@ -12,7 +12,15 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.errors import DataError
-from dml_jax.losses import cross_batch_memory, mining
+from dml_jax.losses import (
+    classification,
+    cross_batch_memory,
+    mining,
+    pair_losses,
+    proxies,
+    ranking,
+    similarity_losses,
+)
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(12, 5))
@@ -376,3 +384,30 @@ def test_candidates_that_do_not_fit() -> None:
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))
+
+
+@pytest.mark.parametrize(
+    ("options", "published"),
+    [
+        (classification.NormalizedSoftmax, {"temperature": 0.05, "smoothing": 0}),  # Zhai and Wu 2019
+        (classification.ArcFace, {"margin": 0.5, "scale": 64, "size_power": 0, "size_floor": 0}),  # Deng et al. 2019
+        (classification.CosFace, {"margin": 0.35, "scale": 64}),  # Wang et al. 2018
+        (classification.SubCenterArcFace, {"margin": 0.5, "scale": 64, "centers": 3}),  # Deng et al. 2020
+        (pair_losses.Contrastive, {"positive_margin": 0, "negative_margin": 1, "squared": False}),  # p.-metric-learning
+        (pair_losses.Triplet, {"margin": 0.2, "squared": True}),  # Schroff et al. 2015
+        (pair_losses.Margin, {"margin": 0.2, "beta": 1.2, "nu": 0}),  # Wu et al. 2017
+        (pair_losses.LiftedStructure, {"margin": 1}),  # Oh Song et al. 2016
+        (pair_losses.NPair, {"l2": 0.002}),  # Sohn 2016
+        (proxies.ProxyNCA, {"scale": 3}),  # authors' code
+        (proxies.ProxyNCAPP, {"temperature": 1 / 9}),  # Teh et al. 2020
+        (proxies.ProxyAnchor, {"margin": 0.1, "alpha": 32}),  # Kim et al. 2020
+        (proxies.SoftTriple, {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2}),  # Qian 2019
+        (ranking.SmoothAP, {"temperature": 0.01}),  # Brown et al. 2020
+        (ranking.RecallAtK, {"ks": (1, 2, 4, 8, 16), "temperature": 0.01}),  # Patel et al. 2022
+        (similarity_losses.MultiSimilarity, {"alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1}),  # authors' code
+        (similarity_losses.Circle, {"margin": 0.4, "gamma": 80}),  # Sun et al. 2020, retrieval
+        (similarity_losses.SupCon, {"temperature": 0.1}),  # Khosla et al. 2020
+    ],
+)
+def test_options_have_the_published_values_by_default(options: type, published: dict[str, Any]) -> None:
+    assert {name: getattr(options(), name) for name in published} == published
