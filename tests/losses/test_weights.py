@@ -113,6 +113,16 @@ def test_the_loss_of_each_anchor(x64: None) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
+def test_only_the_ratios_of_weights_matter(x64: None) -> None:
+    x, labels, weights = jnp.asarray(X), jnp.asarray(LABELS), jnp.asarray(np.random.default_rng(0).uniform(0, 2, 12))
+    for divisor in ("triplets", "pairs"):
+        large, small = (
+            losses.margin(x, labels, jnp.asarray(BETA), mining="hard", divisor=divisor, weights=w)
+            for w in (weights, weights / 1000)
+        )
+        np.testing.assert_allclose(small, large, rtol=1e-12)
+
+
 def test_weights_of_zero_leave_rows_without_a_class_out() -> None:
     labels = jnp.asarray(np.where(LABELS == 3, -1, LABELS))
     found = losses.cosface(jnp.asarray(X), labels, jnp.asarray(PROXIES), weights=(labels >= 0).astype(float))
