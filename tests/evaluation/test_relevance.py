@@ -302,6 +302,17 @@ def test_results_of_ranx_for_graded_relevance():
     assert found["recall@5"] * 60 / 53 == pytest.approx(0.3584905660377358, rel=1e-12)
 
 
+def test_a_single_query_is_judged():
+    points, _ = sample(7, [3, 9])
+    nearest = np.linalg.norm(points[1:] - points[0], axis=1).argmin()
+    for row, recall in ((nearest, 1.0), ((nearest + 1) % 11, 0.0)):
+        judged = [np.arange(11) == row]
+        found = metrics.retrieval(
+            points[:1], None, gallery=points[1:], relevant=judged.__getitem__, metric="euclidean", ks=(1,)
+        )
+        assert found["recall@1"] == recall
+
+
 def test_results_do_not_depend_on_the_memory():
     points, labels = sample(7, [3, 9, 40, 60])
     groups = np.arange(112) % 3
