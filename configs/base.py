@@ -1,4 +1,4 @@
-"""What every configuration file calls: typed sections in, the `ConfigDict` of an experiment out."""
+"""The function that every configuration file calls: turns typed sections into the `ConfigDict` of an experiment."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

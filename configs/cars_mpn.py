@@ -4,12 +4,12 @@
     python -m dml_jax.main --config=configs/cars_mpn.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/cars_mpn.py:refined
 
-Published for the authors' protocol: R@1 88.1; a reproduction (ML Reproducibility Challenge) has 87.3. Without selection
-on the test set the paper has 86.7 ± 0.5 (Table 9); compare the clean protocol with this number. All numbers:
-configs/published.csv. Cost: 3.5 hours on a Titan X (the reproduction).
+Published for the authors' protocol: R@1 88.1; a reproduction (ML Reproducibility Challenge) reports 87.3. Without
+selection on the test set, the paper reports 86.7 ± 0.5 (Table 9); compare the clean protocol with this number. All
+numbers: configs/published.csv. Cost: 3.5 hours on a Titan X (the reproduction).
 
 The classifier's input is the concatenation of both layers' outputs; the network that the authors evaluate after message
-passing has one layer and four heads (`refined`). For the sources of the other settings see configs/recipes/mpn.py.
+passing has one layer and four heads (`refined`). For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

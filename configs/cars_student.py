@@ -3,14 +3,14 @@
     python -m dml_jax.main --config=configs/cars_mpn.py                          the teacher
     python -m dml_jax.main --config=configs/cars_student.py                      distillation, clean protocol
     python -m dml_jax.main --config=configs/cars_student.py:imitation            another variant
-    python -m dml_jax.main --config=configs/cars_student.py --protocol=paper     of cars_mpn.py --protocol=paper
+    python -m dml_jax.main --config=configs/cars_student.py --protocol=paper     student of cars_mpn.py --protocol=paper
 
-It learns class probabilities; the variants learn them with the other form of the loss in the code (`distillation_kl`),
-the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 85.6, 85.6 for
+The student learns class probabilities. Its variants use the other form of this loss in the code (`distillation_kl`), or
+learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 85.6, 85.6 for
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.
 
-The paper does not say which form of distillation it used, so both list its result, nor whether the cross-entropy with
-the labels is kept, which it is here. The other settings are those of MPN, see configs/recipes/mpn.py.
+The paper does not say which form of distillation it used, so both list its result. Nor does it say whether the
+cross-entropy with the labels is kept; here it is. The other settings are those of MPN; see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

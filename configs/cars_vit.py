@@ -5,7 +5,7 @@
     python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small      another loss, other weights
     python -m dml_jax.main --config=configs/cars_vit.py --protocol=paper    the authors' protocol
 
-For the variants and the sources of their settings see configs/recipes/vit.py.
+For the variants and the sources of their settings, see configs/recipes/vit.py.
 """
 
 from ml_collections import ConfigDict

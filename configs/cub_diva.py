@@ -4,12 +4,12 @@
     python -m dml_jax.main --config=configs/cub_diva.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/cub_diva.py:bn_inception
 
-Published: R@1 69.2, and 66.8 with BN-Inception, from the epoch that is best on the test set and the best of several
-test-time weights. A user of the authors' command has 68.35 (issue 1 of their repository). With BN-Inception, where
-paper and code differ, the code is followed: alpha = 0.1 (paper: 0.15).
+Published: R@1 69.2, and 66.8 with BN-Inception, at the epoch and with the test-time weights that are best on the test
+set. A user of the authors' command obtained 68.35 (issue 1 of their repository). With BN-Inception, alpha is 0.1 as in
+the code, not 0.15 as in the paper.
 
 Ablations: configs/studies/diva_*.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
-than a single task, within 12 GB. For the sources of the settings see configs/recipes/diva.py.
+than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
 """
 
 from ml_collections import ConfigDict

@@ -7,9 +7,9 @@ Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al.
 published.
 
 The settings are those of the authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is BN-Inception's
-pooled features. Differences: the authors start from a network fine-tuned on the training classes for 10 epochs, here
-training starts from the ImageNet weights (`--config.init_from` starts from another run). Their sampler repeats the
-images of small classes until all classes have the same size, which is not done here.
+pooled features. There are two differences. The authors start from a network that was fine-tuned on the training classes
+for 10 epochs; here, training starts from the ImageNet weights (`--config.init_from` starts from another run). The
+authors' sampler repeats the images of small classes until all classes have the same size, which is not done here.
 """
 
 from ml_collections import ConfigDict

@@ -4,12 +4,12 @@
     python -m dml_jax.main --config=configs/cub_mpn.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/cub_mpn.py:refined
 
-Published for the authors' protocol: R@1 70.3; a reproduction (ML Reproducibility Challenge) has 70.1. Without selection
-on the test set the paper has 67.1 ± 0.7 (Table 9); compare the clean protocol with this number. All numbers:
-configs/published.csv. Cost: 2.5 hours on a Titan X (the reproduction).
+Published for the authors' protocol: R@1 70.3; a reproduction (ML Reproducibility Challenge) reports 70.1. Without
+selection on the test set, the paper reports 67.1 ± 0.7 (Table 9); compare the clean protocol with this number. All
+numbers: configs/published.csv. Cost: 2.5 hours on a Titan X (the reproduction).
 
 Batches are 6 classes x 9 images in the paper's tables; the authors' code draws a new factorisation of 54 every epoch.
-For the sources of the other settings see configs/recipes/mpn.py.
+For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -3,14 +3,14 @@
     python -m dml_jax.main --config=configs/cub_mpn.py                          the teacher
     python -m dml_jax.main --config=configs/cub_student.py                      distillation, clean protocol
     python -m dml_jax.main --config=configs/cub_student.py:imitation            another variant
-    python -m dml_jax.main --config=configs/cub_student.py --protocol=paper     of cub_mpn.py --protocol=paper
+    python -m dml_jax.main --config=configs/cub_student.py --protocol=paper     student of cub_mpn.py --protocol=paper
 
-It learns class probabilities; the variants learn them with the other form of the loss in the code (`distillation_kl`),
-the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 65.7, 65.3 for
+The student learns class probabilities. Its variants use the other form of this loss in the code (`distillation_kl`), or
+learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 65.7, 65.3 for
 `imitation`, 64.9 for `relational`, 70.3 for MPN itself without test-time batches. Cost: not published.
 
-The paper does not say which form of distillation it used, so both list its result, nor whether the cross-entropy with
-the labels is kept, which it is here. The other settings are those of MPN, see configs/recipes/mpn.py.
+The paper does not say which form of distillation it used, so both list its result. Nor does it say whether the
+cross-entropy with the labels is kept; here it is. The other settings are those of MPN; see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

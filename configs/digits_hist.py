@@ -1,6 +1,6 @@
 """HIST on the built-in handwritten digits: trained on 0-4, evaluated on 5-9.
 
-No paper reports results on this data set. Raw pixels have a Recall@1 of about 0.53.
+No paper reports results on this data set. Raw pixels reach a Recall@1 of about 0.53.
 
     python -m dml_jax.main --config=configs/digits_hist.py
 """

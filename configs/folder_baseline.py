@@ -1,13 +1,14 @@
-"""Custom image folders, the recommended starting point: Proxy-Anchor on EfficientNet-Lite0 with ImageNet weights.
+"""Proxy-Anchor on EfficientNet-Lite0 with ImageNet weights, for your own image folders: the recommended starting point.
 
     python -m dml_jax.main --config=configs/folder_baseline.py --config.data.path=photos/
 
-One folder per class; half of the classes are used for training, the others measure retrieval on unseen classes. First
-the embedding layer and the proxies are trained on features of the frozen network, then everything, on random crops of
-160 pixels: minutes on two CPU cores. The variant `frozen` stops after the first part, seconds once the features are
-computed; `small` trains a small network from scratch on 64 x 64 pixels, for images that are not photographs.
+The folder has one subfolder per class. Half of the classes are used for training, the other half to measure retrieval
+on unseen classes. Training first fits the embedding layer and the proxies on features of the frozen network, then
+trains the whole network on random crops of 160 pixels; it takes minutes on two CPU cores. The variant `frozen` stops
+after the first stage, which takes seconds once the features are computed. `small` trains a small network from scratch
+on 64 x 64 pixels, for images that are not photographs.
 
-The folder may also be prepared first, which reads large photographs faster:
+To read large photographs faster, prepare the folder first:
 
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 """

@@ -1,4 +1,4 @@
-"""HIST on custom image folders; data and network are those of `folder_baseline.py`, which has the variant `small`, too.
+"""HIST on your own image folders, with the data, network and variant `small` of `folder_baseline.py`.
 
 python -m dml_jax.main --config=configs/folder_hist.py
 """

@@ -1,12 +1,12 @@
-"""Custom image folders: normalised softmax on DINOv2's ViT-S/14, on the data of `folder_baseline`.
+"""Normalised softmax on DINOv2's ViT-S/14, for your own image folders, with the data of `folder_baseline`.
 
     dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
     python -m dml_jax.main --config=configs/folder_vit.py --config.data.path=photos/
 
-The results contain those of the published weights without further training, a strong baseline; without a run, `dml-jax
-embed --backbone=weights/dinov2_vits14 photos/` uses them as they are. The lower blocks are trained at lower rates, and
-the variant `frozen` trains the last two blocks only, for few images or no GPU. The rates were chosen by convention
-(AdamW, a factor of 0.75 from block to block), not by a search.
+The results include the published weights without further training, a strong baseline; to use those weights as they are,
+run `dml-jax embed --model=weights/dinov2_vits14 photos/`. Lower blocks are trained at lower rates. The variant `frozen`
+trains only the last two blocks, for when you have few images or no GPU. The rates were chosen by convention (AdamW, a
+factor of 0.75 from block to block), not by a search.
 """
 
 from dataclasses import replace

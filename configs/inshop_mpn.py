@@ -4,12 +4,12 @@
     python -m dml_jax.main --config=configs/inshop_mpn.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/inshop_mpn.py:large
 
-Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibility Challenge) has 92.5. Without selection
-on the test set the paper has 92.5 ± 0.1 (Table 9); compare the clean protocol with this number. All numbers:
-configs/published.csv. Cost: 10.5 hours on a Titan X (the reproduction).
+Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibility Challenge) reports 92.5. Without
+selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the clean protocol with this number. All
+numbers: configs/published.csv. Cost: 10.5 hours on a Titan X (the reproduction).
 
 The reproduction's table prints a weight decay of 1.55e-7; the value used here is that of the authors' configuration
-file. Test-time batches (`k_r`) are the query and three gallery images. For the sources of the other settings see
+file. Test-time batches (`k_r`) are the query and three gallery images. For the sources of the other settings, see
 configs/recipes/mpn.py.
 """
 

@@ -1,9 +1,9 @@
-"""Losses of the literature on Omniglot; except for the method, the same experiment as `omniglot_hist.py`.
+"""Losses from the literature on Omniglot; the same experiment as `omniglot_hist.py` except for the method.
 
     python -m dml_jax.main --config=configs/omniglot_baseline.py                  normalised softmax
     python -m dml_jax.main --config=configs/omniglot_baseline.py:triplet-memory
 
-For the variants see configs/recipes/small_baseline.py.
+For the variants, see configs/recipes/small_baseline.py.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""CRT on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
+"""CRT on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
 python -m dml_jax.main --config=configs/omniglot_crt.py
 """

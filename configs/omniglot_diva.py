@@ -1,9 +1,9 @@
-"""DiVA on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
+"""DiVA on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
-Each of the four tasks has an embedding of 64 dimensions, concatenated to 256 at test time; those that rank use the
-triplet loss. The test-time weights, in which DaNCE's embedding counts five times as much as each of the others, were
-selected from twelve settings on the test characters (seed 0). A step takes longer than with the other methods because
-the key network needs a second view of every image.
+Each of the four tasks has an embedding of 64 dimensions; at test time they are concatenated to 256. The ranking tasks
+use the triplet loss. The test-time weights, in which DaNCE's embedding counts five times as much as each of the others,
+were selected from twelve settings on the test characters (seed 0). A step takes longer than with the other methods
+because the key network needs a second view of every image.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
 

@@ -1,4 +1,4 @@
-"""The Group Loss on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
+"""The Group Loss on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
 One of the four images per class is an anchor, and the priors are sharper than for a pretrained network.
 

@@ -1,4 +1,4 @@
-"""MPN on Omniglot: except for the method, the same experiment as `omniglot_hist.py`.
+"""MPN on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
 
 python -m dml_jax.main --config=configs/omniglot_mpn.py
 """

@@ -1,6 +1,7 @@
-"""The tables and figures of the papers and reproductions: which command gives each, and what none can promise.
+"""The tables and figures of the papers and reproductions: the command for each, and the limits of what it can
+reproduce.
 
-The site has a page for each, made from this list, `published.csv` and the files that it names.
+The site has a page for each paper, generated from this list, `published.csv` and the files that it names.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The losses of the literature on Stanford Online Products: ResNet-50, 512-d or 128-d.
+"""Losses from the literature on Stanford Online Products: ResNet-50, 512-d or 128-d.
 
     python -m dml_jax.main --config=configs/sop_baseline.py                       normalised softmax, clean protocol
     python -m dml_jax.main --config=configs/sop_baseline.py:proxy_anchor          another loss
@@ -6,8 +6,8 @@
 
 Published: R@1 78.2 (normalised softmax), 80.0 (Proxy-Anchor), 80.7 (ProxyNCA++), 72.7 (margin, 128-d), 76.49
 (multi-similarity, 128-d, 227 x 227 pixels), 80.6 (contrastive with memory, 128-d). Margin and multi-similarity were
-trained by other recipes than the one used here. All numbers and their sources: configs/published.csv. Results of a
-fixed schedule were not published. Cost: not published. For the sources of the settings see configs/recipes/baseline.py.
+trained with other recipes than the one used here. All numbers and their sources: configs/published.csv. No results are
+published for a fixed schedule. Cost: not published. For the sources of the settings, see configs/recipes/baseline.py.
 """
 
 from ml_collections import ConfigDict

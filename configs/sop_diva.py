@@ -4,12 +4,12 @@
     python -m dml_jax.main --config=configs/sop_diva.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/sop_diva.py:bn_inception
 
-Published: R@1 79.6, and 78.1 with BN-Inception, from the epoch that is best on the test set and the best of several
-test-time weights. No reproduction is known. Section 4 of the paper gives alpha = 0.2 for BN-Inception; the value used
-here is that of the authors' command.
+Published: R@1 79.6, and 78.1 with BN-Inception, at the epoch and with the test-time weights that are best on the test
+set. No reproduction is known. Section 4 of the paper gives alpha = 0.2 for BN-Inception; the value used here is that of
+the authors' command.
 
 Ablations: configs/studies/diva_*.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
-than a single task, within 12 GB. For the sources of the settings see configs/recipes/diva.py.
+than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
 """
 
 from ml_collections import ConfigDict

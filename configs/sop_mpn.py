@@ -4,13 +4,13 @@
     python -m dml_jax.main --config=configs/sop_mpn.py --protocol=paper     the authors' protocol
     python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary
 
-Published for the authors' protocol: R@1 81.4; a reproduction (ML Reproducibility Challenge) has 81.0. Without selection
-on the test set the paper has 81.1 ± 0.1 (Table 9); compare the clean protocol with this number. All numbers:
-configs/published.csv. Cost: 30 hours on a Titan X (the reproduction).
+Published for the authors' protocol: R@1 81.4; a reproduction (ML Reproducibility Challenge) reports 81.0. Without
+selection on the test set, the paper reports 81.1 ± 0.1 (Table 9); compare the clean protocol with this number. All
+numbers: configs/published.csv. Cost: 30 hours on a Titan X (the reproduction).
 
 The authors' configuration file for this data set uses the auxiliary loss only (`auxiliary`), which leaves the message
-passing network untrained; the paper describes both losses and varies layers and heads on this data set. It is unknown
-which of the two gave the published results, so both list them. For the sources of the other settings see
+passing network untrained; the paper describes both losses and varies layers and heads on this data set. Since it is
+unknown which of the two gave the published results, both list them. For the sources of the other settings, see
 configs/recipes/mpn.py.
 """
 

@@ -1,4 +1,4 @@
-"""The baselines on ResNet-50, trained as in the literature: a function per way of training, which returns the sections.
+"""The baselines on ResNet-50, trained as in the literature: one function per way of training returns the sections.
 
 Three losses are trained as their authors train them:
 
@@ -6,25 +6,25 @@ Three losses are trained as their authors train them:
     proxy_anchor          Kim, Kim, Cho, Kwak, CVPR 2020; code tjddus9597/Proxy-Anchor-CVPR2020
     proxy_nca_pp          Teh, DeVries, Taylor, ECCV 2020; code euwern/proxynca_pp
 
-and so are `contrastive-memory`, `triplet-memory`, `multi_similarity-memory` (Wang et al., CVPR 2020; code
-msight-tech/research-xbm). All others share one recipe made for comparing losses, with 128 dimensions and frozen batch
-normalisation (Roth et al., ICML 2020; code Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe
-`triplet` is mined semi-hard.
+So are `contrastive-memory`, `triplet-memory`, `multi_similarity-memory` (Wang et al., CVPR 2020; code
+msight-tech/research-xbm). All others share one recipe designed to compare losses, with 128 dimensions and frozen batch
+normalisation (Roth et al., ICML 2020; code Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe,
+`triplet` uses semi-hard mining.
 
-Not stated in the papers, and chosen here: the shared recipe on In-Shop, which is SOP's; `cross_entropy`, `cosface`,
-`subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`, which the shared recipe lacks (the first three use
-ArcFace's settings; the authors of the last train on batches of about 400 to 4,000 images); Proxy-Anchor with ResNet-50
-on SOP and In-Shop, where the authors give a command for BN-Inception only, used here; ProxyNCA++ on Cars196, whose file
-is missing and which uses CUB's; the schedule of ProxyNCA++, whose code lowers the rate by results on held-out classes:
-here it is constant, as it is with the memory.
+The papers do not state everything. On In-Shop, the shared recipe is SOP's. It lacks `cross_entropy`, `cosface`,
+`subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first three use ArcFace's settings here (the authors
+of the last train on batches of about 400 to 4,000 images). For Proxy-Anchor with ResNet-50 on SOP and In-Shop, the
+authors' command for BN-Inception is used, the only one they give. The file of ProxyNCA++ for Cars196 is missing, so
+CUB's is used; its code lowers the rate by results on held-out classes, but here the rate is constant, as it is with the
+memory.
 
-Differences: for the contrastive loss the shared recipe samples pairs by distance, for lifted structure it compares all
-positives with all negatives, and its hard triplet mining is soft; here these losses have the papers' own forms.
-Gradients are not clipped. The memory's contrastive loss is on cosines with margin 0.5, here on distances with margin 1,
-which is the same boundary. Zhai & Wu resize images to 256 x 256 without keeping the aspect ratio before cropping.
-ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum at a tenth of the rate.
-Where SGD trains proxies, the rate is multiplied by the ratio of our initial squared proxy length to theirs: only the
-direction of a proxy matters, and longer proxies turn more slowly.
+There are differences. The shared recipe samples pairs by distance for the contrastive loss, compares all positives with
+all negatives for lifted structure, and uses soft mining of hard triplets; here, these losses have the forms of their
+own papers. Gradients are not clipped. The memory's contrastive loss, originally on cosines with margin 0.5, is on
+distances with margin 1, which is the same boundary. Zhai & Wu resize images to 256 x 256 before cropping, without
+keeping the aspect ratio. ProxyNCA++ uses Adam with an epsilon of 1, which for its small gradients is SGD with momentum
+at a tenth of the rate. Where SGD trains proxies, the rate is multiplied by the ratio of our initial squared proxy
+length to theirs: only the direction of a proxy matters, and longer proxies turn more slowly.
 """
 
 from dataclasses import replace

@@ -1,14 +1,14 @@
-"""What the configurations of CRT share: the networks and the protocol.
+"""Shared by the configurations of CRT: the networks and the protocol.
 
 The settings are those of section 4.1 of the paper, with documented choices where it is silent; no code is public.
 
-Stated in the paper: image size, batch, ImageNet weights, initial learning rate 3e-5, weights of the losses, 128 and
-1024 dimensions, 64 shared prototypes. Not stated, and taken from the code of the multi-similarity loss and of the first
-author's earlier work (github.com/kanshichao/CBML): Adam with weight decay 5e-4, images resized to 256 before cropping
-16 % or more of the area, frozen batch norm. Not stated anywhere: the stochastic depth of MiT, for which the rate of its
-authors' code is used (`drop_path=0.1`); the width of the hidden layers of Gamma, 512; the length. 40 epochs, with the
-learning rate divided by 10 after 16 and 32, are on CUB close to the 3,000 steps with decays after 1,200 and 2,400 of
-the multi-similarity loss's code.
+The paper states the image size, the batch, ImageNet weights, the initial learning rate 3e-5, the weights of the losses,
+128 and 1024 dimensions, and 64 shared prototypes. Other settings are taken from the code of the multi-similarity loss
+and of the first author's earlier work (github.com/kanshichao/CBML): Adam with weight decay 5e-4, images resized to 256
+before cropping 16 % or more of the area, and frozen batch norm. Three are stated nowhere: the stochastic depth of MiT,
+for which the rate of its authors' code is used (`drop_path=0.1`); the width of the hidden layers of Gamma, 512; and the
+length. On CUB, 40 epochs with the learning rate divided by 10 after 16 and 32 are close to the multi-similarity loss's
+code, 3,000 steps with decays after 1,200 and 2,400.
 """
 
 from dataclasses import replace

@@ -1,15 +1,15 @@
-"""What the configurations of DiVA share: the networks and the authors' protocol.
+"""Shared by the configurations of DiVA: the networks and the authors' protocol.
 
-The settings are those of the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). The code
-deviates from the paper, and is followed here: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay
-4e-4 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256,
-crops of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants
-`printed` and `bn_inception-printed` follow section 4 of the paper in all of this. With the triplet loss instead of the
-margin loss in the ranking tasks (`triplet`) the settings are otherwise the same, since no others are published.
+The settings are those of the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). Where code and
+paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay 4e-4
+instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256, crops
+of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed` and
+`bn_inception-printed` follow section 4 of the paper in all of this. The variant `triplet` replaces the margin loss of
+the ranking tasks with the triplet loss and keeps the other settings, since no others are published.
 
-The authors evaluate several weightings of the embeddings after every epoch and keep the best on the test set, although
-the paper does not say so; their protocol here does the same. With the clean protocol the weights are fixed, with twice
-the weight for the auxiliary embeddings on CUB and Cars196 as stated in the paper (`--config.method.ensemble` sets
+After every epoch, the authors evaluate several weightings of the embeddings and keep the best on the test set, although
+the paper does not say so; `--protocol=paper` does the same. Under the clean protocol, the weights are fixed, with twice
+the weight for the auxiliary embeddings on CUB and Cars196, as stated in the paper (`--config.method.ensemble` sets
 others).
 """
 

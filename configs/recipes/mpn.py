@@ -1,13 +1,13 @@
-"""What the configurations of MPN, its students and the Group Loss share: the network and the authors' protocol.
+"""Shared by the configurations of MPN, its students and the Group Loss: the network and the authors' protocol.
 
 The settings of `*_mpn.py` and `*_student.py` are those of the authors' configuration files, unrounded
-(github.com/dvl-tum/intra_batch). The code has ingredients that the paper does not mention: max pooling, random erasing,
-a standard deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per step
-(activations are recomputed in the backward pass).
+(github.com/dvl-tum/intra_batch). The code contains details that the paper does not mention: max pooling, random
+erasing, a standard deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per
+step (activations are recomputed in the backward pass).
 
-Choices where paper and code disagree: for tests the paper resizes images to 256 x 256, its code the shorter side to
-256, which is done here. Of the `large` images the paper gives only the size, 256 x 256; the shorter side of 288 is that
-of the methods it compares with there.
+Paper and code disagree on test images: the paper resizes them to 256 x 256; its code resizes the shorter side to 256,
+which is done here. For the `large` images, the paper gives only the size, 256 x 256; the shorter side of 288 is that of
+the methods it compares with there.
 """
 
 from dataclasses import replace
@@ -20,8 +20,8 @@ BACKBONE = replace(
     stage_bn_updates=2,
     pixels=resnet.Pixels(std=(0.299, 0.224, 0.225)),
 )
-# The codes of MPN and of the Group Loss continue from the best epoch after 30 and 50 epochs; the learning rate is
-# decayed only at the first of the two. The clean protocol decays it but does not go back.
+# After 30 and 50 epochs, the code of MPN and of the Group Loss returns to the best epoch; it decays the learning rate
+# only at the first of the two. The clean protocol decays it but does not go back.
 PAPER_PROTOCOL = {
     "data.exif_rotation": False,  # the authors' loaders ignore it
     "train.select": "test",  # the epoch that is best on the test classes

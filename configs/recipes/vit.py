@@ -2,11 +2,11 @@
 
 Variants: a loss and the weights to start from, `vit_small` (ImageNet-21k), `dino_vits16` or `dinov2_vits14`.
 
-There are no expected results: no paper has these combinations with these settings. AdamW with a rate of 1e-5 and a
-weight decay of 0.01, 50 epochs and batches of 90 with 2 images of a class are those of the public commands of HIER (Kim
-et al., CVPR 2023) for ViT-S on CUB and Cars196. Chosen here: 384 dimensions, as many as the class token has; ten times
-the rate for the embedding layer and a thousand times for the parameters of the loss; a first epoch that trains these
-two only; cosine decay. The parameters of the losses are those of their authors, HIST's those for ResNet-50.
+There are no expected results, since no paper reports these combinations with these settings. AdamW with a rate of 1e-5
+and a weight decay of 0.01, 50 epochs, and batches of 90 with 2 images per class are taken from the public commands of
+HIER (Kim et al., CVPR 2023) for ViT-S on CUB and Cars196. We chose 384 dimensions, as many as the class token has; ten
+times the rate for the embedding layer and a thousand times for the parameters of the loss; a first epoch that trains
+only these two; and cosine decay. The losses have their authors' parameters (HIST has those for ResNet-50).
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """CRT: backbones, with and without it (Kan et al., NeurIPS 2022, Table 5).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_backbones.py
     dml-jax study --study=configs/studies/crt_backbones.py:sop

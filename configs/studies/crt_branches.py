@@ -1,7 +1,7 @@
 """CRT with MiT-B2: both branches (Kan et al., NeurIPS 2022, Tables 3 and 4).
 
-The paper tests the first branch, with 128 dimensions; for the second, with 1,024, no results are published. Variants:
-the data sets.
+The paper tests the first branch, with 128 dimensions; for the second, with 1,024, no results are published. One variant
+per data set.
 
     dml-jax study --study=configs/studies/crt_branches.py
     dml-jax study --study=configs/studies/crt_branches.py:omniglot

@@ -1,6 +1,6 @@
 """CRT: its components (Kan et al., NeurIPS 2022, Table 6), with MiT-B1.
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_components.py
     dml-jax study --study=configs/studies/crt_components.py:omniglot

@@ -1,6 +1,6 @@
 """CRT: prototypes of the first branch, not shared with the second (Kan et al., NeurIPS 2022, Table 8), with MiT-B1.
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_first_prototypes.py
     dml-jax study --study=configs/studies/crt_first_prototypes.py:omniglot

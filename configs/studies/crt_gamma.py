@@ -1,6 +1,6 @@
 """CRT: one head per prototype, or one for all (Kan et al., NeurIPS 2022, Table 7), with MiT-B1.
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_gamma.py
     dml-jax study --study=configs/studies/crt_gamma.py:omniglot

@@ -1,6 +1,6 @@
 """CRT: number of prototypes, shared by both branches (Kan et al., NeurIPS 2022, Table 9), with MiT-B1.
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_prototypes.py
     dml-jax study --study=configs/studies/crt_prototypes.py:omniglot

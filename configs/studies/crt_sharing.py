@@ -1,6 +1,6 @@
 """CRT: weights shared by the branches or not (Kan et al., NeurIPS 2022, Table 10), with MiT-B1.
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/crt_sharing.py
     dml-jax study --study=configs/studies/crt_sharing.py:omniglot

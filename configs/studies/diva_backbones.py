@@ -1,6 +1,6 @@
 """DiVA: both backbones, margin and triplet loss (Milbich, Roth et al., ECCV 2020, Table 2).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/diva_backbones.py
     dml-jax study --study=configs/studies/diva_backbones.py:sop

@@ -1,6 +1,6 @@
-"""DiVA: what replaces DaNCE, and an ensemble (Milbich, Roth et al., ECCV 2020, Figure 4).
+"""DiVA: alternatives to DaNCE, and an ensemble (Milbich, Roth et al., ECCV 2020, Figure 4).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/diva_self_supervision.py
     dml-jax study --study=configs/studies/diva_self_supervision.py:omniglot

@@ -1,6 +1,6 @@
 """DiVA: without decorrelation, and as separate models (Milbich, Roth et al., ECCV 2020, Table 3).
 
-The embeddings of the separate models are weighted as those of DiVA. Variants: the data sets; the paper's is CUB.
+The embeddings of the separate models are weighted as those of DiVA. One variant per data set; the paper's is CUB.
 
     dml-jax study --study=configs/studies/diva_separate.py
     dml-jax study --study=configs/studies/diva_separate.py:omniglot

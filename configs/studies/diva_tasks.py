@@ -1,6 +1,6 @@
 """DiVA: combinations of tasks (Milbich, Roth et al., ECCV 2020, Table 1), BN-Inception, fixed learning rate.
 
-All rows have about 512 dimensions in total (256 on Omniglot). Variants: the data sets.
+All rows have about 512 dimensions in total (256 on Omniglot). One variant per data set.
 
     dml-jax study --study=configs/studies/diva_tasks.py
     dml-jax study --study=configs/studies/diva_tasks.py:omniglot

@@ -3,16 +3,16 @@
     dml-jax study --study=configs/studies/folder_methods.py --seeds=0,1,2 --config.data.path=photos/
     dml-jax study --study=configs/studies/folder_methods.py:frozen --seeds=0,1,2 --config.data.path=photos/
 
-One folder per class, half of whose classes are used for training, as in `configs/folder_baseline.py`. All rows have
-EfficientNet-Lite0 with ImageNet weights, and images of 224 pixels in the evaluation.
+The folder has one subfolder per class, and half of the classes are used for training, as in
+`configs/folder_baseline.py`. All rows use EfficientNet-Lite0 with ImageNet weights, evaluated on images of 224 pixels.
 
     no training          its pooled features; the row also evaluates a colour histogram
     frozen: …            a linear layer of 512 dimensions and the loss, 600 steps on features computed once
     …                    the whole network on random crops of 128 pixels, 150 steps of 32 images, 8 classes of 4
 
-Rates and lengths are the same for all losses where possible: 1e-4 for the network and 3e-4 for the embedding layer with
-AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen. What was tried, and the results on
-photographs of fruit and vegetables, are in docs/guides/photos.md.
+Where possible, all losses use the same rates and lengths: 1e-4 for the network and 3e-4 for the embedding layer with
+AdamW, weight decay 1e-4 and a cosine schedule; batch normalisation is frozen. For what was tried, and for results on
+photographs of fruit and vegetables, see docs/guides/photos.md.
 """
 
 from dataclasses import replace

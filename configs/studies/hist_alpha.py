@@ -1,6 +1,6 @@
-"""HIST: the scale alpha of the hyperedges' weights (Yuan et al., MLRC 2022, Figure 2c), negative values too.
+"""HIST: the scale alpha of the hyperedges' weights, including negative values (Yuan et al., MLRC 2022, Figure 2c).
 
-Other classes weigh less than the own one only if alpha is positive.
+Only if alpha is positive do other classes weigh less than a sample's own class.
 
     dml-jax study --study=configs/studies/hist_alpha.py
     dml-jax study --study=configs/studies/hist_alpha.py:omniglot

@@ -1,6 +1,6 @@
 """HIST: both backbones, with published and retuned values (Yuan et al., MLRC 2022, Table 3).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/hist_backbones.py
     dml-jax study --study=configs/studies/hist_backbones.py:sop

@@ -1,7 +1,7 @@
 """HIST: layers of the hypergraph network (Yuan et al., MLRC 2022, Figure 2b).
 
-The reproduction does not say what its L, 1 to 5, counts. As its two layers (Tables 8 and 9) are those of the authors'
-network, L is taken for the number of hidden layers plus one.
+The reproduction does not say what its L, 1 to 5, counts. Since its two layers (Tables 8 and 9) are those of the
+authors' network, L is interpreted as the number of hidden layers plus one.
 
     dml-jax study --study=configs/studies/hist_layers.py
     dml-jax study --study=configs/studies/hist_layers.py:omniglot

@@ -1,8 +1,8 @@
 """HIST: the search of its reproduction (Yuan et al., MLRC 2022, Tables 5 and 6).
 
-Variants: the data sets with ResNet-50, or with BN-Inception. The reproduction trained about 200 settings per backbone
-(30 on SOP) for 60 epochs each with a Bayesian search, and compared them on the test classes (`--protocol=paper`). Here
-the default is 60 settings.
+There is one variant per data set for ResNet-50, and one for BN-Inception. The reproduction trained about 200 settings
+per backbone (30 on SOP) for 60 epochs each with a Bayesian search, and compared them on the test classes
+(`--protocol=paper`). The default here is 60 settings.
 
     dml-jax study --study=configs/studies/hist_search.py
     dml-jax study --study=configs/studies/hist_search.py:omniglot

@@ -1,6 +1,6 @@
 """HIST: sizes of the embedding and of the hypergraph network (Yuan et al., MLRC 2022, Figure 3a).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/hist_sizes.py
     dml-jax study --study=configs/studies/hist_sizes.py:omniglot

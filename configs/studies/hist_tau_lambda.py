@@ -1,6 +1,6 @@
 """HIST: temperature scale tau and weight lambda_s (Yuan et al., MLRC 2022, Figure 3b).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/hist_tau_lambda.py
     dml-jax study --study=configs/studies/hist_tau_lambda.py:omniglot

@@ -1,6 +1,6 @@
 """MPN: classes per batch and images per class (Seidenschwarz et al., ICML 2021, appendix H).
 
-Variants: the data sets. The sampler is the authors' with fixed numbers.
+One variant per data set. The sampler is the authors' with fixed numbers.
 
     dml-jax study --study=configs/studies/mpn_batches.py
     dml-jax study --study=configs/studies/mpn_batches.py:omniglot

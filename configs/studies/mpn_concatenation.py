@@ -1,6 +1,6 @@
 """MPN with two layers: classifying the last layer's output, or the outputs of both layers.
 
-The authors' code concatenates them on Cars196 only; the paper does not mention it and gives no results.
+The authors' code concatenates them on Cars196 only; the paper does not mention this and gives no results.
 
     dml-jax study --study=configs/studies/mpn_concatenation.py
     dml-jax study --study=configs/studies/mpn_concatenation.py:omniglot

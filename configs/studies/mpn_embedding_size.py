@@ -1,6 +1,6 @@
 """MPN: size of the embedding (Seidenschwarz et al., ICML 2021, Figure 5 and Table 5).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_embedding_size.py
     dml-jax study --study=configs/studies/mpn_embedding_size.py:omniglot

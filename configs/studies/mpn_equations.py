@@ -1,6 +1,6 @@
 """MPN: the equations of the authors' code, as printed, and those of a transformer.
 
-The differences are in the docstring of `dml_jax/methods/mpn.py`; no results are published.
+The docstring of `dml_jax/methods/mpn.py` explains the differences; no results are published.
 
     dml-jax study --study=configs/studies/mpn_equations.py
     dml-jax study --study=configs/studies/mpn_equations.py:omniglot

@@ -1,7 +1,7 @@
-"""MPN beside the Group Loss (Seidenschwarz et al., ICML 2021, Tables 1 and 4, Figure 8).
+"""MPN compared with the Group Loss (Seidenschwarz et al., ICML 2021, Tables 1 and 4, Figure 8).
 
-Variants: the data sets. The Group Loss uses BN-Inception except on Omniglot. Figure 8, the recall on training classes,
-is drawn by `dml-jax analyse`.
+One variant per data set. The Group Loss uses BN-Inception except on Omniglot. `dml-jax analyse` draws Figure 8, the
+recall on training classes.
 
     dml-jax study --study=configs/studies/mpn_group_loss.py
     dml-jax study --study=configs/studies/mpn_group_loss.py:omniglot

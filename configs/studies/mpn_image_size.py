@@ -1,6 +1,6 @@
 """MPN: size of the images (Seidenschwarz et al., ICML 2021, Table 7).
 
-Variants: the data sets.
+One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_image_size.py
     dml-jax study --study=configs/studies/mpn_image_size.py:omniglot

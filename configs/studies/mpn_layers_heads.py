@@ -1,6 +1,7 @@
 """MPN: message passing layers and attention heads (Seidenschwarz et al., ICML 2021, Figures 3, 4 and 17).
 
-Variants: the data sets. On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors' code.
+One variant per data set. On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors'
+code.
 
     dml-jax study --study=configs/studies/mpn_layers_heads.py
     dml-jax study --study=configs/studies/mpn_layers_heads.py:omniglot

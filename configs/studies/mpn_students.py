@@ -1,6 +1,6 @@
 """MPN: students of a trained model (Seidenschwarz et al., ICML 2021, Table 8, lower part).
 
-Each seed has a teacher of its own. Variants: the data sets.
+Each seed has its own teacher. One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_students.py
     dml-jax study --study=configs/studies/mpn_students.py:omniglot

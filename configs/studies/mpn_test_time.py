@@ -1,8 +1,8 @@
 """MPN: batches at test time (Seidenschwarz et al., ICML 2021, Table 8, upper part).
 
-A network is evaluated after message passing in batches of eight kinds. On Cars196 the network that the authors evaluate
-with reciprocal neighbours has one layer and four heads, the one of their other results two and eight; which of the two
-gave the other rows is not stated. Variants: the data sets.
+A network is evaluated after message passing in batches of eight kinds. On Cars196, the network that the authors
+evaluate with reciprocal neighbours has one layer and four heads; that of their other results has two layers and eight
+heads. They do not state which of the two gave the other rows. One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_test_time.py
     dml-jax study --study=configs/studies/mpn_test_time.py:omniglot

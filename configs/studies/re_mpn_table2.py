@@ -1,7 +1,7 @@
-"""MPN beside its reproduction ([Re] Learning Intra-Batch Connections, Table 2).
+"""MPN and its reproduction ([Re] Learning Intra-Batch Connections, Table 2).
 
-One table per data set with the paper's numbers, the authors' weights re-evaluated, and the reproduction's. Variants:
-a data set alone.
+One table per data set with the paper's numbers, the authors' weights re-evaluated, and the reproduction's. Variants: a
+single data set.
 
     dml-jax study --study=configs/studies/re_mpn_table2.py
     dml-jax study --study=configs/studies/re_mpn_table2.py:cub

@@ -1,7 +1,7 @@
-"""MPN at test time beside its reproduction ([Re] Learning Intra-Batch Connections, Table 3).
+"""MPN at test time and its reproduction ([Re] Learning Intra-Batch Connections, Table 3).
 
 On Cars196 the authors' weights evaluated here are of a network with one layer and four heads; that of Table 2, and of
-the reproduction (Table 1), has two layers and eight heads. Variants: the data sets.
+the reproduction (Table 1), has two layers and eight heads. One variant per data set.
 
     dml-jax study --study=configs/studies/re_mpn_table3.py
     dml-jax study --study=configs/studies/re_mpn_table3.py:cars
