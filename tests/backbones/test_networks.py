@@ -160,7 +160,7 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
 )
 def test_initialisation(module: ModuleType, config: Any) -> None:
     """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
-    params, stats = module.build(config).init(jax.random.key(0), (64, 64))
+    params, stats = jax.jit(module.build(config).init, static_argnums=1)(jax.random.key(0), (64, 64))
     constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
     leaves = [*traverse_util.flatten_dict(params, sep="/").items(), *traverse_util.flatten_dict(stats, sep="/").items()]
     for path, leaf in leaves:
@@ -217,9 +217,11 @@ def assert_close(a: Any, b: Any) -> None:
 )
 def test_linen_modules_initialise_themselves(module: ModuleType, config: Any) -> None:
     """`build(config).init` returns the variables of the module's own `init`, with and without rematerialisation."""
-    expected = MODULES[config.name](config).init(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
+    init = jax.jit(MODULES[config.name](config).init, static_argnums=2)
+    expected = init(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
     for remat in (False, True):
-        params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
+        init = jax.jit(module.build(replace(config, remat=remat)).init, static_argnums=1)
+        params, stats = init(jax.random.key(3), (32, 32))
         jax.tree.map(assert_close, params, expected["params"])
         jax.tree.map(assert_close, stats, expected.get("batch_stats", {}))
 

@@ -9,6 +9,7 @@ from dml_jax.config import Data
 from dml_jax.data import augment
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (2, 64, 6, 5, 3), dtype=np.uint8)
+applied = jax.jit(augment.apply, static_argnums=2)
 
 
 def test_defaults_change_nothing() -> None:
@@ -16,7 +17,7 @@ def test_defaults_change_nothing() -> None:
 
 
 def test_each_image_of_each_view_is_flipped_independently() -> None:
-    flipped = np.asarray(jax.jit(lambda x, key: augment.apply(x, key, Data(flip=0.5)))(IMAGES, jax.random.key(1)))
+    flipped = np.asarray(applied(IMAGES, jax.random.key(1), Data(flip=0.5)))
     mirrored = (flipped == IMAGES[:, :, :, ::-1]).all((2, 3, 4))
     same = (flipped == IMAGES).all((2, 3, 4))
     assert (mirrored ^ same).all()
@@ -25,30 +26,29 @@ def test_each_image_of_each_view_is_flipped_independently() -> None:
 
 
 def test_flip_probability_of_one() -> None:
-    always = augment.apply(jnp.asarray(IMAGES), jax.random.key(0), Data(flip=1.0))
+    always = applied(IMAGES, jax.random.key(0), Data(flip=1.0))
     np.testing.assert_array_equal(always, IMAGES[:, :, :, ::-1])
 
 
 def test_greyscale_matches_pillow() -> None:
     from PIL import Image
 
-    grey = np.asarray(augment.apply(jnp.asarray(IMAGES[0]), jax.random.key(0), Data(greyscale=1.0)))
+    grey = np.asarray(applied(IMAGES[0], jax.random.key(0), Data(greyscale=1.0)))
     pillow = np.stack([np.asarray(Image.fromarray(image).convert("L")) for image in IMAGES[0]])
     assert np.abs(grey[..., 0].astype(int) - pillow).max() <= 1
     assert (grey == grey[..., :1]).all()
 
 
 def test_jitter_with_known_factors() -> None:
-    values = jnp.asarray(IMAGES[0, :1], jnp.float32)
-    one = jnp.ones((1, 1, 1, 1))
-    np.testing.assert_allclose(augment.jitter(values, one, one, one), values, atol=1e-4)
-    np.testing.assert_allclose(augment.jitter(values, 0.5 * one, one, one), values / 2, atol=1e-4)
+    values, one, jitter = IMAGES[0, :1].astype(np.float32), np.ones((1, 1, 1, 1), np.float32), jax.jit(augment.jitter)
+    np.testing.assert_allclose(jitter(values, one, one, one), values, atol=1e-4)
+    np.testing.assert_allclose(jitter(values, 0.5 * one, one, one), values / 2, atol=1e-4)
     weights = np.array([0.299, 0.587, 0.114])
     grey = IMAGES[0, :1] @ weights
-    flat = augment.jitter(values, one, 0 * one, one)
+    flat = jitter(values, one, 0 * one, one)
     np.testing.assert_allclose(flat, np.full(flat.shape, grey.mean()), rtol=1e-5)
-    np.testing.assert_allclose(augment.jitter(values, one, one, 0 * one), np.repeat(grey[..., None], 3, -1), rtol=1e-5)
-    drawn = augment.apply(jnp.asarray(IMAGES), jax.random.key(0), Data(jitter=0.4))
+    np.testing.assert_allclose(jitter(values, one, one, 0 * one), np.repeat(grey[..., None], 3, -1), rtol=1e-5)
+    drawn = applied(IMAGES, jax.random.key(0), Data(jitter=0.4))
     assert drawn.dtype == jnp.uint8
     assert (np.asarray(drawn) != IMAGES).mean() > 0.5
 
@@ -56,7 +56,7 @@ def test_jitter_with_known_factors() -> None:
 @pytest.mark.parametrize("probability", [0.0, 1.0])
 def test_erased_boxes_are_rectangles_of_the_fill_value(probability: float) -> None:
     inputs = jnp.full((40, 16, 12, 3), -3.0)
-    erased = np.asarray(augment.erase(inputs, jax.random.key(0), probability))
+    erased = np.asarray(jax.jit(augment.erase, static_argnums=2)(inputs, jax.random.key(0), probability))
     masks = erased[..., 0] != -3
     assert masks.any((1, 2)).mean() == probability
     np.testing.assert_allclose(erased[masks], np.broadcast_to(np.float32(augment.ERASED), erased[masks].shape))

@@ -41,7 +41,7 @@ def ms_options(hyper: dict[str, float], **others: Any) -> MultiSimilarity:
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
     """Parameters of the branches from arrays in torch's layout, [out, in]."""
-    cast = lambda key: jnp.asarray(z[prefix + key], dtype)  # noqa: E731
+    cast = lambda key: z[prefix + key].astype(dtype)  # noqa: E731
     params: dict[str, Any] = {}
     for b in (1, 2):
         params[f"branch{b}"] = {"output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}}
@@ -51,7 +51,7 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
                 "kernel": cast(f"p{b}.W1").swapaxes(1, 2),
                 "bias": cast(f"p{b}.b1"),
             }
-    return params
+    return jax.tree.map(jnp.asarray, params)
 
 
 def torch_layout(params: Any) -> dict[str, jax.Array]:
@@ -145,7 +145,7 @@ def test_head(name: str, dtype: str) -> None:
         check(multi_similarity2, z["L_MS2"], note="L_MS2")
         check(parts["con_sum"], z["L_CON_sum"], note="L_CON_sum")
         check(consistency, z["L_CON_mean"], note="L_CON_mean")
-        for part, (grad_params, grad_x) in grads.items():
+        for part, (grad_params, grad_x) in jax.tree.map(np.asarray, grads).items():
             for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
                 theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # not stored if independent
                 check(ours, theirs, note=f"grad.{part}.{key}")
@@ -165,10 +165,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def test_multi_similarity(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
-        positive, negative = pairwise.masks(jnp.asarray(z["labels"]))
-        embeddings = jnp.asarray(z["emb"], dtype)
+        positive, negative = jax.jit(pairwise.masks)(z["labels"])
+        embeddings = z["emb"].astype(dtype)
         check = functools.partial(close, dtype=dtype, meta=meta)
-        check(pairwise.cosine(embeddings, embeddings), z["S"], note="S")
+        check(jax.jit(pairwise.cosine)(embeddings, embeddings), z["S"], note="S")
 
         def values(e: jax.Array) -> Any:
             s = pairwise.cosine(e, e)
@@ -259,7 +259,7 @@ def test_trace(name: str, dtype: str) -> None:
             logged["diversity2"] = "div2"
         counted = ("positives1", "negatives1", "positives2", "negatives2")
         for i in range(steps):
-            images = jnp.asarray(z["inputs"][i], dtype)[None, :, :, None, :]
+            images = jnp.asarray(z["inputs"][i][None, :, :, None, :], dtype)
             labels = jnp.asarray(z["labels"][i], jnp.int32)
             state, terms = update(state, Batch(images, labels, jnp.arange(len(labels))), jax.random.key(0))
             note = f"step {i + 1}"
@@ -283,9 +283,10 @@ def test_trace(name: str, dtype: str) -> None:
             state.params,
             trace_params(z, dtype, "final"),
         )
-        (f1, f2), _ = method.encode(state.params, state.model_state, images, train=False)
+        encode = jax.jit(functools.partial(method.encode, train=False))
+        (f1, f2), _ = encode(state.params, state.model_state, images)
         np.testing.assert_allclose(f1, z["eval_f1"], **gate)
         np.testing.assert_allclose(f2, z["eval_f2"], **gate)
         np.testing.assert_allclose(
-            method.embed(state.params, state.model_state, images[0]), z["eval_embedding"], **gate
+            jax.jit(method.embed)(state.params, state.model_state, np.asarray(images)[0]), z["eval_embedding"], **gate
         )

@@ -144,20 +144,23 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(grad_query, data[f"{name}_grad_query{suffix}"], meta, name)
         if f"{name}_grad_tau" in data:
             close(grad_tau, data[f"{name}_grad_tau"], meta, name)
-    similarities = query @ queue.T
+    similarities = data["query"] @ data["queue"].T
+    weights = jax.jit(diva.dance_weights, static_argnums=(1, 2))
     for name, variant in (("w_orig", "dance_orig"), ("w_fixed", "dance_fixed"), ("w_paper", "eq6")):
-        close(diva.dance_weights(similarities, meta["D"], variants[variant][0]), data[name], meta, name)
+        close(weights(similarities, meta["D"], variants[variant][0]), data[name], meta, name)
 
 
 def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    d = jnp.asarray(data["d"])
-    clamped = jnp.maximum(d, meta["lower_cutoff"])
+    d = data["d"]
+    clamped = np.maximum(d, meta["lower_cutoff"])
+    density = jax.jit(mining.log_inverse_density, static_argnums=1)
+    weights_of = jax.jit(diva.dance_weights, static_argnums=(1, 2))
     for dim in meta["Ds"]:
-        close(mining.log_inverse_density(d, dim), data[f"log_q_inv_D{dim}"], meta)
-        close(mining.log_inverse_density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
+        close(density(d, dim), data[f"log_q_inv_D{dim}"], meta)
+        close(density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
         for cut in meta["lambdas"]:
             config = diva.Config(equations="paper", dance_lambda=cut)
-            weights = diva.dance_weights((1 - d * d / 2)[None], dim, config)[0]
+            weights = np.asarray(weights_of((1 - d * d / 2)[None], dim, config))[0]
             close(weights, data[f"w_D{dim}_lam{cut:g}"], meta, f"D={dim}, lambda={cut}")
 
 
@@ -176,12 +179,12 @@ def psi_of(data: dict[str, np.ndarray], prefix: str = "psi_") -> dict[str, Any]:
     """Parameters of psi by direction; torch's [out, in] become kernels [in, out]."""
     layers = {}
     for task in diva.TASKS[1:]:
-        w1, b1, w2, b2 = (jnp.asarray(data[f"{prefix}{task}_{name}"]) for name in ("w1", "b1", "w2", "b2"))
+        w1, b1, w2, b2 = (data[f"{prefix}{task}_{name}"] for name in ("w1", "b1", "w2", "b2"))
         layers[f"{task}-discriminative"] = {
             "hidden": {"kernel": w1.T, "bias": b1},
             "output": {"kernel": w2.T, "bias": b2},
         }
-    return layers
+    return jax.tree.map(jnp.asarray, layers)
 
 
 def psi_width(psi: dict[str, Any]) -> int:
@@ -189,7 +192,7 @@ def psi_width(psi: dict[str, Any]) -> int:
 
 
 def check_psi(psi: Any, data: dict[str, np.ndarray], meta: dict[str, Any], prefix: str) -> None:
-    for direction, layers in psi.items():
+    for direction, layers in jax.tree.map(np.asarray, psi).items():
         name = f"{prefix}{direction.split('-')[0]}"
         close(layers["hidden"]["kernel"].T, data[f"{name}_w1"], meta, f"{name}_w1")
         close(layers["hidden"]["bias"], data[f"{name}_b1"], meta, f"{name}_b1")
@@ -206,20 +209,20 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
     config = diva.Config(directions=tuple(meta["directions"]), rho=tuple(data["rho"].tolist()), psi_dim=psi_width(psi))
     labels = jnp.zeros(len(data["emb_discriminative"]), int)
 
-    @jax.jit
     def loss(psi: Any, embeddings: Any) -> jax.Array:
         return diva.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
 
-    value, (grad_psi, grad_emb) = jax.value_and_grad(loss, (0, 1))(psi, embeddings)
+    value, (grad_psi, grad_emb) = jax.jit(jax.value_and_grad(loss, (0, 1)))(psi, embeddings)
     close(value, data["loss"], meta, "loss")
     check_psi(grad_psi, data, meta, "grad_psi_")
     for task, grad in grad_emb.items():
         close(grad, data[f"grad_emb_{task}"], meta, task)
     paper = dataclasses.replace(config, equations="paper")
+    correlation = jax.jit(diva.correlation, static_argnums=3)
     for i, direction in enumerate(meta["directions"]):
         source, target = (embeddings[task] for task in direction.split("-"))
-        close(diva.correlation(psi[direction], source, target, config), data["corr"][i], meta)
-        close(diva.correlation(psi[direction], source, target, paper), data["corr_paper_oracle"][i], meta)
+        close(correlation(psi[direction], source, target, config), data["corr"][i], meta)
+        close(correlation(psi[direction], source, target, paper), data["corr_paper_oracle"][i], meta)
 
 
 RANKED = ("discriminative", "shared", "intra")
@@ -242,12 +245,11 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     triplets = {task: triplets_of(data[f"triplets_{task}"]) for task in RANKED}
     key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
 
-    @jax.jit
     def loss(params: Any, embeddings: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         return diva.loss(params, embeddings, labels, triplets, key, queue, config)
 
     params = {"psi": psi, "beta": {task: jnp.asarray(data[f"beta_{task}"]) for task in RANKED}}
-    gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
+    gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     (value, terms), (grads, grad_emb) = gradient(params, embeddings_of(data))
     close(value, data["loss_total"], meta, "total")
     for name, term in terms.items():
@@ -316,17 +318,18 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     close(np.mean((precision * hits).sum(axis=1) / size), data["mAP_lim_oracle"], single, "mAP_lim_oracle")
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
-    tasks = {task: jnp.asarray(data[f"task_{task}"]) for task in diva.TASKS}
+    tasks = {task: data[f"task_{task}"] for task in diva.TASKS}
+    ensemble = jax.jit(diva.ensemble, static_argnums=1)
     for row, expected in zip(data["weights"], data["combined"], strict=True):
-        close(diva.ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}")
+        close(ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}")
     seen |= {"weights", "combined", *(f"task_{task}" for task in diva.TASKS)}
     assert set(data) <= seen, f"unknown fields {sorted(set(data) - seen)}"
 
 
 def model_of(data: dict[str, np.ndarray], prefix: str, dtype: Any) -> dict[str, Any]:
     def layer(name: str) -> dict[str, jax.Array]:
-        weight, bias = data[f"{prefix}/{name}.weight"], data[f"{prefix}/{name}.bias"]
-        return {"kernel": jnp.asarray(weight.T, dtype), "bias": jnp.asarray(bias, dtype)}
+        weight, bias = (data[f"{prefix}/{name}.{kind}"].astype(dtype) for kind in ("weight", "bias"))
+        return {"kernel": jnp.asarray(weight.T), "bias": jnp.asarray(bias)}
 
     return {"backbone": layer("body"), "heads": {task: layer(f"head_{task}") for task in diva.TASKS}}
 
@@ -337,7 +340,7 @@ def check_model(network: Any, data: dict[str, np.ndarray], prefix: str, toleranc
         **{f"head_{task}": head for task, head in network["heads"].items()},
     }
     for name, layer in layers.items():
-        close(layer["kernel"].T, data[f"{prefix}/{name}.weight"], tolerance, f"{prefix}/{name}")
+        close(np.asarray(layer["kernel"]).T, data[f"{prefix}/{name}.weight"], tolerance, f"{prefix}/{name}")
         close(layer["bias"], data[f"{prefix}/{name}.bias"], tolerance, f"{prefix}/{name}")
 
 
@@ -411,8 +414,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     }
 
     def batch(t: int) -> Batch:
-        views = jnp.stack([data["inputs"][t], data["key_inputs"][t]]).astype(dtype)
-        return Batch(views, jnp.asarray(data["labels"][t]), jnp.full(meta["N"], t))
+        views = np.stack([data["inputs"][t], data["key_inputs"][t]]).astype(dtype)
+        return Batch(views, data["labels"][t], np.full(meta["N"], t))
 
     filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.array_split(data["queue_inputs"], 2)]
     model_state = method.hooks.fill(params, model_state, filling)

@@ -198,7 +198,7 @@ def test_drawn_erasing(name: str) -> None:
     for case in keys(arrays, "draws"):
         draws = f"draws/{case}"
         height, width = (int(side) for side in arrays[f"{draws}/size"])
-        boxes = augment.erased_boxes(jax.random.key(0), 0.5, count, height, width)
+        boxes = jax.jit(augment.erased_boxes, static_argnums=(1, 2, 3, 4))(jax.random.key(0), 0.5, count, height, width)
         top, left, tall, wide = (np.asarray(side) for side in boxes)
         erased = tall > 0
         assert abs(erased.mean() - float(arrays[f"{draws}/erased_share"])) < 4 * np.sqrt(0.25 / count)

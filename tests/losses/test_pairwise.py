@@ -1,5 +1,7 @@
 """Distances, pairs and what anchors are compared with, compared with float64 NumPy."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,27 +12,29 @@ from tests.losses.ten_rows import LABELS, NEGATIVE, POSITIVE, D, X
 
 def test_what_anchors_are_compared_with() -> None:
     """The batch or other candidates; rows of unit length unless told otherwise."""
-    x, others = jnp.asarray(3 * X, jnp.float32), jnp.asarray(2 * X[:4], jnp.float32)
+    x, others = np.float32(3 * X), np.float32(2 * X[:4])
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     candidates = pairwise.Candidates(others, jnp.asarray(POSITIVE[:, :4]), jnp.asarray(NEGATIVE[:, :4]))
     for normalize, anchors, compared in ((True, unit, unit[:4]), (False, 3 * X, 2 * X[:4])):
-        found, batch = pairwise.compared(x, jnp.asarray(LABELS), None, normalize=normalize)
+        compare = jax.jit(partial(pairwise.compared, normalize=normalize))
+        found, batch = compare(x, LABELS, None)
         np.testing.assert_allclose(found, anchors, rtol=1e-5)
         np.testing.assert_array_equal(batch.embeddings, found)
         np.testing.assert_array_equal(batch.positive, POSITIVE)
-        found, given = pairwise.compared(x, jnp.asarray(LABELS), candidates, normalize=normalize)
+        found, given = compare(x, LABELS, candidates)
         np.testing.assert_allclose(found, anchors, rtol=1e-5)
         np.testing.assert_allclose(given.embeddings, compared, rtol=1e-5)
         np.testing.assert_array_equal(given.negative, NEGATIVE[:, :4])
 
 
 def test_distances_and_masks(x64: None) -> None:
-    np.testing.assert_allclose(pairwise.distances(jnp.asarray(X), jnp.asarray(X))[~np.eye(10, dtype=bool)], D[D > 0])
-    positive, negative = pairwise.masks(jnp.asarray(LABELS))
+    distances = np.asarray(jax.jit(pairwise.distances)(X, X))
+    np.testing.assert_allclose(distances[~np.eye(10, dtype=bool)], D[D > 0])
+    positive, negative = jax.jit(pairwise.masks)(LABELS)
     np.testing.assert_array_equal(positive, POSITIVE)
     np.testing.assert_array_equal(negative, NEGATIVE)
 
 
 def test_distances_of_duplicates_have_a_finite_gradient() -> None:
-    x = jnp.ones((3, 2))
-    assert jnp.all(jnp.isfinite(jax.grad(lambda x: pairwise.distances(x, x).sum())(x)))
+    gradient = jax.jit(jax.grad(lambda x: pairwise.distances(x, x).sum()))(np.ones((3, 2), np.float32))
+    assert np.isfinite(gradient).all()

@@ -1,5 +1,7 @@
 """Soft ranks: gradients, size in memory, and rankings that contain the query; the values are in test_public.py."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -27,7 +29,8 @@ def test_gradient_of_each_rank(x64: None) -> None:
     wanted = wanted.at[0].set(True)  # more than in any other row
     weighted = jax.jit(lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)))
     check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
-    ranks = ranking.soft_ranks(s, wanted, among, 1e-9)
+    ranks = jax.jit(lambda s: ranking.soft_ranks(s, wanted, among, 1e-9))(s)
+    s, among = np.asarray(s), np.asarray(among)
     hard = [
         [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)
     ]
@@ -36,10 +39,10 @@ def test_gradient_of_each_rank(x64: None) -> None:
 
 def test_the_query_in_its_own_ranking(x64: None) -> None:
     x = jnp.asarray(public.X)
-    found = losses.smooth_ap(x, LABELS, temperature=0.1, rank_query=True)
-    np.testing.assert_allclose(found, public.smooth_ap(rank_query=True), rtol=1e-9)
-    found = losses.recall_at_k(x, LABELS, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1, rank_query=True)
-    np.testing.assert_allclose(found, public.recall_at_k(rank_query=True), rtol=1e-9)
+    smooth = partial(losses.smooth_ap, temperature=0.1, rank_query=True)
+    np.testing.assert_allclose(jax.jit(smooth)(x, LABELS), public.smooth_ap(rank_query=True), rtol=1e-9)
+    recall = partial(losses.recall_at_k, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1, rank_query=True)
+    np.testing.assert_allclose(jax.jit(recall)(x, LABELS), public.recall_at_k(rank_query=True), rtol=1e-9)
 
 
 def test_memory_grows_with_the_number_of_pairs() -> None:

@@ -1,6 +1,7 @@
 """Weights of anchors: those of whole numbers count an anchor so many times."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -84,15 +85,15 @@ def test_lifted_structure_and_n_pair(x64: None) -> None:
         around = np.exp(1 - D[i][NEGATIVE[i]]).sum() + np.exp(1 - D[j][NEGATIVE[j]]).sum()
         total += weights[i] * max(np.log(around) + D[i, j], 0) ** 2 / 2
         count += weights[i]
-    found = losses.lifted_structure(x, labels, weights=jnp.asarray(weights))
+    found = jax.jit(losses.lifted_structure)(x, labels, weights=weights)
     np.testing.assert_allclose(found, total / count, rtol=1e-9)
 
-    each = np.asarray(losses.per_anchor(losses.n_pair, x, labels, l2=0.0, key=KEY))
-    unweighted = float(losses.n_pair(x, labels, l2=0.0, key=KEY))
+    each = np.asarray(jax.jit(lambda x: losses.per_anchor(losses.n_pair, x, labels, l2=0.0, key=KEY))(x))
+    unweighted = float(jax.jit(losses.n_pair)(x, labels, l2=0.0, key=KEY))
     counted = each > 0  # one anchor of each class with a pair
     assert counted.sum() == 4
     np.testing.assert_allclose(each[counted].mean(), unweighted, rtol=1e-12)
-    found = losses.n_pair(x, labels, l2=0.01, key=KEY, weights=jnp.asarray(weights))
+    found = jax.jit(losses.n_pair)(x, labels, l2=0.01, key=KEY, weights=weights)
     expected = np.average(each[counted], weights=weights[counted])
     lengths = np.average((X**2).sum(1), weights=weights)
     np.testing.assert_allclose(found, expected + 0.01 * lengths, rtol=1e-12)
@@ -103,13 +104,13 @@ def test_the_loss_of_each_anchor(x64: None) -> None:
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     logits = unit @ (PROXIES / np.linalg.norm(PROXIES, axis=1, keepdims=True)).T / 0.05
     expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(12), LABELS]
-    found = losses.per_anchor(losses.normalized_softmax, x, labels, jnp.asarray(PROXIES))
+    found = jax.jit(partial(losses.per_anchor, losses.normalized_softmax))(x, labels, PROXIES)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
     expected = np.zeros(12)
     for i in np.flatnonzero(POSITIVE.any(axis=1)):
         s = unit[i] @ unit.T / 0.1
         expected[i] = np.log(np.exp(np.delete(s, i)).sum()) - s[POSITIVE[i]].mean()
-    found = losses.per_anchor(losses.sup_con, x, labels)
+    found = jax.jit(partial(losses.per_anchor, losses.sup_con))(x, labels)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
 
@@ -124,8 +125,9 @@ def test_only_the_ratios_of_weights_matter(x64: None) -> None:
 
 
 def test_weights_of_zero_leave_rows_without_a_class_out() -> None:
-    labels = jnp.asarray(np.where(LABELS == 3, -1, LABELS))
-    found = losses.cosface(jnp.asarray(X), labels, jnp.asarray(PROXIES), weights=(labels >= 0).astype(float))
+    labels = np.where(LABELS == 3, -1, LABELS)
+    cosface = jax.jit(losses.cosface)
+    found = cosface(X, labels, PROXIES, weights=(labels >= 0).astype(float))
     known = LABELS != 3
-    expected = losses.cosface(jnp.asarray(X[known]), labels[known], jnp.asarray(PROXIES))
+    expected = cosface(X[known], labels[known], PROXIES)
     np.testing.assert_allclose(found, expected, rtol=1e-5)

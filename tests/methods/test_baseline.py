@@ -315,13 +315,13 @@ def test_one_training_class_is_rejected() -> None:
 def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
     """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
     method = baseline.build(baseline.resolve(options), toy(), data)
-    params, model_state = method.init(jax.random.key(0), batch())
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
+    given = batch()._replace(labels=labels)
 
     def value(x: jax.Array) -> jax.Array:
-        given = batch()._replace(labels=labels)
         return method.loss(params, model_state, x, given, jnp.asarray(0), jax.random.key(1))[0]
 
-    return *jax.value_and_grad(value)(x), params["loss"]
+    return *jax.jit(jax.value_and_grad(value))(x), params["loss"]
 
 
 LABELS_OF_64 = np.repeat(np.arange(4), [1, 3, 20, 40])
@@ -345,7 +345,7 @@ def test_class_weights_and_margins_by_class_size() -> None:
         each = jnp.asarray(weights, jnp.float32)[labels]
         return losses.subcenter_arcface(x, labels, learned["proxies"], margin=margins, scale=8.0, weights=each)
 
-    exact, slopes = jax.value_and_grad(expected)(x)
+    exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
     np.testing.assert_allclose(value, exact, rtol=1e-5)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
     sampled, _, _ = encoded_loss(options | {"sample_classes": 0.9}, data, x, labels)
@@ -371,7 +371,7 @@ def test_prefixes_share_the_parameters(loss: str) -> None:
             total += factor * term
         return total
 
-    exact, slopes = jax.value_and_grad(expected)(x)
+    exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
     np.testing.assert_allclose(value, exact, rtol=1e-5)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
 

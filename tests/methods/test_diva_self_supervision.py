@@ -29,7 +29,7 @@ def units(seed: int, *shape: int) -> np.ndarray:
 
 def check_gradient(loss: Callable[[Any], Any], x: np.ndarray) -> None:
     """Compares the derivative in a random direction with a central difference; float64."""
-    direction = np.random.default_rng(9).normal(size=x.shape)
+    direction, loss = np.random.default_rng(9).normal(size=x.shape), jax.jit(loss)
     _, slope = jax.jvp(loss, (jnp.asarray(x),), (jnp.asarray(direction),))
     h = 1e-5
     np.testing.assert_allclose(slope, (loss(x + h * direction) - loss(x - h * direction)) / (2 * h), rtol=1e-6)
@@ -40,7 +40,7 @@ def test_instance_discrimination() -> None:
     x, memory, index = units(0, 5, 4), units(1, 9, 4), np.array([3, 0, 8, 3, 5])
     logits = np.exp(x @ memory.T / T)
     expected = -np.log(logits[np.arange(5), index] / logits.sum(axis=1))
-    found = self_supervision.instance_discrimination(jnp.asarray(x), jnp.asarray(memory), jnp.asarray(index), T)
+    found = jax.jit(self_supervision.instance_discrimination)(x, memory, index, T)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
     check_gradient(lambda x: self_supervision.instance_discrimination(x, memory, jnp.asarray(index), T).mean(), x)
 
@@ -52,7 +52,7 @@ def test_the_memory_keeps_the_last_sample_of_an_image() -> None:
     for row, i in zip(x, index, strict=True):
         moved = 0.3 * memory[i] + 0.7 * row
         expected[i] = moved / np.linalg.norm(moved)
-    found = self_supervision.update_memory(jnp.asarray(memory), jnp.asarray(x), jnp.asarray(index), 0.3)
+    found = jax.jit(self_supervision.update_memory)(memory, x, index, 0.3)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
 
 
@@ -72,9 +72,9 @@ def spread_by_hand(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 @pytest.mark.usefixtures("x64")
 def test_spread() -> None:
     views = units(0, 10, 4)
-    found = self_supervision.spread(jnp.asarray(views[:5]), jnp.asarray(views[5:]), T)
+    found = jax.jit(self_supervision.spread)(views[:5], views[5:], T)
     np.testing.assert_allclose(found, spread_by_hand(views, views), rtol=1e-10)
-    gradient = jax.grad(lambda x: self_supervision.spread(x[:5], x[5:], T).mean())(jnp.asarray(views))
+    gradient = jax.jit(jax.grad(lambda x: self_supervision.spread(x[:5], x[5:], T).mean()))(views)
     direction, h = np.random.default_rng(9).normal(size=views.shape), 1e-5
     ahead, behind = (spread_by_hand(views + shift * direction, views).mean() for shift in (h, -h))
     np.testing.assert_allclose(np.sum(gradient * direction), (ahead - behind) / (2 * h), rtol=1e-6)
@@ -190,7 +190,8 @@ def test_rotated_images_are_classified() -> None:
     params, model_state = jax.jit(method.init)(jax.random.key(0), batch)
     kernel = 50.0 * jnp.eye(4)[jnp.array([0, 3, 1, 2])]  # corners top left, top right, bottom left, bottom right
     params["classifier"]["kernel"] = kernel
-    _, aux = step.loss(method, params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
+    loss = jax.jit(partial(step.loss, method))
+    _, aux = loss(params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
     assert float(aux.metrics["selfsimilarity"]) < 1e-6
 
 

@@ -286,9 +286,11 @@ def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None
     # Row 4 occurs three times, twice in one batch; its first occurrence is used.
     batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
     groups = Groups(batches, refined=4)
-    refined = mpn.build(config, toy(), DATA).hooks.refine({"mpn": params}, {}, embeddings, groups=groups)
+    refine = mpn.build(config, toy(), DATA).hooks.refine
+    refined = np.asarray(refine({"mpn": params}, {}, embeddings, groups=groups))
     assert refined.shape == (9, 16)
     first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
+    together = jax.jit(partial(refined_together, network))
+    expected = [np.asarray(together(params, embeddings[batch])) for batch in batches]
     for row, (number, position) in first.items():
-        expected = refined_together(network, params, embeddings[batches[number]])[position]
-        np.testing.assert_allclose(refined[row], expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(refined[row], expected[number][position], rtol=1e-12, atol=1e-14)

@@ -85,7 +85,7 @@ def build(config: student.Config) -> tuple[Method, Any, Any]:
 
 
 def teach(method: Method, params: Any, state: Any, batch: Batch) -> Teaching:
-    return teaching(method)(params, state, batch.images[0])
+    return jax.jit(teaching(method))(params, state, batch.images[0])
 
 
 def with_teacher(batch: Batch, outputs: Teaching) -> Batch:
@@ -156,7 +156,7 @@ def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     outputs = teach(method, params, state, batch)
     p = softmax(np.asarray(outputs.logits, float))
     expected = -np.log(p[np.arange(16), np.asarray(batch.labels)]).mean()
-    value, _ = loss(method, params, state, with_teacher(batch, outputs))
+    value, _ = jax.jit(partial(loss, method))(params, state, with_teacher(batch, outputs))
     assert float(value) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(np.linalg.norm(outputs.embeddings, axis=1), 1, rtol=1e-5)
 
@@ -214,7 +214,7 @@ def test_unsuitable_teachers(kind: Any, outputs: Teaching, words: str) -> None:
 def test_relational_loss_with_embeddings_of_different_sizes() -> None:
     method, params, state = build(replace(SMALL, kind="relational"))
     outputs = Teaching(unit(jnp.asarray(rng.normal(size=(16, 3)), jnp.float32)))
-    value, _ = loss(method, params, state, with_teacher(toys.batch(1), outputs))
+    value, _ = jax.jit(partial(loss, method))(params, state, with_teacher(toys.batch(1), outputs))
     assert np.isfinite(value)
 
 

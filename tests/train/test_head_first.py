@@ -12,8 +12,10 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax import run
-from dml_jax.config import Config, Group, Train
+from dml_jax.config import Config, Data, Group, Train
 from dml_jax.console import Console
+from dml_jax.data.formats import digits
+from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
@@ -32,6 +34,21 @@ def config(**head: Any) -> Config:
     given["head"] = asdict(Train(groups=groups, **{"steps": 4, "feature_views": 1} | head))
     given["evaluation"] |= {"controls": True}
     return configs.resolve(given)
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every eighth image, of which there are still twenty per class."""
+    load = digits.load
+
+    def few(data: Data) -> dict[str, Split]:
+        splits = load(data)
+        for name, (labels, ids, read, *_) in splits.items():
+            eighth = lambda index, rng, read=read: read(8 * index, rng)  # noqa: E731
+            splits[name] = splits[name]._replace(labels=labels[::8], ids=ids[::8], read=eighth)
+        return splits
+
+    monkeypatch.setattr(digits, "load", few)
 
 
 def train(directory: Path) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def test_values_and_gradients() -> None:
     method = low_rank.updating(linear(), GROUPS)
     rng = np.random.default_rng(0)
     with jax.enable_x64():
-        params, _ = method.init(jax.random.key(0), toys.batch(1))
+        params, _ = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
         np.testing.assert_array_equal(params["net"]["dense"]["kernel_lora"]["b"], 0)
         a = np.asarray(params["net"]["dense"]["kernel_lora"]["a"])
         assert np.abs(a).max() <= 5**-0.5
@@ -76,10 +76,11 @@ def test_values_and_gradients() -> None:
             encoded, state = method.encode(params, {}, batch.images, train=True)
             return method.loss(params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0))[0]
 
-        value, gradients = jax.value_and_grad(objective)(params)
+        value, gradients = jax.jit(jax.value_and_grad(objective))(params)
         plain = low_rank.merged(params)
-        np.testing.assert_allclose(method.embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
-        np.testing.assert_allclose(linear().embed(plain, {}, x), method.embed(params, {}, x), rtol=1e-12)
+        embed = jax.jit(method.embed)
+        np.testing.assert_allclose(embed(plain, {}, x), embed(params, {}, x), rtol=1e-12)
+        np.testing.assert_allclose(jax.jit(linear().embed)(plain, {}, x), embed(params, {}, x), rtol=1e-12)
         assert "stop_gradient" not in str(jax.make_jaxpr(method.embed)(plain, {}, x))  # jax2onnx cannot convert it
         assert jax.tree.structure(plain) == jax.tree.structure(linear().init(jax.random.key(0), batch)[0])
 

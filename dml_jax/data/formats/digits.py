@@ -47,9 +47,9 @@ def draw(scan: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return np.repeat(grey, 3, axis=2)
 
 
-def transformed(scan: np.ndarray, symmetry: int) -> np.ndarray:
-    """The scan under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then quarter turns."""
-    return np.rot90(scan if symmetry < 4 else scan[:, ::-1], symmetry % 4)
+def transformed(scans: np.ndarray, symmetry: int) -> np.ndarray:
+    """Scans under one of the eight symmetries of the square: flipped if `symmetry >= 4`, then quarter turns."""
+    return np.rot90(scans if symmetry < 4 else scans[..., ::-1], symmetry % 4, axes=(-2, -1))
 
 
 def _scans() -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +73,7 @@ def load(data: Data) -> dict[str, Split]:
     scans, digits = _scans()
     scans = scans.reshape(-1, 8, 8) / 16.0
     seen, unseen = np.flatnonzero(digits < 5), np.flatnonzero(digits >= 5)
-    train_scans = np.concatenate([[transformed(scans[i], s) for i in seen] for s in range(8)])
+    train_scans = np.concatenate([transformed(scans[seen], s) for s in range(8)])
     train = Split(
         labels=np.concatenate([8 * digits[seen] + s for s in range(8)]).astype(np.int64),
         ids=[f"digit-{i:04d}-symmetry-{s}" for s in range(8) for i in seen],
