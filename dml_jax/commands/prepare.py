@@ -20,7 +20,7 @@ from dml_jax.console import Console
 from dml_jax.data import formats, store
 from dml_jax.data.prepare import known_archives, prepare_dataset
 from dml_jax.data.prepare.sources import Options, Recipe
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, counted
 
 MAX_THREADS = 1024
 
@@ -136,7 +136,7 @@ def execute(arguments: list[str]) -> None:
     if model or ("examples" in content and not (request.output / data_report.PAGE).exists()):
         splits = formats.load(configs.Data(name=options.name, path=str(request.output)))
         doubtful = data_report.write(request.output, splits, model)
-        found = [f"{doubtful} doubtful labels"] if model else []
+        found = [counted(doubtful, "doubtful label")] if model else []
         console.print(": ".join(["report", *found, str(request.output / data_report.PAGE)]))
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"

@@ -367,7 +367,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     picture(gallery / "red" / "9.png", "red", 5)
     (gallery / "red" / "notes.txt").write_text("text")
     code, text = run(gallery)
-    assert (code, text.splitlines()[0]) == (0, "skipped 1 files that are not images, e.g. red/notes.txt")
+    assert (code, text.splitlines()[0]) == (0, "skipped 1 file other than images, e.g. red/notes.txt")
     assert "enrolled 1 image of 1 class; skipped 9 enrolled images; now 13 images of" in text
     assert run("--list") == (0, "3\tgreen\n3\tgrey\n4\tred\n3\tblue\n")
     new = picture(tmp_path / "new" / "x.png", "blue", 4)

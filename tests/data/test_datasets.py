@@ -356,7 +356,7 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     for name in ("oak/notes.txt", "oak/IMG_1.jpg.xmp", "README", "notes/plan.txt"):
         (photos / name).parent.mkdir(exist_ok=True)
         (photos / name).write_text("text")
-    skipped = "skipped 4 files that are not images, e.g. README"
+    skipped = "skipped 4 files other than images, e.g. README"
     for _ in range(2):
         splits = load("folder", photos)
         assert {name: list(split.ids) for name, split in splits.items()} == {

@@ -14,7 +14,7 @@ from dml_jax.config import Data
 from dml_jax.data import store
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, SPLIT_NAMES, Entry, Files, Options, Recipe, is_image
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError
+from dml_jax.errors import DataError, counted
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -48,7 +48,7 @@ def test_classes(classes: set[str], share: float) -> set[str]:
 def skipped(files: Files) -> str:
     """A sentence on the files that `find` leaves out; empty if there are none."""
     others = [path for path in files if not is_image(path)]
-    return f"skipped {len(others)} files that are not images, e.g. {others[0]}" if others else ""
+    return f"skipped {counted(len(others), 'file')} other than images, e.g. {others[0]}" if others else ""
 
 
 RECIPE = Recipe(find, skipped=skipped)
