@@ -302,18 +302,18 @@ def test_every_command_runs(tmp_path: Path) -> None:
     for name in ("gallery", "new_photos"):
         shutil.copytree(tmp_path / "photos", tmp_path / name)
     pictures.write(tmp_path / "this_one.jpg", 900)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "folder_baseline").symlink_to("folder_baseline-small")
     rng = np.random.default_rng(0)
     np.save(tmp_path / "embeddings.npy", rng.normal(size=(40, 4)))
     np.save(tmp_path / "labels.npy", np.arange(40) % 4)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     ran = 0
-    for module, *arguments in dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page)):
+    model = ("main", "--config=configs/folder_baseline.py:small", "--config.data.path=photos/")  # runs/folder_baseline
+    commands = dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page))
+    for module, *arguments in (model, *commands):
         shown = f"{module} {' '.join(arguments)}\n"
         if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
             continue
-        short = {"--config=configs/folder_baseline.py:small": ["--config.train.epochs=1"]}
+        short = {model[1]: ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]}
         short["--config=configs/digits_hist.py"] = ["--config.train.steps=4"]
         more = short.get(arguments[0], []) if arguments and module == "main" else []
         command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
