@@ -434,7 +434,7 @@ def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dml_jax, "load", lambda *_: Tiny())
         code, out, _ = run(capsys, *given, "--model=tiny")
-    assert (code, "doubtful labels: " in out) == (0, True)
+    assert (code, "report: 1 doubtful label: " in out) == (0, True)
     page = Page((tmp_path / "out" / "report.html").read_text())
     rows = (tmp_path / "out" / "doubtful_labels.csv").read_text().splitlines()[1:]
     assert sum(attrs.get("class") == "tile query" for attrs in page.all("div")) == len(rows)
