@@ -30,11 +30,14 @@ def test_fewer_images_than_a_batch_holds() -> None:
 
 
 def run(**options: Any) -> Any:
-    """A configuration and a refinement: the mean of the first batch that an embedding heads; own batches by -1."""
+    """A configuration and a `Hooks.refine` of the documented signature: the mean of the first batch that an embedding
+    heads; own batches by -1.
+    """
 
-    def refined(params: Any, state: Any, queries: Any, gallery: Any = None, *, groups: Groups | None = None) -> Any:
+    def refined(params: Any, state: Any, queries: Any, gallery: Any, groups: Groups | None = None) -> Any:
         if groups is None:
             return -queries
+        assert gallery is None
         result = np.full_like(queries, np.nan)
         for batch in groups.batches[::-1]:
             result[batch[: groups.refined][::-1]] = queries[batch].mean(axis=0)

@@ -56,6 +56,6 @@ def refined(
         )
         groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(refine(state.params, state.model_state, points, groups=groups))
+    rows = np.asarray(refine(state.params, state.model_state, points, None, groups=groups))
     ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
     return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts
