@@ -28,13 +28,13 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, on_devices, run_rules
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.evaluation import embedding, final_results, readings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import facts, outputs, trackers, workdir
 from dml_jax.train.records import timing as timing_summary
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import frozen_features, head_first, teacher, warm_start
-from dml_jax.train.state import TrainState, check_finite, evaluated
-from dml_jax.train.testing import embedding, final_results, readings
+from dml_jax.train.state import TrainState, check_finite, inference_state
 from dml_jax.train.variants import frozen_groups, low_rank, path_groups
 
 
@@ -95,7 +95,7 @@ def train(
         template = partial(on_devices.template, experiment)
         recorded = outputs.opened(directory, run, template, console, metrics, traced)
         with recorded as out, device_memory.of_training(config):
-            state = evaluated(loop.train(experiment, out, stop))
+            state = inference_state(loop.train(experiment, out, stop))
             if config.train.select != "last":
                 state = out.checkpoints.select("reported", config.train.select)
 

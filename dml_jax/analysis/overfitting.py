@@ -10,7 +10,7 @@ from dml_jax.analysis import curves, drawing
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
-from dml_jax.train.testing import embedding, split_metrics
+from dml_jax.train.evaluation import embedding, split_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

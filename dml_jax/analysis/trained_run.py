@@ -18,13 +18,13 @@ from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import on_devices
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.evaluation import embedding
+from dml_jax.train.evaluation.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
-from dml_jax.train.state import TrainState, evaluated
-from dml_jax.train.testing import embedding
-from dml_jax.train.testing.embedding import Embedder
+from dml_jax.train.state import TrainState, inference_state
 
 
 class TrainedRun:
@@ -108,7 +108,7 @@ class TrainedRun:
         The untrained one is missing if its starting point (`init_from`, pretrained weights) no longer exists.
         """
         try:
-            yield evaluated(warm_start.initial_state(self.experiment, Console(active=False)))
+            yield inference_state(warm_start.initial_state(self.experiment, Console(active=False)))
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be restored: {error}")
         template, run = on_devices.template(self.experiment), workdir.identity(workdir.read_config(self.directory))

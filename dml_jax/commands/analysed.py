@@ -18,8 +18,8 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, suggest
 from dml_jax.inference import labelled
 from dml_jax.inference.model import is_run, locate
+from dml_jax.train.evaluation import readings
 from dml_jax.train.records import workdir
-from dml_jax.train.testing import readings
 
 VIEWS = ("untrained", "refined")  # of the run of --model, in --compare
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.

@@ -25,9 +25,9 @@ from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
 from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import state
+from dml_jax.train.evaluation import pretrained_features
 from dml_jax.train.records import workdir
-from dml_jax.train.testing import pretrained_features
-from dml_jax.train.variants import test_time
+from dml_jax.train.variants import flips_and_scales
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
 
@@ -114,7 +114,7 @@ class Model:
         if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)
-        embed = test_time.averaged(method.embed, flip=flip, scales=scales)
+        embed = flips_and_scales.averaged(method.embed, flip=flip, scales=scales)
         self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
         self._transform = transforms.evaluation(self.config.data)
 

@@ -12,7 +12,7 @@
     variants/           wrappers of a method: chunks, class tables over devices, frozen groups, bfloat16
     distributed/        mesh, processes, signals, memory
     records/            the work directory: facts, metrics, timing, diagnostics, kept models, trackers
-    testing/            embeddings and metrics of splits, during training and at its end
+    evaluation/          embeddings and metrics of splits, during training and at its end
 
 `run_rules` warns of options that are pointless in a run; `training_set_refresh` is what a method recomputes between two
 steps. `dml_jax.run` calls `loop.train`.

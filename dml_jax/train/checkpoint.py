@@ -29,7 +29,7 @@ from dml_jax.errors import CheckpointError
 from dml_jax.files import reading, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import manifest, workdir
-from dml_jax.train.state import TrainState, check_finite, evaluated
+from dml_jax.train.state import TrainState, check_finite, inference_state
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
@@ -199,7 +199,7 @@ class Checkpoints:
         found = self.restore("best" if checkpoint == "best" else "latest", number)
         if found is None:
             raise CheckpointError(f"--checkpoint={checkpoint}: there is none in {self.directory}")
-        return evaluated(found[0])
+        return inference_state(found[0])
 
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""

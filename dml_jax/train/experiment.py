@@ -31,12 +31,12 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.variants import (
     chunks,
     class_tables,
+    flips_and_scales,
     frozen_groups,
     hard_classes,
     low_rank,
     path_groups,
     precision,
-    test_time,
 )
 
 
@@ -168,7 +168,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = hard_classes.mined(method, config.data, data)
     if not config.train.feature_views:
         evaluation = config.evaluation
-        embed = test_time.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
         method = method._replace(embed=embed)
     return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
 

@@ -15,18 +15,18 @@ from dml_jax.errors import DivergedError
 from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.evaluation import embedding, readings, split_metrics
+from dml_jax.train.evaluation.embedding import Embedder
+from dml_jax.train.evaluation.readings import Readings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
-from dml_jax.train.state import TrainState, evaluated
+from dml_jax.train.state import TrainState, inference_state
 from dml_jax.train.state import check_finite as check_state
-from dml_jax.train.testing import embedding, readings, split_metrics
-from dml_jax.train.testing.embedding import Embedder
-from dml_jax.train.testing.readings import Readings
 
 
-class Notes(NamedTuple):
+class Progress(NamedTuple):
     """What the loop keeps in a checkpoint besides the train state."""
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
@@ -102,7 +102,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating or saving or keeping:
                 check_state(state)
             if keeping:
-                kept_models.write(out.checkpoints.kept, evaluated(state), out.checkpoints.run)
+                kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 speed = clock.read(done)
@@ -131,25 +131,25 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     return state
 
 
-def save_unless_held(out: Outputs, state: TrainState, notes: Notes) -> None:
+def save_unless_held(out: Outputs, state: TrainState, notes: Progress) -> None:
     """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
     if not out.checkpoints.holds(int(state.step)):
         out.checkpoints.save("latest", state, notes._asdict())
 
 
-def waited_enough(config: Train, notes: Notes) -> bool:
+def waited_enough(config: Train, notes: Progress) -> bool:
     """Whether `train.patience` evaluations in a row have found no better model."""
     return 0 < config.patience <= notes.waited
 
 
-def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Notes]:
+def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Progress]:
     """State and notes of the newest checkpoint, with later records removed; or those before the first step."""
     restored = out.checkpoints.restore()
     if restored:
-        state, notes = restored[0], Notes(**restored[1])
+        state, notes = restored[0], Progress(**restored[1])
         out.console.print(f"resuming from step {int(state.step)}")
     else:
-        state, notes = warm_start.initial_state(experiment, out.console), Notes()
+        state, notes = warm_start.initial_state(experiment, out.console), Progress()
         if experiment.method.hooks.fill:
             with on_devices.training_batches(experiment, 0, 2**31 - 1) as reader:
                 batches = (on_devices.device_batch(experiment, *arrays) for arrays in reader)
@@ -163,7 +163,7 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, N
     return state, checked_lines(experiment, out, notes, start) if mesh.is_main_process() else notes
 
 
-def checked_lines(experiment: Experiment, out: Outputs, notes: Notes, start: int) -> Notes:
+def checked_lines(experiment: Experiment, out: Outputs, notes: Progress, start: int) -> Progress:
     """Compares the lines of metrics up to a step with the notes; warns if some are missing.
 
     The line at the end of a shorter run is removed, where this run has none.
@@ -211,9 +211,9 @@ def evaluate_and_record(
     tested: Readings,
     state: TrainState,
     line: dict[str, Any],
-    notes: Notes,
+    notes: Progress,
     stop: Stop,
-) -> Notes:
+) -> Progress:
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
     On a signal, the newest checkpoint notes that this evaluation is pending before `Interrupted` is raised.
@@ -224,7 +224,7 @@ def evaluate_and_record(
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
         with device_memory.of_evaluation(experiment.config):
-            model = evaluated(state)
+            model = inference_state(state)
             found = {
                 reading: split_metrics.metrics(
                     options, distance, split, rows[name], rows.get("gallery"), cluster=False, shared=True
@@ -254,7 +254,7 @@ def evaluate_and_record(
 
 
 def refresh_state(
-    experiment: Experiment, out: Outputs, features: Embedder, state: TrainState, notes: Notes, stop: Stop
+    experiment: Experiment, out: Outputs, features: Embedder, state: TrainState, notes: Progress, stop: Stop
 ) -> TrainState:
     """The state after the method's refresh; on a signal, the state before it is on disk."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")

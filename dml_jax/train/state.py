@@ -21,7 +21,7 @@ class TrainState(NamedTuple):
     average: Any = None  # moving averages of params and model_state, a pair; None unless `train.ema` is set
 
 
-def evaluated(state: TrainState) -> TrainState:
+def inference_state(state: TrainState) -> TrainState:
     """The state whose model is evaluated, exported and reported.
 
     It is the moving average, where there is one, with low-rank updates merged.

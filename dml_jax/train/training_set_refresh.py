@@ -12,8 +12,8 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.methods.contract import Method, Refresh
 from dml_jax.train.distributed import mesh
+from dml_jax.train.evaluation.embedding import Embedder, embed_split
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing.embedding import Embedder, embed_split
 
 
 def due_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:

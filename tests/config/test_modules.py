@@ -18,7 +18,7 @@ from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError, WeightsError
-from dml_jax.train.testing import pretrained_features
+from dml_jax.train.evaluation import pretrained_features
 from tests.train.experiments import values
 
 MODULES = {

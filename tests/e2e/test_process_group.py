@@ -142,7 +142,7 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time\n"
         "from dml_jax import main\n"
-        "from dml_jax.train.testing import embedding\n"
+        "from dml_jax.train.evaluation import embedding\n"
         "embed = embedding.embed_split\n"
         "def slow(*args):\n"
         "    def wait(done):\n"

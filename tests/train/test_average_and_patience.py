@@ -15,7 +15,7 @@ from dml_jax.train import loop, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import TrainState, evaluated
+from dml_jax.train.state import TrainState, inference_state
 from tests import toys
 from tests.train.experiments import linear, on_patches
 from tests.train.test_loop import StopAt, bits, checkpoints, compiled_once, train  # noqa: F401
@@ -46,7 +46,7 @@ def test_average_on_one_and_on_eight_devices() -> None:
         expected = [kept * a + (1 - kept) * x for a, x in zip(expected, newest, strict=True)] if t else newest
         if t == 0:
             assert [leaf.tobytes() for leaf in floats(state.average)] == [leaf.tobytes() for leaf in newest]
-    model = evaluated(state)
+    model = inference_state(state)
     integers = [jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in jax.tree.leaves(state.average)]
     for found, other, wanted, now, whole in zip(
         floats((model.params, model.model_state)), floats(spread.average), expected, newest, integers, strict=True

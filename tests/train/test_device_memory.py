@@ -13,8 +13,8 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.evaluation import embedding, split_metrics
 from dml_jax.train.start import warm_start
-from dml_jax.train.testing import embedding, split_metrics
 from tests.train.experiments import linear, small
 
 DEVICES = 1

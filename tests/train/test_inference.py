@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dml_jax.train import experiment as experiments
-from dml_jax.train.testing import embedding
+from dml_jax.train.evaluation import embedding
 from tests.train.experiments import small
 
 

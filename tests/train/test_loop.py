@@ -23,12 +23,12 @@ from dml_jax.train import loop, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.evaluation import embedding
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, manifest, meter
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding
 from tests.train.experiments import linear, on_patches
 
 STEPS = 20

@@ -18,9 +18,9 @@ from dml_jax.files import write_json
 from dml_jax.methods import crt, diva
 from dml_jax.train import experiment as experiments
 from dml_jax.train import on_devices
+from dml_jax.train.evaluation import embedding, final_results, readings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
-from dml_jax.train.testing import embedding, final_results, readings
 from tests.train.experiments import linear, on_patches, values
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
 

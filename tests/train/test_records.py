@@ -22,12 +22,12 @@ from dml_jax.export import embedding_files, stablehlo
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, on_devices
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.evaluation import embedding, final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import manifest
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding, final_results
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 

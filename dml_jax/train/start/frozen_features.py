@@ -26,10 +26,10 @@ from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.evaluation import embedding
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, fingerprint
-from dml_jax.train.testing import embedding
 
 DIRECTORY = "features"  # in the work directory
 # Options of the data that determine features.

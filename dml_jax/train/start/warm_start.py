@@ -18,10 +18,10 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import on_devices, optimizers
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.evaluation import pretrained_features, readings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import pretrained_features, readings
 from dml_jax.train.variants import class_tables, low_rank
 
 

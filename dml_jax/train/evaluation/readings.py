@@ -13,10 +13,10 @@ from dml_jax.config.evaluation import BEST
 from dml_jax.data.split import Split
 from dml_jax.files import read_json
 from dml_jax.methods.contract import PyTree
+from dml_jax.train.evaluation import embedding
+from dml_jax.train.evaluation.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding
-from dml_jax.train.testing.embedding import Embedder
 
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name and, if there is one, of its "gallery"
 

@@ -13,11 +13,11 @@ from dml_jax.errors import UserError
 from dml_jax.evaluation import protocol, verification
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.evaluation import controls as without_learning
+from dml_jax.train.evaluation import embedding, pretrained_features, readings, refinement, split_metrics
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import controls as without_learning
-from dml_jax.train.testing import embedding, pretrained_features, readings, split_metrics, test_time_refinement
 
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is one, "gallery"
 
@@ -128,7 +128,7 @@ def _refined(
         console.print(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            refined, facts = test_time_refinement.refined(experiment.config, refine, state, kind, embeddings)
+            refined, facts = refinement.refined(experiment.config, refine, state, kind, embeddings)
         except UserError as problem:
             console.print(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}

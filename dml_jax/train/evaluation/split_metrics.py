@@ -10,9 +10,9 @@ from dml_jax.data.holdout import some_classes
 from dml_jax.data.split import Split
 from dml_jax.evaluation import protocol
 from dml_jax.methods.contract import Distance
+from dml_jax.train.evaluation import embedding
+from dml_jax.train.evaluation.embedding import Embedder
 from dml_jax.train.state import TrainState
-from dml_jax.train.testing import embedding
-from dml_jax.train.testing.embedding import Embedder
 
 SEEN = 2000  # training images whose retrieval is measured during training
 
