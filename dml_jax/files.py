@@ -3,11 +3,14 @@
 import contextlib
 import csv
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import math
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -170,6 +173,80 @@ def atomic_write(path: Path) -> Iterator[Path]:
     except BaseException:
         draft.unlink(missing_ok=True)
         raise
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Holds the lock of a file or directory, `.NAME.lock` beside it, from reading it to writing it.
+
+    Raises BlockingIOError if another process or thread holds it and this one shall not `wait`.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    while True:
+        file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if lock.exists() and os.path.samestat(os.fstat(file), lock.stat()):
+                break
+        except BaseException:
+            os.close(file)
+            raise
+        os.close(file)  # its holder has removed it
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(file)
+
+
+@contextlib.contextmanager
+def atomic_directory(directory: Path) -> Iterator[Path]:
+    """Context with a new, empty directory, which takes the place of `directory` if no exception occurs.
+
+    The directory is locked meanwhile. Readers see the old one or the complete new one; a crash between the two renames
+    leaves the old one aside, where `restore_directory` finds it.
+    """
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    directory = directory.resolve()  # "." has no name
+    with locked(directory), name_file(directory):
+        _restore(directory)
+        for remains in _beside(directory, "tmp"):  # of writers that were killed, as this one holds the lock
+            shutil.rmtree(remains)
+        draft = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}.", suffix=".tmp"))
+        try:
+            yield draft
+            for path in (draft, *draft.rglob("*")):
+                make_accessible(path)
+                if path.is_file():
+                    with path.open("rb") as file:
+                        os.fsync(file.fileno())
+            if directory.exists():
+                directory.rename(draft.with_suffix(".old"))
+            draft.rename(directory)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        finally:
+            _restore(directory)
+
+
+def restore_directory(directory: Path) -> None:
+    """Brings back a directory that a writer had moved aside when it was killed."""
+    if not directory.exists() and _beside(directory, "old"):
+        with locked(directory):
+            _restore(directory)
+
+
+def _restore(directory: Path) -> None:
+    for old in _beside(directory, "old"):
+        if directory.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(directory)
+
+
+def _beside(directory: Path, kind: str) -> list[Path]:
+    return list(directory.parent.glob(f".{glob.escape(directory.name)}.????????.{kind}"))
 
 
 def make_accessible(path: Path) -> None:

@@ -9,6 +9,7 @@ import stat
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,3 +188,46 @@ def test_messages_are_printable(capsys: pytest.CaptureFixture[str], monkeypatch:
     screen.seek(0)
     assert screen.read() == "caf\\udce9\n"
     assert capsys.readouterr().err == "error: --output=a\\x1b[2Jb: no\n"
+
+
+def test_of_two_that_hold_a_lock_one_waits(tmp_path: Path) -> None:
+    """Each reads a number and writes the next one; none is lost, and no lock file is left."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+
+    def count() -> None:
+        for _ in range(50):
+            with files.locked(counter):
+                number = int(counter.read_text())
+                counter.write_text(str(number + 1))
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counter.read_text() == "200"
+    assert [path.name for path in tmp_path.iterdir()] == ["counter"]
+    with files.locked(counter), pytest.raises(BlockingIOError), files.locked(counter, wait=False):
+        pass
+
+
+def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
+    """Also after writers that were killed: before the first rename, and between the two."""
+    target = tmp_path / "a[1]"
+    for text in "12":
+        with files.atomic_directory(target) as draft:
+            (draft / "inner").mkdir()
+            (draft / "inner" / "x").write_text(text)
+        assert (target / "inner" / "x").read_text() == text
+    with pytest.raises(ValueError, match="late"), files.atomic_directory(target) as draft:
+        (draft / "x").touch()
+        raise ValueError("late")
+    (tmp_path / ".a[1].abcdefgh.tmp").mkdir()
+    (tmp_path / ".a[1].more.abcdefgh.tmp").mkdir()
+    target.rename(tmp_path / ".a[1].abcdefgh.old")
+    files.restore_directory(target)
+    assert (target / "inner" / "x").read_text() == "2"
+    with files.atomic_directory(target):
+        pass
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".a[1].more.abcdefgh.tmp", "a[1]"]

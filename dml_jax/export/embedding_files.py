@@ -1,8 +1,6 @@
 """Export of embeddings as NumPy arrays with a manifest."""
 
 import json
-import os
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.files import below_a_file, name_file, read_json, reading, sha256, write_json
+from dml_jax.files import atomic_directory, below_a_file, read_json, reading, restore_directory, sha256, write_json
 
 WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
@@ -33,7 +31,8 @@ def check_replaceable(directory: Path) -> None:
         raise DataError(f"{directory}: is a file or a broken link; give another directory")
     if below_a_file(directory):
         raise DataError(f"{directory}: is below a file; give another directory")
-    foreign = sorted({entry.name for entry in directory.iterdir()} - WRITTEN) if directory.exists() else []
+    there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
+    foreign = sorted(name for name in there - WRITTEN if not (name.startswith(".") and name.endswith(".tmp")))
     if foreign:
         raise DataError(f"{directory}: contains {foreign[0]}, which is not an exported file; give another directory")
 
@@ -122,39 +121,29 @@ def write(
       What `read` would return.
     """
     check_replaceable(directory)
-    directory = directory.resolve()  # "." has no name
-    draft = directory.with_name(f".{directory.name}.tmp")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    try:
-        with name_file(directory):
-            parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
-            save_rows(draft / "embeddings.npy", parts, len(ids))
-            if labels is not None:
-                np.save(draft / "labels.npy", labels.astype(np.int64))
-            arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
-            (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
-            if metadata:
-                (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-            manifest: dict[str, Any] = {
-                "shapes": {name: list(array.shape) for name, array in arrays.items()},
-                "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
-                "normalised": True,
-                "distance": "cosine",
-                "config_hash": config_hash,
-                "checkpoint_step": step,
-                "sha256": {name: sha256(draft / name) for name in arrays},
-            }
-            manifest |= {} if finished is None else {"finished": finished}
-            manifest |= {} if data_hash is None else {"data_hash": data_hash}
-            if members:
-                manifest["members"] = list(members)
-            if plan:
-                manifest["plan"] = dict(plan)
-            write_json(draft / "manifest.json", manifest)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
-    shutil.rmtree(directory, ignore_errors=True)
-    os.replace(draft, directory)
+    with atomic_directory(directory) as draft:
+        parts = [embeddings] if isinstance(embeddings, np.ndarray) else embeddings
+        save_rows(draft / "embeddings.npy", parts, len(ids))
+        if labels is not None:
+            np.save(draft / "labels.npy", labels.astype(np.int64))
+        arrays = {path.name: np.load(path, mmap_mode="r") for path in sorted(draft.glob("*.npy"))}
+        (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
+        if metadata:
+            (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
+        manifest: dict[str, Any] = {
+            "shapes": {name: list(array.shape) for name, array in arrays.items()},
+            "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
+            "normalised": True,
+            "distance": "cosine",
+            "config_hash": config_hash,
+            "checkpoint_step": step,
+            "sha256": {name: sha256(draft / name) for name in arrays},
+        }
+        manifest |= {} if finished is None else {"finished": finished}
+        manifest |= {} if data_hash is None else {"data_hash": data_hash}
+        if members:
+            manifest["members"] = list(members)
+        if plan:
+            manifest["plan"] = dict(plan)
+        write_json(draft / "manifest.json", manifest)
     return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), manifest, metadata)

@@ -36,6 +36,13 @@ def test_what_is_written(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
+def test_remains_of_a_killed_writer_are_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "out")
+    (tmp_path / "out" / ".manifest.json.abcdefgh.tmp").touch()
+    write(tmp_path / "out")
+    assert not list((tmp_path / "out").glob(".*"))
+
+
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "\udcff"], config_hash="", step=1)
     assert embedding_files.read(tmp_path / "e").ids == ["a", "\udcff"]

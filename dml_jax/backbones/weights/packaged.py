@@ -7,7 +7,6 @@ converted once into the user's cache directory.
 import contextlib
 import importlib.util
 import shutil
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,17 +65,10 @@ def converted(name: str) -> Path:
     found = convert.convert({str(file): tensor_files.read(file)})
     arrays = tensor_files.read_finite(found.tensors, str(file))
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its final place, because another process may be converting the same file.
-        draft = Path(tempfile.mkdtemp(prefix=".", dir=directory.parent))
-        store.write(draft / name, arrays, found.metadata(package.name, {file.name: package.sha256}))
-        try:
-            (draft / name).rename(directory)
-        except OSError:
-            if not directory.is_dir():
-                raise
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        store.write(directory, arrays, found.metadata(package.name, {file.name: package.sha256}))
+    except WeightsError:
+        if not directory.is_dir():  # another process has converted the same file meanwhile
+            raise
     except OSError as error:
         raise WeightsError(
             f"{directory.parent}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a directory that can"

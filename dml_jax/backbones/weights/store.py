@@ -6,9 +6,6 @@ published by the authors of a method also have `method/params/...` and `method/s
 """
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +17,7 @@ import safetensors.numpy
 from flax import traverse_util
 
 from dml_jax.errors import WeightsError
-from dml_jax.files import below_a_file, make_accessible, read_json, reading, sha256
+from dml_jax.files import atomic_directory, below_a_file, read_json, reading, sha256
 
 FORMAT = 2  # of the options in `weights.json`; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
@@ -54,21 +51,14 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
       metadata: content of `weights.json`; the SHA-256 of the weights is added.
     """
     check_output(directory)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
+    with atomic_directory(directory) as draft:
+        check_output(directory)  # again, now that nobody else can create it
         try:
             safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
         except safetensors.SafetensorError as error:  # which hides the OSError, e.g. of a full disk
             raise WeightsError(f"{directory}: cannot be written ({error})") from None
         complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
-        make_accessible(draft / WEIGHTS)
-        make_accessible(draft)
-        os.rename(draft, directory)
-    except BaseException:
-        shutil.rmtree(draft, ignore_errors=True)
-        raise
 
 
 def read_metadata(directory: Path) -> dict[str, Any]:
