@@ -57,6 +57,7 @@ class Exported(NamedTuple):
 
 def read(directory: Path) -> Exported:
     """Reads a directory written by `write`, memory-mapped; raises `DataError` if a checksum differs."""
+    restore_directory(directory)
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
     manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
