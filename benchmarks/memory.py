@@ -38,7 +38,6 @@ SIZES = (64, 128)
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks
 CLASSES = 1_000_000
 LOSSES = ("proxy_anchor", "arcface", "cross_entropy")
-SAMPLED = 0.1  # of the classes, `method.sample_classes`
 
 
 def images(count: int, side: int, mesh: Mesh) -> Batch:
@@ -119,14 +118,11 @@ def main() -> None:
     batch = images(128, 24, eight)
     for loss in LOSSES:
 
-        def build(classes: int, loss: str = loss, part: float = 1.0) -> Method:
-            config = baseline.make_config(loss=loss, embedding_dim=512, sample_classes=part)
+        def build(classes: int, loss: str = loss) -> Method:
+            config = baseline.make_config(loss=loss, embedding_dim=512)
             return baseline.build(config, body, TrainingSet(classes, 1))
 
         rows = {"": build(CLASSES), ", spread": class_tables.spread(build, CLASSES, batch)}
-        if loss in baseline.CLASSIFIERS:
-            sampled = partial(build, part=SAMPLED)
-            rows[f", spread, {SAMPLED} of the classes"] = class_tables.spread(sampled, CLASSES, batch)
         for name, made in rows.items():
             print(f"| {loss}{name} | {planned(made, batch, eight)} |", flush=True)
 

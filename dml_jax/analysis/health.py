@@ -1,4 +1,4 @@
-"""Training health over the steps, from `metrics.jsonl`: distances, effective rank, gradient, pairs, proxies."""
+"""Training health over the steps, from `metrics.jsonl`: distances, effective rank, gradient, proxies."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -15,7 +15,6 @@ TITLE = "Health of the training"
 CURVES = {
     "effective_rank": "effective rank",
     "grad_norm": "norm of the gradient",
-    "active_pairs": "fraction of active pairs",
     "proxy_drift": "drift of the proxies per step",
 }
 

@@ -17,7 +17,7 @@ models), of the first run before its training ("untrained"), and after message p
   components    map on the first principal components
   distances     histograms of pairs of one class and of different classes
   verification  error rates over the threshold of "same class", ROC curve
-  health        distances, effective rank, gradient, active pairs, proxies over the steps
+  health        distances, effective rank, gradient, proxies over the steps
   overfitting   retrieval of training classes beside test classes over the kept models
   calibration   whether a threshold keeps its error rate on other classes
   spectra       singular values, density, uniformity, alignment; for DiVA also by task

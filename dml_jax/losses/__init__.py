@@ -6,8 +6,8 @@
 
 Arguments that several losses share, described here only:
 
-- `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax`, `n_pair` and
-  `hyperbolic` do not.
+- `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax` and `n_pair`
+  do not.
 - `labels`: int [N]. Losses with one learned parameter per class need 0..C-1 and are NaN for any other label.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
 - `candidates`: what the anchors of a pair loss are compared with; None for the batch itself.
@@ -33,7 +33,6 @@ from dml_jax.losses.classification import (
 from dml_jax.losses.coding_rate import anti_collapse
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
 from dml_jax.losses.pairwise import Candidates, per_anchor
-from dml_jax.losses.poincare_ball import hyperbolic
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
 from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, sup_con
@@ -46,7 +45,6 @@ __all__ = [
     "contrastive",
     "cosface",
     "dynamic_margins",
-    "hyperbolic",
     "lifted_structure",
     "margin",
     "multi_similarity",

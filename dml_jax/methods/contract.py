@@ -133,8 +133,6 @@ class Hooks(NamedTuple):
         representation of them, but whose `teach` gives no logits.
       proxies: (params) -> [P, K], trained rows that stand for classes or parts of images. The training logs how far
         they move.
-      active_pairs: (params, encoded, batch, key) -> scalar in [0, 1], the share of the pairs or triplets that still
-        have a gradient. The training logs it.
       views: images per sample.
       history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
         from the weights of another does not take them over.
@@ -151,7 +149,6 @@ class Hooks(NamedTuple):
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
     scores: Callable[[PyTree, PyTree], jax.Array] | None = None
     proxies: Callable[[PyTree], jax.Array] | None = None
-    active_pairs: Callable[[PyTree, PyTree, Batch, jax.Array], jax.Array] | None = None
     views: int = 1
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes

@@ -32,7 +32,6 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import NonNegative, PositiveInt, require, section
 from dml_jax.config.needs import Needs, Rule
 from dml_jax.errors import ConfigError
-from dml_jax.losses import active_pairs as active
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.similarity_losses import MultiSimilarity
@@ -289,11 +288,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def prototypes(params: PyTree) -> jax.Array:
         return jnp.concatenate(own_prototypes(params))
 
-    def active_pairs(params: PyTree, encoded: tuple[jax.Array, jax.Array], batch: Batch, key: jax.Array) -> jax.Array:
-        """For the tested branch."""
-        embeddings = encoded[BRANCHES.index(config.tested_branch)]
-        return active.multi_similarity(embeddings, batch.labels, **vars(config.multi_similarity))
-
     return Method(
         init,
         encode,
@@ -301,8 +295,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         embed,
         GROUPS,
         group,
-        hooks=Hooks(
-            proxies=prototypes if config.transform == "residual" else None,
-            active_pairs=active_pairs,
-        ),
+        hooks=Hooks(proxies=prototypes if config.transform == "residual" else None),
     )

@@ -89,7 +89,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
                 whole = on_devices.whole_batch_step(experiment)
                 clock.fastest = meter.fastest_step(whole, experiment.mesh, state, batch, key)
-                monitor.compile(state, batch, key)
+                monitor.compile(state, batch)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
 
@@ -109,7 +109,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 out.timing.write(speed)
                 out.console.update_progress(done, f"loss {values['loss']:.4f}  {meter.describe(speed)}")
             if logging or evaluating:
-                line |= monitor.measure(state, batch, proxies, key, values["grad_norm"])
+                line |= monitor.measure(state, batch, proxies, values["grad_norm"])
             if evaluating:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, tested, state, line, notes, stop)

@@ -52,7 +52,6 @@ MISLEADING = [
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_weight=0.5",
     "digits_baseline:triplet method.memory_after=5",
-    "digits_baseline:triplet method.sample_classes=0.5",
     "digits_baseline:triplet method.margin.beta=1.0",
     "cub_group_loss method.weight=0",
     "cub_group_loss method.iterations=0",

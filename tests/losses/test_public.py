@@ -158,23 +158,6 @@ def sup_con() -> float:
     return float(np.mean(found))
 
 
-def hyperbolic() -> float:
-    """Of points in the Poincaré ball of curvature -0.1, with Möbius addition."""
-    c = 0.1
-    lengths = np.linalg.norm(X, axis=1, keepdims=True)
-    p = np.tanh(c**0.5 * np.minimum(lengths, 2.0)) * X / (c**0.5 * lengths)
-    d = np.zeros((12, 12))
-    for i, j in np.ndindex(12, 12):
-        xy, xx, yy = -p[i] @ p[j], p[i] @ p[i], p[j] @ p[j]
-        added = ((1 + 2 * c * xy + c * yy) * -p[i] + (1 - c * xx) * p[j]) / (1 + 2 * c * xy + c**2 * xx * yy)
-        d[i, j] = 2 / c**0.5 * np.arctanh(c**0.5 * np.linalg.norm(added))
-    found = []
-    for i in np.flatnonzero(POSITIVE.any(axis=1)):
-        around = sum(np.exp(-d[i, a] / 0.3) for a in range(12) if a != i)
-        found.append(-np.mean([np.log(np.exp(-d[i, j] / 0.3) / around) for j in np.flatnonzero(POSITIVE[i])]))
-    return float(np.mean(found))
-
-
 def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:
     """Of candidate j for query i, with a sigmoid for each comparison."""
     return 1 + sum(1 / (1 + np.exp(-(S[i, k] - S[i, j]) / temperature)) for k in among if k != j)
@@ -242,7 +225,6 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
         subcenter_arcface,
     ),
     "sup_con": (lambda x, y: losses.sup_con(x, y, temperature=0.2), sup_con),
-    "hyperbolic": (lambda x, y: losses.hyperbolic(x, y, clip=2.0, temperature=0.3), hyperbolic),
     "anti_collapse": (
         lambda x, y: losses.anti_collapse(x, y, epsilon=0.4),
         lambda: -np.linalg.slogdet(np.eye(5) + 5 / (12 * 0.4**2) * unit(X).T @ unit(X))[1] / 2,
@@ -323,7 +305,6 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "circle": {"margin": 0.4, "gamma": 80},
     "contrastive": {"positive_margin": 0, "negative_margin": 1, "squared": False, "average": "active"},
     "cosface": {"margin": 0.35, "scale": 64},
-    "hyperbolic": {"curvature": 0.1, "clip": 2.3, "temperature": 0.2},
     "lifted_structure": {"margin": 1, "normalize": True},
     "margin": {"margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted"},
     "multi_similarity": {

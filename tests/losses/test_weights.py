@@ -37,7 +37,6 @@ OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "multi_similarity, active": (losses.multi_similarity, (), {"divisor": "active"}),
     "circle": (losses.circle, (), {}),
     "sup_con": (losses.sup_con, (), {}),
-    "hyperbolic": (losses.hyperbolic, (), {}),
     "smooth_ap": (losses.smooth_ap, (), {"temperature": 0.1}),
     "recall_at_k": (losses.recall_at_k, (), {"temperature": 0.1}),
 }

@@ -273,7 +273,6 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
         ({"loss": "tripet"}, r"method\.loss='tripet': did you mean triplet"),
         ({"loss": ["triplet"]}, r"method\.loss=\['triplet'\]: "),
         ({"loss": "margin", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
-        ({"loss": "arcface", "sample_classes": 1.5}, r"method\.sample_classes=1\.5: must be"),
         (
             {"normalized_softmax": {"temperature": 0.0}},
             r"method\.normalized_softmax\.temperature=0\.0: must be pos",
@@ -328,7 +327,7 @@ LABELS_OF_64 = np.repeat(np.arange(4), [1, 3, 20, 40])
 
 
 def test_class_weights_and_margins_by_class_size() -> None:
-    """Both of the class sizes of the training set; with all classes in the sampled part, sampling changes nothing."""
+    """Both of the class sizes of the training set."""
     data = TrainingSet(4, 64, LABELS_OF_64)
     x, labels = jax.random.normal(jax.random.key(3), (SIZE, 5)), jnp.arange(SIZE) // 4
     options: dict[str, Any] = {
@@ -348,8 +347,6 @@ def test_class_weights_and_margins_by_class_size() -> None:
     exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
     np.testing.assert_allclose(value, exact, rtol=1e-5)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
-    sampled, _, _ = encoded_loss(options | {"sample_classes": 0.9}, data, x, labels)
-    np.testing.assert_allclose(sampled, exact, rtol=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])

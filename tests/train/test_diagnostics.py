@@ -7,8 +7,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from dml_jax.console import Console
-from dml_jax.losses import active_pairs
-from dml_jax.methods import baseline, hist
+from dml_jax.methods import hist
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.distributed import mesh
 from dml_jax.train.records import diagnostics
@@ -51,8 +50,8 @@ def test_problems_are_named() -> None:
     assert set(diagnostics.problems(diagnostics.summary(point / np.linalg.norm(point[0]), labels), 1.0)) == {"distance"}
     line = healthy[:1] * np.where(labels % 2, 1, -1)[:, None]
     assert set(diagnostics.problems(diagnostics.summary(line, labels), 1.0)) == {"rank"}
-    numbers = diagnostics.summary(healthy, labels) | {"active_pairs": 0.0, "proxy_drift": 0.7}
-    assert set(diagnostics.problems(numbers, 0.0)) == {"pairs", "proxies", "gradient"}
+    numbers = diagnostics.summary(healthy, labels) | {"proxy_drift": 0.7}
+    assert set(diagnostics.problems(numbers, 0.0)) == {"proxies", "gradient"}
 
 
 def mesh_of(devices: int) -> Mesh:
@@ -67,14 +66,13 @@ def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
     host = toys.batch(1)
     batch = mesh.shard_batch(used, *(np.asarray(field) for field in host[:3]))
     params, model_state = jax.jit(method.init)(jax.random.key(1), host)
-    key = jax.random.key(0)
     state = mesh.replicate(used, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
     monitor = diagnostics.Monitor(method, used, 1, Console())
     before = monitor.proxies(state)
     means = np.asarray(params["distributions"]["means"])
     moved = {**params, "distributions": {**params["distributions"], "means": means * 1.25}}
     after = state._replace(params=mesh.replicate(used, moved))
-    line = monitor.measure(after, batch, before, mesh.replicate(used, key), 1.0)
+    line = monitor.measure(after, batch, before, 1.0)
     embedded = np.asarray(jax.jit(method.embed)(params, model_state, host.images[0]))
     expected = diagnostics.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
     assert {name.removeprefix(diagnostics.PREFIX) for name in line} == set(expected)
@@ -84,24 +82,8 @@ def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
     blank = after._replace(params=mesh.replicate(used, jax.tree.map(jnp.zeros_like, moved)))
     capsys.readouterr()
     for _ in range(2):
-        line = monitor.measure(blank, batch, before, mesh.replicate(used, key), 0.0)
+        line = monitor.measure(blank, batch, before, 0.0)
         assert set(line["warnings"]) >= {"distance", "gradient"}
     printed = capsys.readouterr().out
     assert printed.count("have collapsed to a point") == printed.count("the gradient is zero") == 1
     assert "warning: step 3: " in printed
-
-
-def test_active_pairs_are_logged() -> None:
-    method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), TrainingSet(4, 64))
-    batch = toys.batch(1)
-    params, model_state = jax.jit(method.init)(jax.random.key(1), batch)
-    monitor = diagnostics.Monitor(method, mesh_of(1), 1, Console(active=False))
-    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-    assert monitor.proxies(state) is None
-    key = jax.random.key(5)
-    line = monitor.measure(state, batch, None, key, 1.0)
-    embeddings = jax.jit(method.embed)(params, model_state, batch.images[0])
-    mined = active_pairs.triplet(
-        embeddings, batch.labels, margin=0.2, squared=True, mining="semi_hard", key=jax.random.fold_in(key, 0)
-    )
-    assert line["health/active_pairs"] == pytest.approx(float(mined))

@@ -32,9 +32,8 @@ from dml_jax.losses import cross_batch_memory
 from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates
 from dml_jax.methods import heads
-from dml_jax.methods.baseline import class_sampling
 from dml_jax.methods.baseline.options import GROUPS, Config, as_values, config_type, make_config, resolve, unused
-from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, Params, find, section_name
+from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, find, section_name
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
@@ -50,7 +49,6 @@ class Criterion(nn.Module):
     options: Mapping[str, Any]  # dataclass of the options of each loss, by its name, see `registry.find`
     classes: int  # number of classes C
     dim: int  # length D of the embeddings
-    sample_classes: float = 1.0  # the part of the classes that classifiers see in each step
     sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
 
     def setup(self) -> None:
@@ -79,17 +77,6 @@ class Criterion(nn.Module):
         found = [learned["proxies"].reshape(-1, self.dim) for learned in self.learned.values() if "proxies" in learned]
         return jnp.concatenate(found)
 
-    def active(self, embeddings: jax.Array, labels: jax.Array, key: jax.Array) -> jax.Array:
-        """The share of the pairs that have a gradient in the first loss that knows it, see `Hooks.active_pairs`.
-
-        The arguments are those of `values`.
-        """
-        loss = next(loss for loss in self.options if find(loss).active)
-        entry = find(loss)
-        assert entry.active is not None
-        arguments = {**vars(self.options[loss]), **self.learned[loss]} | ({"key": key} if entry.mines else {})
-        return entry.active(embeddings, labels, **arguments)
-
     def values(
         self,
         embeddings: jax.Array,
@@ -117,14 +104,12 @@ class Criterion(nn.Module):
             entry = find(loss)
             if candidates is not None and not entry.compares_pairs:
                 continue
-            learned, targets = self.learned[loss], labels
+            learned = self.learned[loss]
             if prefix:
                 shapes = entry.parameters(options, self.classes, dim)
                 learned = {name: table[tuple(map(slice, shapes[name][1]))] for name, table in learned.items()}
             if entry.takes_sizes and self.sizes is not None:
                 learned = {**learned, "sizes": jnp.asarray(self.sizes)}
-            if entry.logits and self.sample_classes < 1:
-                learned, targets = self.sampled(learned, labels, jax.random.fold_in(key, i))
             arguments = {**vars(options), **learned}
             if entry.compares_pairs:
                 arguments["candidates"] = candidates
@@ -132,20 +117,8 @@ class Criterion(nn.Module):
                 arguments["key"] = jax.random.fold_in(key, i) if i else key
             if weights is not None:
                 arguments["weights"] = weights
-            found[loss] = entry.loss(embeddings[:, :dim], targets, **arguments)
+            found[loss] = entry.loss(embeddings[:, :dim], labels, **arguments)
         return found
-
-    def sampled(self, learned: Params, labels: jax.Array, key: jax.Array) -> tuple[Params, jax.Array]:
-        """The parameters of a classifier for a part of the classes, see `class_sampling`, and the labels among them."""
-        layout = class_sampling.groups(self.classes, len(labels), self.sample_classes)
-        rows, labels = class_sampling.draw(key, labels, self.classes, layout)
-        part = {
-            name: class_sampling.take(table.T, rows, layout).T  # [D, C]
-            if name == "kernel"
-            else class_sampling.take(table, rows, layout)
-            for name, table in learned.items()
-        }
-        return part, labels
 
 
 def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
@@ -172,7 +145,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    criterion = Criterion(config.options, data.classes, dim, config.sample_classes, data.sizes)
+    criterion = Criterion(config.options, data.classes, dim, data.sizes)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -233,9 +206,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
-    def active_pairs(params: PyTree, encoded: jax.Array, batch: Batch, key: jax.Array) -> jax.Array:
-        return apply_criterion(params, encoded, batch.labels, key, method="active")
-
     sizes = (data.classes, dim)
     has_proxies = any("proxies" in find(loss).parameters(options, *sizes) for loss, options in config.options.items())
     return Method(
@@ -250,7 +220,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             teach=teach,
             scores=(lambda params, encoded: apply_criterion(params, encoded, method="scores")) if has_proxies else None,
             proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
-            active_pairs=active_pairs if any(find(loss).active for loss in config.losses) else None,
             history=("memory", "seen"),
         ),
     )

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 from dml_jax.backbones.layers import Pooling
 from dml_jax.config import needs
-from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, Probability, require, section, validate
+from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, validate
 from dml_jax.config.needs import Needs, RunRule
 from dml_jax.errors import ConfigError
 from dml_jax.methods.baseline import registry
-from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, section_name
+from dml_jax.methods.baseline.registry import LOSSES, PAIR_LOSSES, Entry, section_name
 
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
@@ -58,8 +58,6 @@ class Config:
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
-    # Part of the classes, drawn for each step, that classifiers tell apart.
-    sample_classes: Annotated[Probability, _one_of(CLASSIFIERS, lambda entry: entry.logits)] = 1.0
     # p: images of a class with n images have the weight n^-p, times a constant that makes the mean weight 1.
     class_weights: Annotated[NonNegative, WEIGHTED] = 0.0
     # The losses are also computed of the first so many dimensions: Matryoshka representation learning.

@@ -19,7 +19,6 @@ from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.config.modules import imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import (
-    active_pairs,
     classification,
     coding_rate,
     pair_losses,
@@ -74,14 +73,12 @@ class Entry:
       parameters: (options, classes C, D) -> the parameters it learns.
       logits: (options, parameters, embeddings [N, D]) -> class scores [N, C] without margins; None if the loss does not
         train a classifier.
-      active: takes the arguments of `loss` without candidates; see `Hooks.active_pairs`.
     """
 
     options: Any
     loss: Callable[..., jax.Array]
     parameters: Callable[[Any, int, int], Shapes] = no_parameters
     logits: Callable[[Any, Params, jax.Array], jax.Array] | None = None
-    active: Callable[..., jax.Array] | None = None
 
     @property
     def mines(self) -> bool:
@@ -151,14 +148,12 @@ LOSSES: dict[str, Entry] = {
     "proxy_nca_pp": Entry(proxies.ProxyNCAPP, losses.proxy_nca_pp, class_proxies),
     "proxy_anchor": Entry(proxies.ProxyAnchor, losses.proxy_anchor, class_proxies),
     "soft_triple": Entry(proxies.SoftTriple, without_centers(losses.soft_triple), class_centers),
-    "contrastive": Entry(pair_losses.Contrastive, losses.contrastive, active=active_pairs.contrastive),
-    "triplet": Entry(pair_losses.Triplet, losses.triplet, active=active_pairs.triplet),
-    "margin": Entry(pair_losses.Margin, losses.margin, boundaries, active=active_pairs.margin),
+    "contrastive": Entry(pair_losses.Contrastive, losses.contrastive),
+    "triplet": Entry(pair_losses.Triplet, losses.triplet),
+    "margin": Entry(pair_losses.Margin, losses.margin, boundaries),
     "n_pair": Entry(pair_losses.NPair, losses.n_pair),
     "lifted_structure": Entry(pair_losses.LiftedStructure, losses.lifted_structure),
-    "multi_similarity": Entry(
-        similarity_losses.MultiSimilarity, losses.multi_similarity, active=active_pairs.multi_similarity
-    ),
+    "multi_similarity": Entry(similarity_losses.MultiSimilarity, losses.multi_similarity),
     "circle": Entry(similarity_losses.Circle, losses.circle),
     "sup_con": Entry(similarity_losses.SupCon, losses.sup_con),
     "anti_collapse": Entry(coding_rate.AntiCollapse, losses.anti_collapse),

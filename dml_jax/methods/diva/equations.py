@@ -23,7 +23,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones import functional
-from dml_jax.losses import active_pairs as active
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods.contract import PyTree
@@ -174,16 +173,6 @@ def ranking_loss(
             return pair_losses.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
         case _:
             assert_never(config.base)
-
-
-def active_triplets(
-    params: PyTree, task: str, embeddings: jax.Array, labels: jax.Array, triplets: Triplets, config: Config
-) -> jax.Array:
-    """Fraction of a task's triplets that have a gradient -> scalar; arguments as for `ranking_loss`."""
-    if config.base == "margin":
-        return active.of_margin_triplets(embeddings, labels, triplets, params["beta"][task], margin=config.margin)
-    squared = config.equations == "authors"
-    return active.of_triplets(embeddings, triplets, margin=config.margin, squared=squared)
 
 
 def loss(

@@ -126,15 +126,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
             value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
 
-    def active_pairs(params: PyTree, encoded: Encoded, batch: Batch, key: jax.Array) -> jax.Array:
-        """Mean over the ranking tasks."""
-        triplets = mine(key, encoded.embeddings, batch)
-        shares = [
-            equations.active_triplets(params, task, encoded.embeddings[task], batch.labels, chosen, config)
-            for task, chosen in triplets.items()
-        ]
-        return jnp.stack(shares).mean()
-
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         encoded, _ = encode(params, model_state, images[None], train=False)
         return equations.ensemble(encoded.embeddings, config)
@@ -165,7 +156,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
             after=after if task == "contrast" else None,
             fill=fill if task == "contrast" else None,
             refresh=recluster if task == "deepcluster" else None,
-            active_pairs=active_pairs if ranking_tasks(config) else None,
             views=2 if task in ("contrast", "spread") else 1,
             history=("key", "queue", "memory", "clusters"),
         ),

@@ -35,12 +35,9 @@ class Monitor:
         self._shown: set[str] = set()
 
         def observe(
-            params: PyTree, model_state: PyTree, batch: Batch, before: jax.Array | None, key: jax.Array
+            params: PyTree, model_state: PyTree, batch: Batch, before: jax.Array | None
         ) -> tuple[jax.Array, jax.Array, dict[str, jax.Array]]:
             values = {}
-            if method.hooks.active_pairs is not None:
-                encoded, _ = method.encode(params, model_state, batch.images[:1], train=False)
-                values["active_pairs"] = method.hooks.active_pairs(params, encoded, batch, key)
             if method.hooks.proxies is not None and before is not None:
                 values["proxy_drift"] = relative_drift(before, method.hooks.proxies(params))
             embed = partial(method.embed, params, model_state)
@@ -55,23 +52,20 @@ class Monitor:
         """What `measure` compares with: the proxies before an update; None if the method has none."""
         return self._proxies(state.params) if self._proxies else None
 
-    def compile(self, state: TrainState, batch: Batch, key: jax.Array) -> None:
+    def compile(self, state: TrainState, batch: Batch) -> None:
         """Measures once without a result, so that the first line of metrics does not wait for the compiler."""
-        jax.block_until_ready(self._run(state, batch, self.proxies(state), key))
+        jax.block_until_ready(self._run(state, batch, self.proxies(state)))
 
-    def _run(self, state: TrainState, batch: Batch, before: jax.Array | None, key: jax.Array) -> Any:
-        key = jax.random.fold_in(key, state.step)
-        return self._observe(state.params, state.model_state, batch._replace(teacher=None), before, key)
+    def _run(self, state: TrainState, batch: Batch, before: jax.Array | None) -> Any:
+        return self._observe(state.params, state.model_state, batch._replace(teacher=None), before)
 
-    def measure(
-        self, state: TrainState, batch: Batch, before: jax.Array | None, key: jax.Array, grad_norm: float
-    ) -> dict[str, Any]:
+    def measure(self, state: TrainState, batch: Batch, before: jax.Array | None, grad_norm: float) -> dict[str, Any]:
         """The entries for a line of metrics after an update; prints warnings that the line before did not have.
 
         `before` is what `proxies` returned before the update. Names of numbers start with `PREFIX`; "warnings", from
         `problems`, is present if there are any.
         """
-        embeddings, labels, values = jax.device_get(self._run(state, batch, before, key))
+        embeddings, labels, values = jax.device_get(self._run(state, batch, before))
         numbers = summary(embeddings, labels) | {name: float(value) for name, value in values.items()}
         found = problems(numbers, grad_norm)
         for name in found.keys() - self._shown:
@@ -109,7 +103,7 @@ def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
 def problems(numbers: dict[str, float], grad_norm: float) -> dict[str, str]:
     """What is wrong, in one sentence each, by name; empty if the training looks healthy.
 
-    `numbers` are those of `summary`, with "active_pairs" and "proxy_drift" where known.
+    `numbers` are those of `summary`, with "proxy_drift" where known.
     """
     found = {}
     if (distance := numbers.get("different_p90", 2.0)) < COLLAPSED_DISTANCE:
@@ -122,11 +116,6 @@ def problems(numbers: dict[str, float], grad_norm: float) -> dict[str, str]:
         found["rank"] = (
             f"the embeddings have collapsed to a line: their effective rank is {rank:.2f}; lower the learning rates or "
             "the weight decay"
-        )
-    if numbers.get("active_pairs") == 0:
-        found["pairs"] = (
-            "no pair of this batch has a gradient in the pair loss, which learns nothing from it; use a larger margin, "
-            "harder mining or larger batches"
         )
     if grad_norm == 0:
         found["gradient"] = "the gradient is zero, so the network does not change"

@@ -13,12 +13,11 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.contract import PyTree
-from dml_jax.methods.baseline import class_sampling
 from dml_jax.methods.contract import Batch, Method, map_functions
 from dml_jax.train.distributed import mesh as meshes
 
 # Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
-MULTIPLE = class_sampling.MOST_GROUPS  # of the rows; every number of devices must divide it
+MULTIPLE = 256  # of the rows; every number of devices must divide it
 
 ClassAxis = Callable[[tuple[str, ...]], int | None]
 
