@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import Field
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import jax
 
@@ -13,7 +13,7 @@ ImageShape = tuple[int, int]  # (height, width) in pixels
 
 
 class Config(Protocol):
-    """The options that the configurations of all networks have."""
+    """The options that the configurations of all networks have; `Optional` lists those that some have."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -23,6 +23,19 @@ class Config(Protocol):
     def pretrained(self) -> str: ...
     @property
     def pixels(self) -> Pixels: ...
+
+
+class Optional(NamedTuple):
+    """Options that the package uses where a network has them; None where it does not."""
+
+    dtype: Literal["float32", "bfloat16"] | None  # of activations; train.precision sets it
+    remat: bool | None  # recompute activations in the backward pass
+    freeze_bn: bool | None  # normalise by the running statistics in training
+
+
+def optional(config: Config) -> Optional:
+    """The optional options of a network."""
+    return Optional(*(getattr(config, name, None) for name in Optional._fields))
 
 
 class Apply(Protocol):

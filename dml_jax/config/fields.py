@@ -52,6 +52,11 @@ def require(condition: bool, key: str, value: Any, rule: str) -> None:
         raise BrokenRule(key, value, rule)
 
 
+def with_precision(backbone: Any, dtype: str | None) -> Any:
+    """A network with another `dtype` of its activations; one without this option computes as before."""
+    return dataclasses.replace(backbone, dtype=dtype) if dtype and hasattr(backbone, "dtype") else backbone
+
+
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def section(cls: type[T]) -> type[T]:
     """Makes a class a frozen dataclass that validates types and rules, and raises ConfigError when constructed."""

@@ -13,7 +13,7 @@ from annotated_types import Ge, Lt
 from dml_jax.config import needs
 from dml_jax.config.data import Data
 from dml_jax.config.evaluation import Evaluation
-from dml_jax.config.fields import flatten, keys, section, validate
+from dml_jax.config.fields import flatten, keys, section, validate, with_precision
 from dml_jax.config.modules import choices, module
 from dml_jax.config.train import USERS, Train
 from dml_jax.errors import ConfigError, suggest
@@ -63,8 +63,8 @@ def resolve(values: Mapping[str, Any], given: needs.Given = None, warn: Callable
     needs.report(problems, given, warn)
     if (
         config.train.precision == "bfloat16"
-        and config.backbone.dtype != "bfloat16"
         and "backbone.dtype" in (given or ())
+        and config.backbone.dtype != "bfloat16"
     ):
         raise ConfigError(
             f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
@@ -76,7 +76,7 @@ def settled(config: Config) -> Config:
     """A configuration that was made from another one: options that are not used get their defaults."""
     config, _ = needs.settled(config)
     if config.train.precision == "bfloat16":
-        config = replace(config, backbone=replace(config.backbone, dtype="bfloat16"))
+        config = replace(config, backbone=with_precision(config.backbone, "bfloat16"))
     return config
 
 

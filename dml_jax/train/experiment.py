@@ -13,7 +13,7 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.contract import Backbone, optional
 from dml_jax.backbones.linen import on_features
 from dml_jax.config import Config, Data, Train
 from dml_jax.config.fields import validate
@@ -239,7 +239,7 @@ def _check_batch_size(config: Config, devices: int) -> None:
             "train.shard_classes=true: the updates of train.optimizer='muon' depend on the number of rows, which are "
             "padded; use another optimizer, or set it to false"
         )
-    if parts > 1 and not getattr(config.backbone, "freeze_bn", True):
+    if parts > 1 and optional(config.backbone).freeze_bn is False:
         raise ConfigError(
             f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead of the whole batch; "
             "set backbone.freeze_bn=true, or train.chunks=1"

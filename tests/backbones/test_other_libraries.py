@@ -1,11 +1,14 @@
 """The examples of docs/guides/extend.md: networks of Flax's nnx and of equimo as backbones."""
 
 import importlib
+import json
 import re
-from dataclasses import asdict
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import jax
@@ -14,13 +17,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
+import dml_jax
 from dml_jax import config as configs
+from dml_jax import main
+from dml_jax.backbones.pixels import Pixels
+from dml_jax.commands import cli, export
 from dml_jax.config import Group
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
+from dml_jax.train.distributed import device_memory
 from tests import toys
 from tests.train.experiments import values
 
@@ -38,12 +46,16 @@ class Network(nnx.Module):
         return nnx.relu(self.norm(self.conv(x)))
 
 
+def blocks() -> list[str]:
+    """The Python code of the guide."""
+    return re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the example is `othernet.net`."""
-    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     code, of_equinox = (
-        next(block for block in blocks if f"from {name} import" in block) for name in ("theirs", "equimo.models")
+        next(block for block in blocks() if f"from {name} import" in block) for name in ("theirs", "equimo.models")
     )
     code = code.replace("from theirs", f"from {__name__}").replace("mypaper.net", "othernet.net")
     (tmp_path / "othernet").mkdir()
@@ -58,6 +70,64 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "othernet" / "convnext.py").write_text(convnext)
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
+
+CONFIG = """
+from configs.base import experiment
+from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.methods import baseline
+from mypaper import net
+
+def get_config(variant=None):
+    return experiment(
+        "paper",
+        data=Data(name="digits", batch_size=16, images_per_class=4),
+        backbone=net.Config(),
+        method=baseline.make_config("proxy_anchor", embedding_dim=8),
+        train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=2),
+        evaluation=Evaluation(cluster=False),
+    )
+"""
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The guide's `mypaper/net.py`, unchanged, beside a configuration; `theirs` is this module."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
+    Path("mypaper").mkdir()
+    Path("mypaper/__init__.py").touch()
+    Path("mypaper/net.py").write_text(next(block for block in blocks() if "from theirs import" in block))
+    Path("paper.py").write_text(CONFIG)
+    yield tmp_path
+    for name in ("mypaper", "mypaper.net"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("paper")
+@pytest.mark.parametrize("options", [(), ("--config.train.feature_views=2", "--config.train.precision=bfloat16")])
+def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    """A network with nothing beyond the contract is trained, evaluated, loaded and exported."""
+    run = ("--config=paper.py", "--workdir=run", "--quiet", *options)
+    for mode in ("train", "evaluate"):
+        assert cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"])) == 0, capsys.readouterr().err
+    assert 0 < json.loads(Path("run/results.json").read_text())["recall@1"] <= 1
+    model = dml_jax.load("run")
+    images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
+    rows = model.embed(list(images))
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-5)
+    arguments = ["--model=run", "--to=stablehlo,parquet", "--output=exported"]
+    assert cli.exit_code(lambda: export.execute(arguments)) == 0, capsys.readouterr().err
+    program = jax.export.deserialize(bytearray(Path("exported/model.stablehlo").read_bytes()))
+    np.testing.assert_allclose(program.call(images), rows, atol=1e-5)
+
+
+def test_remedies_without_options_of_the_network() -> None:
+    """Too little memory: only options that the network has are proposed."""
+    config = configs.resolve(values(steps=1))
+    assert "backbone.remat=true" in device_memory.remedies(config, 1)
+    bare = replace(config, backbone=SimpleNamespace(name="mypaper.net", pretrained="none", pixels=Pixels()))
+    assert device_memory.remedies(bare, 1) == ["train.chunks=2"]
 
 
 @pytest.mark.usefixtures("package")

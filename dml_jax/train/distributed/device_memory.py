@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
+from dml_jax.backbones.contract import optional
 from dml_jax.config import Config
 from dml_jax.errors import ConfigError
 from dml_jax.train.variants import class_tables
@@ -33,12 +34,12 @@ def _explained(what: str, helpful: str) -> Iterator[None]:
 
 def remedies(config: Config, devices: int) -> list[str]:
     """The options that would lower the memory that a training step needs on each of some devices, cheapest first."""
-    train, backbone = config.train, config.backbone
+    train, backbone = config.train, optional(config.backbone)
     shared = devices > 1 and class_tables.MULTIPLE % devices == 0 and train.optimizer != "muon"
-    freeze = "" if getattr(backbone, "freeze_bn", True) else " with backbone.freeze_bn=true"
+    freeze = " with backbone.freeze_bn=true" if backbone.freeze_bn is False else ""
     found = {
         "train.precision=bfloat16": train.precision == backbone.dtype == "float32",
-        "backbone.remat=true": not backbone.remat,
+        "backbone.remat=true": backbone.remat is False,
         f"train.chunks={2 * train.chunks}{freeze}": config.data.batch_size % (2 * train.chunks * devices) == 0,
         "train.shard_classes=true (for many classes)": shared and not train.shard_classes,
     }

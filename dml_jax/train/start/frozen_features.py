@@ -16,6 +16,7 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones.contract import optional
 from dml_jax.backbones.linen import pooled_cells
 from dml_jax.config import Config, Data
 from dml_jax.console import Console
@@ -126,7 +127,7 @@ def _digest(experiment: Experiment, state: TrainState) -> str:
         "data": experiments.data_hash(experiment.splits),
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
-        "dtype": config.backbone.dtype,
+        "dtype": optional(config.backbone).dtype,
         "crops": {key: getattr(config.data, key) for key in CROPS}
         | ({"trivial_augment": True} if config.data.trivial_augment else {}),
         "seed": config.seed,

@@ -11,6 +11,7 @@ import jax
 
 from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
+from dml_jax.config.fields import with_precision
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
@@ -61,7 +62,7 @@ def load_trained(
     run = workdir.identity(facts)
     given = workdir.run_config(directory, trust_code=trust_code)
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
-    backbone = replace(given.backbone, pretrained="none", dtype=dtype or given.backbone.dtype)
+    backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
     config = replace(given, backbone=backbone)
     if reading := readings.name_in_results(config, directory):
         config = experiments.read_as(config, reading)
