@@ -103,6 +103,11 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     for options, message in (
         ([], "--model: missing; give the work directory of a run, a directory of converted weights, or lite0"),
         (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
+        (
+            ["--model=resnet50"],
+            "resnet50: is not a work directory (no config.json) and holds no converted weights (no "
+            "weights.json); give lite0, the weights of an installed package, or convert published ones with `dml-jax",
+        ),
         (["--model=old"], "old/weights.json: size: there is no such key; "),
         (["--model=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
         (["--model=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),

@@ -71,6 +71,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
+
 CONFIG = """
 from configs.base import experiment
 from dml_jax.config import Data, Evaluation, Group, Train

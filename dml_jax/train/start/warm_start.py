@@ -90,7 +90,8 @@ def image_shape(directory: Path) -> tuple[int, int]:
         return side, side
     if not (directory / "config.json").exists():
         raise CheckpointError(
-            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
+            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
         )
     height, width = workdir.read_config(directory)["shape"]
     return height, width
