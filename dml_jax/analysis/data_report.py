@@ -137,21 +137,21 @@ def _sizes(known: Mapping[str, Any]) -> str:
 
 
 def _copies(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
-    if not known["copies"]:
+    if not known["duplicates"]:
         return "<p>No two images are equal or nearly equal.</p>"
-    rows = [[Cell(kind), Cell(place), Cell(f"{number:,}", number)] for kind, place, number in known["copies"]]
+    rows = [[Cell(kind), Cell(place), Cell(f"{number:,}", number)] for kind, place, number in known["duplicates"]]
     strips = []
     for kind, place, *names in known["examples"][:SHOWN]:
         found = [images[name] for name in names if name in images]
         strips.append((f"{place}, {kind}: {' and '.join(names)}", [_picture(image) for image in found]))
     caption = (
-        "Exact copies have equal pixels; near ones have nearly equal difference hashes, as after resizing or "
-        "compression. Each image is compared with all, and listed with the first that it resembles. "
-        "--drop=duplicates leaves out copies within a class, and equal images of several classes. "
+        "Duplicates have equal pixels; near duplicates have nearly equal difference hashes, as after resizing or "
+        "compression. Each image is compared with all others and listed with the first that it resembles. "
+        "--drop=duplicates leaves out all but one within a class, and all duplicates in several classes. "
         f'<a href="{duplicates.TABLE}" title="a file beside this page">All pairs</a>'
     )
-    return html.table(("kind", "where", "pairs"), rows, "numbers of copies") + views.as_html(
-        Pictures(strips), "copies", caption
+    return html.table(("kind", "where", "pairs"), rows, "numbers of duplicates") + views.as_html(
+        Pictures(strips), "duplicates", caption
     )
 
 

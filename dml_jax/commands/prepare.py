@@ -5,8 +5,8 @@
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
 Every image is decoded, and all images that cannot be used are listed; report.html shows them, the sizes of classes and
-images, and copies, with --model=lite0 also probable errors of labels. Running the same command again resumes an
-interrupted preparation or download. --source can be repeated for data sets that consist of several archives.
+images, and duplicates, with --model=lite0 also probable errors of labels. Running the same command again continues an
+interrupted download. --source can be repeated for data sets that consist of several archives.
 """
 
 import os
@@ -18,7 +18,7 @@ from dml_jax.analysis import data_report
 from dml_jax.commands import cli, model_options
 from dml_jax.console import Console
 from dml_jax.data import formats, store
-from dml_jax.data.prepare import known_archives, prepare_dataset
+from dml_jax.data.prepare import prepare_dataset
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, counted
 
@@ -54,7 +54,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--drop",
         choices=["duplicates"],
-        help="duplicates: leave out copies within a class, and equal images of several classes",
+        help="duplicates: leave out all but one within a class, and all duplicates in several classes",
     )
     flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
     flags.add_argument(
@@ -117,7 +117,7 @@ def execute(arguments: list[str]) -> None:
     given = tuple(files.expand_path("--source", source) for source in options.source)
     request = prepare_dataset.Request(
         name=options.name,
-        sources=known_archives.archives(options.name, recipe) if options.download else given,
+        sources=prepare_dataset.archives(options.name, recipe) if options.download else given,
         output=files.utf8_path("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
@@ -133,7 +133,7 @@ def execute(arguments: list[str]) -> None:
         content = prepare_dataset.prepare(request, recipe, console)
     for line in prepare_dataset.summary(content):
         console.print(line)
-    if model or ("examples" in content and not (request.output / data_report.PAGE).exists()):
+    if model or not (request.output / data_report.PAGE).exists():
         splits = formats.load(configs.Data(name=options.name, path=str(request.output)))
         doubtful = data_report.write(request.output, splits, model)
         found = [counted(doubtful, "doubtful label")] if model else []

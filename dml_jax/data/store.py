@@ -1,29 +1,28 @@
-"""Prepared data sets: packed images, an index of labels and names, and a marker file that is written last.
-
-Version 2 of the format, which is written, has the encoded images as the records of an ArrayRecord file for each split
-and an Arrow file as its index. Version 1, which is still read, was a directory of tensorflow_datasets and a .npz file.
-"""
+"""Prepared data sets: an ArrayRecord file of encoded images for each split, an Arrow index, and a marker file."""
 
 import functools
-from collections.abc import Sequence
+import hashlib
+import os
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from pydantic import StrictInt
 
 from dml_jax.config import Data
-from dml_jax.data import decode, split_metadata, unprepared_folder
-from dml_jax.data.formats import tfds
-from dml_jax.data.prepare.sources import File, Recipe
+from dml_jax.data import decode, split_metadata
+from dml_jax.data.prepare import check
+from dml_jax.data.prepare.sources import File, Files, Options, Recipe, stamp, walk
 from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import read_json, reading, sha256
 
-FORMAT = 2
-MARKER, INDEX, INDEX_1 = "prepared.json", "index.arrow", "index.npz"
+MARKER, INDEX, RECORDS = "prepared.json", "index.arrow", "records"
 REMEDY = "prepare the data set again"
 
 
@@ -31,11 +30,9 @@ REMEDY = "prepare the data set again"
 class Marker:
     """The fields of the marker file."""
 
-    format: Literal[1, 2]
     name: str
     sha256: str  # digest of all images with their names and classes
     splits: dict[str, dict[str, StrictInt]]  # split -> numbers of "images" and "classes"
-    records: str  # directory of the packed images
     files: dict[str, tuple[StrictInt, str]]  # path -> (size in bytes, SHA-256)
     request: dict[str, Any]  # the options of the preparation that determine its result
     skipped: list[Any]  # images that were left out, with the reasons
@@ -47,7 +44,6 @@ class RecordReader:
 
     directory: str
     split: str
-    examples: bool = False  # whether the records are those of version 1
     min_side: int = 0
     upright: bool = True
 
@@ -59,9 +55,7 @@ class RecordReader:
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         records = self.records
         with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
-            record = records[index]
-            data = tfds.encoded_image(record) if self.examples else record
-            return decode.rgb(data, self.min_side, upright=self.upright)
+            return decode.rgb(records[index], self.min_side, upright=self.upright)
 
 
 @dataclass(eq=False)
@@ -91,10 +85,14 @@ def verify(directory: Path) -> None:
     marker = read_marker(directory)
     if marker is None:
         raise DataError(f"{directory}: not a prepared data set")
-    for name, (_, digest) in marker["files"].items():
-        with reading(directory / name, REMEDY):
-            if sha256(directory / name) != digest:
-                raise DataError(f"differs from what was written; {REMEDY}")
+    for name in marker["files"]:
+        _check_digest(directory, name, marker)
+
+
+def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
+    with reading(directory / name, REMEDY):
+        if sha256(directory / name) != marker["files"][name][1]:
+            raise DataError(f"differs from what was written; {REMEDY}")
 
 
 def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
@@ -113,7 +111,7 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:
-        scanned = unprepared_folder.scan(directory, unprepared)
+        scanned = _scan_folder(directory, unprepared)
         return _with_gallery({name: split.read_by(FileReader(split.files, *how)) for name, split in scanned.items()})
     if marker is None:
         raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
@@ -122,9 +120,9 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
-    records, old = str(directory / marker["records"]), marker["format"] == 1
-    splits = split_metadata.load(directory / (INDEX_1 if old else INDEX))
-    read = {name: split.read_by(RecordReader(records, name, old, *how)) for name, split in splits.items()}
+    _check_digest(directory, INDEX, marker)
+    splits = split_metadata.load(directory / INDEX)
+    read = {name: split.read_by(RecordReader(str(directory / RECORDS), name, *how)) for name, split in splits.items()}
     return _with_gallery({name: split._replace(content=marker["sha256"]) for name, split in read.items()})
 
 
@@ -133,3 +131,44 @@ def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
         loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
     check_disjoint(loaded)
     return loaded
+
+
+def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
+    """The splits of an image folder. Every image is decoded and hashed once; the result is cached until a file changes.
+
+    A changed file is recognised by its size, modification time or change time (which a program that restores the
+    modification time cannot restore). `content` is a SHA-256 of the split, class, name and file content of all images
+    but not of the times, so that a copy of the folder has the same hash and its run can be resumed.
+
+    Raises DataError if images are unusable, or there are no classes.
+    """
+    files = dict(sorted(walk(directory.resolve())))
+    splits = split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
+    return {name: split._replace(note=recipe.note(files)) for name, split in splits.items()}
+
+
+def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
+    entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
+    facts, reasons = check.inspect_images(entries, os.cpu_count() or 1)
+    reasons |= check.find_invalid(entries, facts)
+    if reasons:
+        first = min(reasons)
+        source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
+        raise DataError(
+            f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
+            f"{entries[first].id}: {reasons[first]}; dml-jax prepare --name=folder --source={source} "
+            f"--output={output} lists all of them, and with --skip_bad leaves them out"
+        )
+    content = hashlib.sha256()
+    for i, entry in enumerate(entries):
+        content.update(facts[i].sha256)
+        content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+    splits = split_metadata.from_entries(entries)
+    return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
+
+
+def _fingerprint(directory: Path, files: Files) -> bytes:
+    """Names, sizes, modification and change times of the files."""
+    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
+    lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
+    return "\n".join(lines).encode(errors="surrogateescape")

@@ -17,12 +17,11 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import files
 from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, store
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, duplicates, prepare_dataset, records
+from dml_jax.data.prepare import check, duplicates, records
 from dml_jax.data.prepare.sources import Entry, File
 from tests.analysis.test_page import Page
 from tests.data import layouts, pictures
@@ -156,7 +155,7 @@ def test_an_output_directory_in_use_is_rejected(tmp_path: Path, capsys: pytest.C
     (tmp_path / "mine" / "thesis.txt").write_text("my work")
     code, _, err = run(capsys, *flags("folder", photos, tmp_path / "mine"))
     assert code == 2
-    assert "is not empty" in err
+    assert "exists and is not an empty directory" in err
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
     code, _, err = run(capsys, *flags("folder", photos, photos / "prepared"))
     assert code == 2
@@ -269,91 +268,27 @@ def test_names_with_control_characters_are_escaped(tmp_path: Path, capsys: pytes
     assert "\x1b" not in out + err
 
 
-@pytest.mark.parametrize("name", ["request.json", "source-0.json"])
-@pytest.mark.parametrize("text", ["{", "[]", "3", "{}", '{"archive": [1, 2]}', '{"archive": 1, "members": 2}', "\xff"])
-def test_a_damaged_record_of_an_interrupted_preparation_is_made_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    archive, out = layouts.cub(tmp_path), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        patch.setattr(check, "inspect_images", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
-    (out / prepare_dataset.UNFINISHED / name).write_text(text, encoding="latin-1")
-    monkeypatch.setattr(records, "write", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))  # saves time
-    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
-    assert (code, err) == (130, "")
-    assert f"unpacking {archive}" in printed
-
-
-def interrupt(patch: pytest.MonkeyPatch, when: str) -> None:
-    """Ends a preparation as Ctrl-C would at the checks of images, when they are written, or before the marker is."""
-
-    def stop(*arguments: object, **options: object) -> None:
-        if when != "write_json" or arguments[0].name == store.MARKER:
-            raise KeyboardInterrupt
-        files.write_json(*arguments)
-
-    patch.setattr(check if when == "inspect_images" else records, when, stop)
-
-
-@pytest.mark.parametrize("when", ["inspect_images", "write", "write_json"])
-def test_an_interrupted_preparation_is_resumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    archive = layouts.cub(tmp_path)
-    out = tmp_path / "out"
-    with monkeypatch.context() as patch:
-        interrupt(patch, when)
-        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
-    assert not (out / store.MARKER).exists()
-    code, printed, err = run(capsys, *flags("cub", archive, out, "--subset"))
-    assert (code, err) == (0, "")
-    assert "resuming an interrupted preparation" in printed
-    assert "unpacking" not in printed
-    assert not (out / prepare_dataset.UNFINISHED).exists()
-    run(capsys, *flags("cub", archive, tmp_path / "other", "--subset"))
-    first, second = (json.loads((path / store.MARKER).read_text()) for path in (out, tmp_path / "other"))
-    assert first == second
-
-
-@pytest.mark.parametrize("when", ["inspect_images", "write_json"])
-def test_files_beside_an_interrupted_preparation_are_not_removed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
-    archive, out = layouts.cub(tmp_path), tmp_path / "out"
-    with monkeypatch.context() as patch:
-        interrupt(patch, when)
-        run(capsys, *flags("cub", archive, out, "--subset"))
-    moved = archive.rename(out / archive.name)
-    before = sorted(out.rglob("*"))
-    code, _, err = run(capsys, *flags("cub", moved, out, "--subset"))
-    assert (code, f"--output={out}: holds {archive.name} beside an interrupted preparation" in err) == (2, True)
-    assert sorted(out.rglob("*")) == before
-    moved.rename(archive)
-    assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 0
-
-
-def test_another_request_starts_from_scratch(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*arguments: object, **options: object) -> None:
-        raise KeyboardInterrupt
-
-    archive = layouts.cub(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(records, "write", interrupt)
-        run(capsys, *flags("cub", archive, tmp_path / "out", "--subset"))
-    code, printed, _ = run(capsys, *flags("cub", archive, tmp_path / "out", "--subset", "--short_side=16"))
-    assert code == 0
-    assert "resuming" not in printed
-    assert "unpacking" in printed
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
     entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         records.check([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
+
+
+@pytest.mark.parametrize("when", ["inspect_images", "write"])
+def test_an_interrupted_preparation_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """And starts again; Ctrl-C while images are checked or written."""
+    archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    before = sorted(tmp_path.iterdir())
+    with monkeypatch.context() as patch:
+        module = check if when == "inspect_images" else records
+        patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+    assert sorted(tmp_path.iterdir()) == before
+    assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 0
+    store.verify(out)
 
 
 @pytest.mark.slow
@@ -400,15 +335,19 @@ def test_copies_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     copies(tmp_path / "p")
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
-    for line in ("exact copies within a class: 2", "near copies within a class: 1", "near copies across splits: 1"):
+    for line in (
+        "duplicates within a class: 2",
+        "near duplicates within a class: 1",
+        "near duplicates across splits: 1",
+    ):
         assert line in out.splitlines()
     table = (tmp_path / "out" / duplicates.TABLE).read_text().splitlines()
     assert table == [
         "kind,where,first,second",
-        "near,across splits,test/c/again.jpg,train/b/1.jpg",
-        "exact,within a class,train/a/1.jpg,train/a/copy.jpg",
-        "exact,within a class,train/a/1.jpg,train/a/same.png",
-        "near,within a class,test/d/0.jpg,test/d/large.jpg",
+        "near duplicates,across splits,test/c/again.jpg,train/b/1.jpg",
+        "duplicates,within a class,train/a/1.jpg,train/a/copy.jpg",
+        "duplicates,within a class,train/a/1.jpg,train/a/same.png",
+        "near duplicates,within a class,test/d/0.jpg,test/d/large.jpg",
     ]
 
 
@@ -455,8 +394,8 @@ def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ["train/a/same.png", "a copy of train/a/1.jpg"],
         ["train/b/also.jpg", "the same image as train/a/2.jpg of another class"],
     ]
-    assert "near copies across splits: 1" in out
-    assert "copies within a class" not in out
+    assert "near duplicates across splits: 1" in out
+    assert "duplicates within a class" not in out
     assert "was prepared with another drop" in run(capsys, *given)[2]
 
 

@@ -16,7 +16,7 @@ LIST = ["a", "", "ü/漢字.jpg", os.fsdecode(b"\xff.png"), "", "z"]
 
 
 def test_like_a_list() -> None:
-    made = Names(split_metadata._encode(LIST))
+    made = Names(split_metadata.encode(LIST))
     assert list(made) == LIST
     assert len(made) == len(LIST)
     assert [made[i] for i in range(-6, 6)] == LIST + LIST
@@ -26,7 +26,7 @@ def test_like_a_list() -> None:
     with pytest.raises(IndexError):
         made[6]
     assert LIST[3] in made
-    assert list(Names(split_metadata._encode([]))) == []
+    assert list(Names(split_metadata.encode([]))) == []
 
 
 def test_the_hash_of_data_does_not_depend_on_how_names_are_stored() -> None:
@@ -34,6 +34,6 @@ def test_the_hash_of_data_does_not_depend_on_how_names_are_stored() -> None:
     ids = [f"image {i}" for i in range(count)]
     labels = np.zeros(count, np.int64)
     expected = hashlib.sha256(f"train {count}".encode() + labels.tobytes() + "\n".join(ids).encode() + b"pixels")
-    for stored in (ids, Names(split_metadata._encode(ids))):
+    for stored in (ids, Names(split_metadata.encode(ids))):
         made: Any = SimpleNamespace(splits={"train": SimpleNamespace(labels=labels, ids=stored, content="pixels")})
         assert experiment.data_hash(made.splits) == expected.hexdigest()

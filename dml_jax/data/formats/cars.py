@@ -85,7 +85,6 @@ def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
 RECIPE = Recipe(
     find,
     counts={"train": (8_054, 98), "test": (8_131, 98)},
-    nested=True,
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",

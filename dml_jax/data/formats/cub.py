@@ -27,7 +27,6 @@ def find(files: Files, options: Options) -> list[Entry]:
 RECIPE = Recipe(
     find,
     counts={"train": (5_864, 100), "test": (5_924, 100)},
-    nested=True,
     home="https://www.vision.caltech.edu/datasets/cub_200_2011/",
     citation="Wah, Branson, Welinder, Perona, Belongie: The Caltech-UCSD Birds-200-2011 Dataset, 2011",
     downloads=(  # length and SHA-256 are those in tensorflow_datasets

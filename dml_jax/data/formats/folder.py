@@ -5,10 +5,12 @@
     photos/train/oak/1.jpg        or the split is given by folders train, test (or query), optionally val and gallery
     photos/test/elm/7.jpg
 
-Class folders may be nested; the name of a class is then its whole path.
+Class folders may be nested; the name of a class is then its whole path. A folder inside a class folder
+is a class of its own.
 """
 
 import hashlib
+from pathlib import PurePosixPath
 
 from dml_jax.config import Data
 from dml_jax.data import store
@@ -45,13 +47,29 @@ def test_classes(classes: set[str], share: float) -> set[str]:
     return set(ranked[: round(share * len(ranked))])
 
 
-def skipped(files: Files) -> str:
-    """A sentence on the files that `find` leaves out; empty if there are none."""
-    others = [path for path in files if not is_image(path)]
-    return f"skipped {counted(len(others), 'file')} other than images, e.g. {others[0]}" if others else ""
+def note(files: Files) -> str:
+    """Files that are skipped, and class folders inside another class folder; empty if there are neither."""
+    sentences = []
+    if others := [path for path in files if not is_image(path)]:
+        sentences.append(f"skipped {counted(len(others), 'file')} other than images, e.g. {others[0]}")
+    folders = {path.rpartition("/")[0] for path in files if is_image(path)}
+    inside = [
+        (outer.as_posix(), inner)
+        for inner in sorted(folders)
+        for outer in PurePosixPath(inner).parents
+        if outer.as_posix() in folders
+    ]
+    if inside:
+        outer, inner = inside[0]
+        sentences.append(
+            f"warning: the class folder {inner!r} is inside the class folder {outer!r} and counts as another class; if "
+            f"it is the same class, move its images to {outer!r}"
+            + (f" ({len(inside) - 1} more such folders)" if len(inside) > 1 else "")
+        )
+    return "; ".join(sentences)
 
 
-RECIPE = Recipe(find, skipped=skipped)
+RECIPE = Recipe(find, note=note)
 
 
 def load(data: Data) -> dict[str, Split]:

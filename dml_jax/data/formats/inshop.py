@@ -1,4 +1,7 @@
-"""In-Shop Clothes Retrieval (DeepFashion), with separate query and gallery images."""
+"""In-Shop Clothes Retrieval (DeepFashion), with separate query and gallery images.
+
+dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
+"""
 
 from dml_jax.config import Data
 from dml_jax.data import store
@@ -10,7 +13,7 @@ SPLIT = {"train": "train", "query": "test", "gallery": "gallery"}
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `list_eval_partition.txt` of the official folder; images are in `Img/`, possibly inside `img.zip`."""
+    """Reads `list_eval_partition.txt` of the official folder; images are in `Img/img.zip`, a source of its own."""
     base = find_folder(files, "list_eval_partition.txt", "In-Shop Clothes Retrieval")
     (announced, *_), header, *rows = read_rows(files, f"{base}list_eval_partition.txt")
     if header != ["image_name", "item_id", "evaluation_status"] or announced != str(len(rows)):
@@ -31,7 +34,6 @@ def find(files: Files, options: Options) -> list[Entry]:
 RECIPE = Recipe(
     find,
     counts={"train": (25_882, 3_997), "test": (14_218, 3_985), "gallery": (12_612, 3_985)},
-    nested=True,
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a fixed address",

@@ -39,7 +39,6 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 RECIPE = Recipe(
     find,
-    nested=True,
     home="https://github.com/brendenlake/omniglot",
     citation="Lake, Salakhutdinov, Tenenbaum: Human-level concept learning through probabilistic program induction, "
     "Science 2015",

@@ -110,11 +110,3 @@ def _source(directory: str, split: str) -> Sequence[dict[str, Any]]:
 
     builder = tfds.builder_from_directory(directory)
     return builder.as_data_source(split=split, decoders={"image": tfds.decode.SkipDecoding()})
-
-
-def encoded_image(example: bytes) -> bytes:
-    """The feature "image" of a record as tensorflow_datasets stores it; decoding all features takes longer."""
-    from tensorflow_datasets.proto import tf_example_pb2
-
-    features = tf_example_pb2.Example.FromString(example).features
-    return features.feature["image"].bytes_list.value[0]

@@ -7,11 +7,8 @@ outside the archive, links and devices are rejected nevertheless, and the unpack
 import tarfile
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import IO, Any, NamedTuple, Self
-
-from pydantic import StrictInt
 
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
@@ -37,14 +34,6 @@ class Member(NamedTuple):
     name: str
     size: int
     content: IO[bytes]
-
-
-@dataclass
-class Unpacked:
-    """The record of an unpacked archive: its size and modification time, and (name, offset, size) of each member."""
-
-    archive: tuple[StrictInt, StrictInt]
-    members: list[tuple[str, StrictInt, StrictInt]]
 
 
 def is_archive(name: str) -> bool:

@@ -1,4 +1,7 @@
-"""Copies among the images of a data set, found by their hashes without comparing all pairs."""
+"""Duplicates among the images of a data set, found by their hashes without comparing all pairs.
+
+Duplicates have equal pixels; near duplicates have nearly equal difference hashes, as after resizing or compression.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +20,8 @@ PLACES = ("within a class", "across classes", "across splits")
 HEAD = ("kind", "where", "first", "second")
 
 
-class Copy(NamedTuple):
-    """Two images that show the same: equal pixels, or similar ones as after resizing or compression."""
+class Pair(NamedTuple):
+    """Two images that are duplicates or near duplicates."""
 
     # first, second: positions, increasing
     first: int
@@ -27,9 +30,9 @@ class Copy(NamedTuple):
     exact: bool  # whether the pixels are equal
 
 
-def find(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Copy]:
-    """The copies among the images with facts: each image with the first one that it resembles in its class, in other
-    classes of its split, and in other splits."""
+def find(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Pair]:
+    """Pairs each image with the first one that it resembles in its class, in other classes of its split, and in other
+    splits."""
     chosen = np.array(sorted(facts), np.int64)
     if not len(chosen):
         return []
@@ -42,29 +45,39 @@ def find(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Copy
     found = {(int(structured[i]), int(structured[j])): place for (i, j), place in similar.items()}
     found |= find_pairs(digests, groups, 0)
     named = {(int(chosen[i]), int(chosen[j])): place for (i, j), place in found.items()}
-    return [Copy(i, j, place, facts[i].pixels == facts[j].pixels) for (i, j), place in sorted(named.items())]
+    return [Pair(i, j, place, facts[i].pixels == facts[j].pixels) for (i, j), place in sorted(named.items())]
 
 
-def table(entries: Sequence[Entry], copies: Sequence[Copy]) -> list[tuple[str, str, str, str]]:
-    """Rows of "exact" or "near", the place, and both names; those that are most harmful first."""
-    ordered = sorted(copies, key=lambda copy: (-copy.place, not copy.exact, copy.first))
-    kinds = {True: "exact", False: "near"}
-    return [(kinds[c.exact], PLACES[c.place], entries[c.first].id, entries[c.second].id) for c in ordered]
+def table(entries: Sequence[Entry], pairs: Sequence[Pair]) -> list[tuple[str, str, str, str]]:
+    """Rows of the kind, the place and both names; the most harmful pairs first."""
+    ordered = sorted(pairs, key=lambda pair: (-pair.place, not pair.exact, pair.first))
+    return [
+        (
+            "duplicates" if pair.exact else "near duplicates",
+            PLACES[pair.place],
+            entries[pair.first].id,
+            entries[pair.second].id,
+        )
+        for pair in ordered
+    ]
 
 
 def write(directory: Path, rows: Sequence[tuple[str, str, str, str]]) -> None:
-    """Writes the table of copies."""
+    """Writes the table of pairs."""
     with (directory / TABLE).open("w", newline="", encoding="utf-8") as file:
         write_csv(file, [HEAD, *rows])
 
 
-def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], copies: Sequence[Copy]) -> dict[int, str]:
-    """Positions and reasons of the copies that are left out: all but the largest of a class, the first if several are,
-    and equal images of several classes, at most one of which can be right. Similar images of several classes may be of
-    different things."""
-    alike: dict[int, list[int]] = {}  # each image with its copies in its class; one list for all of them
+def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], pairs: Sequence[Pair]) -> dict[int, str]:
+    """Positions of the images to leave out, with the reasons.
+
+    Of duplicates and near duplicates within a class, the largest image is kept (the first if several are as large).
+    Duplicates in several classes are all left out, as at most one of their labels is right; near duplicates in several
+    classes may show different things and are kept.
+    """
+    alike: dict[int, list[int]] = {}  # each image with its duplicates in its class; they share one list
     across = {}
-    for first, second, _, exact in copies:
+    for first, second, _, exact in pairs:
         if entries[first].class_name == entries[second].class_name:
             together = alike.get(first, [first])
             if (others := alike.get(second, [second])) is not together:
@@ -74,7 +87,7 @@ def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], copies: S
             for one, other in ((first, second), (second, first)):
                 across[one] = f"the same image as {entries[other].id} of another class"
     kept = {i: min(group, key=lambda j: (-facts[j].height * facts[j].width, j)) for i, group in alike.items()}
-    return {i: f"a copy of {entries[best].id}" for i, best in kept.items() if i != best} | across
+    return {i: f"a duplicate of {entries[best].id}" for i, best in kept.items() if i != best} | across
 
 
 def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dict[tuple[int, int], int]:

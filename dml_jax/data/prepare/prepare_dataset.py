@@ -1,13 +1,12 @@
 """Preparing a data set from archives or folders: `sources` lists, `check` decodes and `records` writes its images.
 
-Everything unfinished is in one folder of the output directory, from which an interrupted preparation is resumed.
+A preparation is written to a draft beside the output directory, which appears complete or not at all.
 """
 
-import contextlib
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +14,15 @@ import numpy as np
 
 from dml_jax.console import Console
 from dml_jax.data import store
-from dml_jax.data.prepare import check, duplicates, known_archives, records, sources
+from dml_jax.data.prepare import check, duplicates, records, sources
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.files import read_json, write_json
+from dml_jax.files import atomic_directory, cache_dir, sha256, write_json
+from dml_jax.remote import downloads
 
-UNFINISHED = ".unfinished"  # temporary folder inside the output directory
+MIB = 2**20
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)  # of the sides of images
-EXAMPLES = 100  # copies in the marker; the table has all
-MOVED = "moved.json"  # in it: the names of what is moved from it to the output directory
+EXAMPLES = 100  # duplicates in the marker; the table has all
 
 
 class Request(NamedTuple):
@@ -39,8 +38,8 @@ class Request(NamedTuple):
     skip_bad: bool = False  # leave out unusable images instead of stopping
     subset: bool = False  # accept other counts than those of the complete data set
     threads: int = os.cpu_count() or 1
-    download: bool = False  # whether the sources are archives to be downloaded, see `known_archives`
-    drop: str | None = None  # "duplicates" to leave out copies, see `duplicates.to_drop`
+    download: bool = False  # whether the sources are `archives` to be downloaded
+    drop: str | None = None  # "duplicates", see `duplicates.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
@@ -51,32 +50,29 @@ class Request(NamedTuple):
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set and returns its marker. A finished one is left unchanged, an interrupted one is resumed.
+    """Prepares a data set and returns its marker; a finished one is left unchanged.
 
     Raises:
       ConfigError: the output directory is in use for something else.
       DataError: the sources are not the data set, or images cannot be used; all of those have been printed.
     """
-    done = store.read_marker(request.output)
+    output = request.output
+    done = store.read_marker(output)
     if done is not None:
         differing = [key for key, value in request.identity().items() if done["request"].get(key) != value]
         if differing:
             raise ConfigError(
-                f"--output={request.output}: was prepared with another {' and '.join(differing)}; choose another output"
+                f"--output={output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
-        console.print(f"{request.output} is already prepared")
+        console.print(f"{output} is already prepared")
         return done
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ConfigError(f"--output={output}: exists and is not an empty directory; choose another one")
     for source in request.sources:
-        if source.is_dir() and request.output.resolve().is_relative_to(source.resolve()):
-            raise ConfigError(f"--output={request.output}: is inside the source {source}; choose another directory")
-    temporary = _temporary_folder(request, console)
-    try:
-        return _prepare(request, recipe, console, temporary)
-    except (ConfigError, DataError):  # invalid input: leave no unfinished files behind
-        shutil.rmtree(temporary)
-        if not any(request.output.iterdir()):
-            request.output.rmdir()
-        raise
+        if source.is_dir() and output.resolve().is_relative_to(source.resolve()):
+            raise ConfigError(f"--output={output}: is inside the source {source}; choose another directory")
+    with atomic_directory(output) as draft:
+        return _prepare(request, recipe, console, draft)
 
 
 def summary(content: Mapping[str, Any]) -> list[str]:
@@ -90,68 +86,53 @@ def summary(content: Mapping[str, Any]) -> list[str]:
     rotated = (
         [f"EXIF rotation: {counted(n, 'image')} (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
     )
-    copies = [f"{kind} copies {place}: {number}" for kind, place, number in content.get("copies", [])]
-    return [*splits, *metadata, *skipped, *copies, *rotated, f"sha256 {content['sha256']}"]
+    pairs = [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
+    return [*splits, *metadata, *skipped, *pairs, *rotated, f"sha256 {content['sha256']}"]
 
 
-def _temporary_folder(request: Request, console: Console) -> Path:
-    """Creates the folder for unfinished work, or returns the one of an interrupted run of the same request."""
-    output, temporary = request.output, request.output / UNFINISHED
-    record = temporary / "request.json"
-    try:
-        if record.is_file():
-            for path in _begun(output, temporary):
-                _remove(path)
-            _remove(temporary / "data")
-            with contextlib.suppress(DataError):
-                if read_json(record, dict) == request.identity():
-                    console.print("resuming an interrupted preparation")
-                    return temporary
-            _remove(temporary)
-        elif output.exists() and any(output.iterdir()):
-            raise ConfigError(
-                f"--output={output}: is not empty and contains no interrupted preparation; choose another directory"
-            )
-        temporary.mkdir(parents=True)
-        write_json(record, request.identity())
-    except OSError as error:
-        raise ConfigError(
-            f"--output={output}: cannot be written ({error.strerror}); choose another directory"
-        ) from error
-    return temporary
+def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
+    """Where the archives of a data set are kept after they were downloaded; raises ConfigError if it has no address."""
+    if not recipe.downloads:
+        why = f"{recipe.terms} ({recipe.home}); get it yourself and" if recipe.home else "it is your own data;"
+        raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
+    return tuple(cache_dir() / "downloads" / name / source.name for source in recipe.downloads)
 
 
-def _begun(output: Path, temporary: Path) -> list[Path]:
-    """What an interrupted run has moved into the output; raises ConfigError if the directory holds anything else."""
-    moved: list[str] = []
-    with contextlib.suppress(DataError):  # absent, if nothing was moved
-        moved = read_json(temporary / MOVED, list[str])
-    found = [path for path in sorted(output.iterdir()) if path != temporary]
-    for path in found:
-        if path.name not in moved and not path.name.startswith(f".{store.MARKER}."):  # a draft of the marker
-            raise ConfigError(
-                f"--output={output}: holds {path.name} beside an interrupted preparation; move it away, or choose "
-                "another directory"
-            )
-    return found
+def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
+    """Downloads the archives that are missing, after printing the terms; continues an interrupted download."""
+    size = sum(source.size or 0 for source in recipe.downloads) // MIB
+    console.print(f"terms: {recipe.terms}")
+    console.print(f"owners: {recipe.home}")
+    console.print(f"please cite: {recipe.citation}")
+    remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
+    for source, target in zip(recipe.downloads, targets, strict=True):
+        if target.is_file() and sha256(target) == source.sha256:
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        console.print(f"downloading {source.url}")
+        console.start_progress(f"{source.name}, MiB", (source.size or 0) // MIB)
+        downloads.fetch(source, target, DataError, remedy, lambda done: console.update_progress(done // MIB))
+    console.print(f"the archives ({size} MiB) stay in {targets[0].parent}")
 
 
-def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path) -> dict[str, Any]:
+def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) -> dict[str, Any]:
     """The steps of a preparation: list, check, write."""
     named = " ".join(f"--source={source}" for source in request.sources)
     if request.download:
-        known_archives.fetch(recipe, request.sources, console)
-    files = sources.list_files(request.sources, recipe.nested, temporary, console.print)
-    entries = check.find_entries(recipe, files, request.options._replace(scratch=temporary), named)
+        _download(recipe, request.sources, console)
+    scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
+    scratch.mkdir()
+    files = sources.list_files(request.sources, scratch, console.print)
+    entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
     if recipe.counts and not request.subset and (wrong := check.count_mismatches(entries, recipe.counts)):
         raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
-    if note := recipe.skipped(files):
+    if note := recipe.note(files):
         console.print(note)
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
     entries, facts, reasons = records.check(
-        entries, temporary / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
+        entries, scratch / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
     )
     dropped = duplicates.to_drop(entries, facts, duplicates.find(entries, facts)) if request.drop else {}
     if recipe.counts is None:
@@ -169,13 +150,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
     check.check_number_of_classes(kept, named)
 
     console.start_progress("writing images", len(kept))
-    data = temporary / "data"
-    data.mkdir()
     written = records.write(
-        data, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
+        draft, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
-    copies = duplicates.table(entries, duplicates.find(entries, {i: facts[i] for i in usable}))
-    duplicates.write(data, copies)
+    pairs = duplicates.table(entries, duplicates.find(entries, {i: facts[i] for i in usable}))
+    duplicates.write(draft, pairs)
     sides = np.sort([(facts[i].height, facts[i].width) for i in usable], axis=1)
     marker = written | {
         "name": request.name,
@@ -184,16 +163,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, temporary: Path
         "formats": Counter(facts[i].format for i in usable),
         "sides": np.quantile(sides, QUANTILES, axis=0, method="nearest").T.tolist(),
         "exif_rotated": sum(facts[i].rotated for i in usable),
-        "copies": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in copies).items()],
-        "examples": copies[:EXAMPLES],
+        "duplicates": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in pairs).items()],
+        "examples": pairs[:EXAMPLES],
     }
-    records.publish(data, request.output, temporary / MOVED, marker)
-    shutil.rmtree(temporary)
+    shutil.rmtree(scratch)
+    write_json(draft / store.MARKER, marker)
     return marker
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

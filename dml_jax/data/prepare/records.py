@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,9 @@ from dml_jax.data import decode, split_metadata, transforms
 from dml_jax.data.prepare import check as check_images
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File
-from dml_jax.data.store import FORMAT, INDEX, MARKER
-from dml_jax.files import name_file, sha256, write_json
+from dml_jax.data.store import INDEX, RECORDS
+from dml_jax.files import name_file, sha256
 
-RECORDS = "records"  # folder of the packed images
 JPEG_QUALITY = 90  # of resized images
 
 
@@ -78,7 +77,7 @@ def write(
     threads: int,
     progress: Callable[[int], None],
 ) -> dict[str, Any]:
-    """Writes the images, as `check` returns them, and the index of a data set to a new folder.
+    """Writes the images, as `check` returns them, and the index of a data set to a folder.
 
     Returns the fields of the marker file that describe what was written.
     """
@@ -99,26 +98,14 @@ def write(
                 progress(done)
     split_metadata.save(directory / INDEX, {name: split._replace(files=()) for name, split in splits.items()})
     return {
-        "format": FORMAT,
         "sha256": content.hexdigest(),
         "splits": {
             name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
             for name, split in splits.items()
         },
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
-        "records": RECORDS,
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
-            for path in sorted(directory.rglob("*"))
-            if path.is_file()
+            for path in [directory / INDEX, *sorted((directory / RECORDS).iterdir())]
         },
     }
-
-
-def publish(directory: Path, output: Path, moved: Path, marker: Mapping[str, Any]) -> None:
-    """Moves a finished data set to its place, after a list of what is moved was written; the marker comes last."""
-    finished = sorted(directory.iterdir())
-    write_json(moved, [path.name for path in finished])
-    for path in finished:
-        path.replace(output / path.name)
-    write_json(output / MARKER, marker)

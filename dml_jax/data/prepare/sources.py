@@ -1,6 +1,5 @@
 """The first step of a preparation: the files and images of a data set, listed without opening an image."""
 
-import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +8,7 @@ from typing import NamedTuple
 
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError
-from dml_jax.files import NO_URL, is_url, read_json, write_json
+from dml_jax.files import NO_URL, is_url
 from dml_jax.remote.downloads import Source
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -88,11 +87,10 @@ class Recipe(NamedTuple):
 
     # (files, options) -> the images. Raises DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
-    # files -> a sentence on those that `find` leaves out, if the user should know of them.
-    skipped: Callable[[Files], str] = lambda files: ""
+    # files -> what the user should know of how `find` reads them, in a sentence; empty if nothing.
+    note: Callable[[Files], str] = lambda files: ""
     # split -> (images, classes) of the complete data set; None if they are not fixed.
     counts: Mapping[str, tuple[int, int]] | None = None
-    nested: bool = False  # whether archives among the files are unpacked as well
     home: str = ""  # web page of the data set
     citation: str = ""  # paper to cite
     downloads: Sequence[Source] = ()  # the archives, where the owners publish them
@@ -118,22 +116,23 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
                 yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
 
 
-def list_files(sources: Sequence[Path], nested: bool, scratch: Path, announce: Callable[[str], None]) -> Files:
-    """All files of the sources by their relative path; archives are unpacked.
+def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str], None]) -> Files:
+    """All files of the sources by their relative path.
 
     Args:
       sources: folders, archives, .csv and .parquet files.
-      nested: whether archives among the files are unpacked as well.
-      scratch: folder for what is unpacked; what an interrupted run has unpacked there is used again.
-      announce: called with a line for each archive that is unpacked.
+      scratch: folder that archives are unpacked to.
+      announce: called with a line for each archive.
     """
     files: dict[str, File] = {}
     for i, source in enumerate(sources):
-        target = scratch / f"source-{i}"
         if source.is_dir():
             found = dict(walk(source))
         elif source.is_file() and archives.is_archive(source.name):
-            found = _unpack(source, target, announce)
+            announce(f"unpacking {source}")
+            target = scratch / f"source-{i}"
+            members = archives.unpack(source, target)
+            found = {name: File(target, offset, size) for name, offset, size in members if not is_ignored(name)}
         elif source.is_file() and source.suffix.lower() == ".csv":
             others = (pair for pair in walk(source.parent) if not pair[0].lower().endswith(".csv"))
             found = {source.name: File(source), **dict(others)}
@@ -144,53 +143,10 @@ def list_files(sources: Sequence[Path], nested: bool, scratch: Path, announce: C
                 f"--source={source}: must be an existing folder, .csv or .parquet file or archive "
                 f"({', '.join(archives.ENDINGS)})"
             )
-        if nested:
-            found |= _unpack_nested(found, target, announce)
         if shared := set(files) & set(found):
             raise DataError(f"--source={source}: {min(shared)!r} is also in another source; give each file only once")
         files |= found
     return dict(sorted(files.items()))
-
-
-def _unpack(archive: Path, target: Path, announce: Callable[[str], None]) -> dict[str, File]:
-    """Unpacks an archive into the file `target`, unless an interrupted run has done so."""
-    if not archive.is_file():
-        raise DataError(f"{archive}: not a regular file")
-    stat, record = archive.stat(), target.with_name(f"{target.name}.json")
-    state = [stat.st_size, stat.st_mtime_ns]
-    known = None
-    with contextlib.suppress(DataError):  # absent or damaged
-        known = read_json(record, archives.Unpacked)
-    if known is None or known["archive"] != state:
-        announce(f"unpacking {archive}")
-        known = {"archive": state, "members": archives.unpack(archive, target)}
-        write_json(record, known)
-    return {name: File(target, offset, size) for name, offset, size in known["members"] if not is_ignored(name)}
-
-
-def _unpack_nested(files: Files, target: Path, announce: Callable[[str], None]) -> dict[str, File]:
-    """Unpacks the archives among the files, one level deep; their members appear in the folder of the archive."""
-    members: dict[str, File] = {}
-    for j, path in enumerate(sorted(path for path in files if archives.is_archive(path))):
-        archive = files[path]
-        if archive.size >= 0:
-            ending = next(ending for ending in archives.ENDINGS if path.lower().endswith(ending))
-            archive = File(_extract(archive, target.with_name(f"{target.name}-{j}{ending}")))
-        parent = path.rpartition("/")[0]
-        inner = _unpack(archive.path, target.with_name(f"{target.name}-{j}"), announce)
-        members |= {f"{parent}/{name}" if parent else name: file for name, file in inner.items()}
-    return members
-
-
-def _extract(file: File, target: Path) -> Path:
-    """Copies a member of an unpacked archive to a file of its own."""
-    if not target.exists() or target.stat().st_size != file.size:
-        with file.path.open("rb") as source, target.open("wb") as copy:
-            source.seek(file.offset)
-            left = file.size
-            while chunk := source.read(min(left, archives.CHUNK)):
-                left -= copy.write(chunk)
-    return target
 
 
 def stamp(path: str | Path) -> str:
