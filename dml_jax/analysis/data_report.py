@@ -1,4 +1,4 @@
-"""The report of a prepared data set: sizes of classes and images, what was left out, copies, and doubtful labels."""
+"""The report of a prepared data set: sizes of classes and images, what was left out, duplicates and doubtful labels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ class Recorded:
     formats: dict[str, StrictInt]
     sides: tuple[list[StrictInt], list[StrictInt]]
     exif_rotated: StrictInt
-    copies: list[tuple[str, str, StrictInt]]
+    duplicates: list[tuple[str, str, StrictInt]]
     examples: list[tuple[str, str, str, str]]
 
 
@@ -63,7 +63,7 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
         "Classes": _classes(splits),
         "Images": _sizes(known),
         "Left out": views.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
-        "Copies": _copies(known, {split.ids[i]: (split, i) for split, i in images}),
+        "Duplicates": _duplicates(known, {split.ids[i]: (split, i) for split, i in images}),
         "Doubtful labels": labels,
     }
     counts = [
@@ -136,7 +136,7 @@ def _sizes(known: Mapping[str, Any]) -> str:
     )
 
 
-def _copies(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
+def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
     if not known["duplicates"]:
         return "<p>No two images are equal or nearly equal.</p>"
     rows = [[Cell(kind), Cell(place), Cell(f"{number:,}", number)] for kind, place, number in known["duplicates"]]

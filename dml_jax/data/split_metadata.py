@@ -36,13 +36,17 @@ class Names(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
 
     def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):  # file names need not be UTF-8
-            return [name.decode("utf-8", "surrogateescape") for name in self.column[index].to_pylist()]
-        return self[int(index) : int(index) + 1][0]
+        if isinstance(index, slice):
+            return [_decode(name) for name in self.column[index].to_pylist()]
+        return _decode(self.column[int(index)].as_py())
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), BLOCK):
             yield from self[start : start + BLOCK]
+
+
+def _decode(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")  # file names need not be UTF-8
 
 
 class SplitMetadata(NamedTuple):

@@ -331,7 +331,7 @@ def copies(root: Path) -> None:
         picture.resize((picture.width * 2, picture.height * 2)).save(root / to, quality=80)
 
 
-def test_copies_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copies(tmp_path / "p")
     code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
@@ -362,7 +362,8 @@ def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     words = " ".join(page.texts)
     for expected in (
         "8 images of 2 classes", "JPEG", "PNG", "test/c/<b>.png", "not an image",
-        "across splits, near: test/c/again.jpg and train/b/1.jpg", "give the same command once more with --model=lite0",
+        "across splits, near duplicates: test/c/again.jpg and train/b/1.jpg",
+        "give the same command once more with --model=lite0",
     ):  # fmt: skip
         assert expected in words, expected
     assert len([attrs for attrs in page.all("img") if "data:image/jpeg" in (attrs["src"] or "")]) == 8
@@ -380,7 +381,7 @@ def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (tmp_path / "out" / store.MARKER).read_bytes() == before
 
 
-def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicates_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copies(tmp_path / "p")
     (tmp_path / "p" / "train" / "b" / "also.jpg").write_bytes((tmp_path / "p" / "train" / "a" / "2.jpg").read_bytes())
     given = flags("folder", tmp_path / "p", tmp_path / "out")
@@ -388,10 +389,10 @@ def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     code, out, _ = run(capsys, *given, "--drop=duplicates")
     assert (code, "left out: 5 images" in out) == (0, True)
     assert json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"] == [
-        ["test/d/0.jpg", "a copy of test/d/large.jpg"],
+        ["test/d/0.jpg", "a duplicate of test/d/large.jpg"],
         ["train/a/2.jpg", "the same image as train/b/also.jpg of another class"],
-        ["train/a/copy.jpg", "a copy of train/a/1.jpg"],
-        ["train/a/same.png", "a copy of train/a/1.jpg"],
+        ["train/a/copy.jpg", "a duplicate of train/a/1.jpg"],
+        ["train/a/same.png", "a duplicate of train/a/1.jpg"],
         ["train/b/also.jpg", "the same image as train/a/2.jpg of another class"],
     ]
     assert "near duplicates across splits: 1" in out
@@ -399,14 +400,14 @@ def test_copies_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "was prepared with another drop" in run(capsys, *given)[2]
 
 
-def test_the_largest_of_all_copies_in_a_class_is_kept() -> None:
+def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
     """Also where the first resembles only some of them, and none of them the largest."""
     entries: list[Any] = [SimpleNamespace(id=str(i), class_name="ab"[i == 5]) for i in range(6)]
     facts: Any = {i: SimpleNamespace(height=10, width=width) for i, width in enumerate((5, 8, 8, 9, 7, 6))}
-    found = [duplicates.Copy(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
-    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a copy of 3")
+    found = [duplicates.Pair(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
+    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a duplicate of 3")
     facts[3].width = 8
-    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a copy of 1")
+    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
 
 
 def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -428,7 +429,7 @@ def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize("limit", [0, 5])
-def test_copies_agree_with_brute_force(limit: int) -> None:
+def test_duplicates_agree_with_brute_force(limit: int) -> None:
     rng = np.random.default_rng(0)
     rows = rng.integers(0, 256, (400, 16), dtype=np.uint8)
     groups = np.stack([rng.integers(0, 2, 400), rng.integers(0, 4, 400)], axis=1)

@@ -99,6 +99,12 @@ def _titles() -> np.ndarray:
     return titles
 
 
+def inshop_sources(folder: Path) -> list[Path]:
+    """The folder of `inshop` and the archive in it."""
+    root = inshop(folder)
+    return [root, root / "Img" / "img.zip"]
+
+
 def cars_original(folder: Path) -> list[Path]:
     """cars_train.tgz, cars_test.tgz, car_devkit.tgz and the test labels: 4 images of 2 classes in each split."""
     tables, archives, number = {}, [], 0

@@ -53,7 +53,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
     "sop": ("sop", lambda p: [layouts.sop(p)], {"train": (6, 3), "test": (6, 2)}, {"test": "11319"}),
     "inshop": (
         "inshop",
-        lambda p: [layouts.inshop(p), p / "inshop" / "Img" / "img.zip"],
+        layouts.inshop_sources,
         {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)},
         {"train": "id_00000002", "test": "id_00000001", "gallery": "id_00000001"},
     ),
@@ -65,7 +65,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
     ),
     "cars joined": (
         "cars",
-        layouts.cars_joined,
+        lambda p: [*layouts.cars_joined(p), p / "cars" / "car_ims.tgz"],
         {"train": (4, 2), "test": (4, 2)},
         {"test": "099 Eagle Talon 1998"},
     ),
@@ -411,6 +411,12 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
         load("cub", tmp_path / "out")
     records = next((tmp_path / "out").rglob("*train.array_record*"))
     whole = records.read_bytes()
+    index = tmp_path / "out" / store.INDEX
+    names = index.read_bytes()
+    index.write_bytes(names.replace(b"oak", b"elm"))
+    with pytest.raises(DataError, match=f"^{index}: differs from what was written; prepare the data set again"):
+        load("folder", tmp_path / "out")
+    index.write_bytes(names)
     records.write_bytes(whole[:-1])
     with pytest.raises(DataError, match="of the wrong size"):
         load("folder", tmp_path / "out")
@@ -418,10 +424,6 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="differs from what was written"):
         store.verify(tmp_path / "out")
-    index = tmp_path / "out" / store.INDEX
-    index.write_bytes(index.read_bytes().replace(b"oak", b"elm"))
-    with pytest.raises(DataError, match=f"^{index}: differs from what was written; prepare the data set again"):
-        load("folder", tmp_path / "out")
     records.unlink()
     with pytest.raises(DataError, match=f"^{records}: is missing; prepare the data set again"):
         store.verify(tmp_path / "out")

@@ -13,7 +13,7 @@ from hypothesis.strategies import DrawFn
 from PIL import Image
 from pyarrow import parquet as pyarrow_parquet
 
-from dml_jax.data import decode, transforms, unprepared_folder
+from dml_jax.data import decode, store, transforms
 from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources
@@ -30,7 +30,7 @@ ROWS = [
 
 
 def _read_table(directory: Path) -> None:
-    unprepared_folder._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
+    store._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
 
 
 @functools.cache

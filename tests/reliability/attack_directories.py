@@ -70,13 +70,9 @@ def _prepared() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         split_metadata.save(Path(folder) / store.INDEX, splits)
         index = (Path(folder) / store.INDEX).read_bytes()
-        texts = {"train/ids": list("abcd"), "train/classes": ["x", "y"]}
-        arrays = {key: np.frombuffer(json.dumps(value).encode(), np.uint8) for key, value in texts.items()}
-        np.savez(Path(folder) / store.INDEX_1, **{"train/labels": np.array([0, 0, 1, 1])}, **arrays)
-        index_1 = (Path(folder) / store.INDEX_1).read_bytes()
     entry = {store.INDEX: [len(index), hashlib.sha256(index).hexdigest()]}
-    marker = {"format": store.FORMAT, "name": "folder", "sha256": "0", "records": "r", "files": entry}
-    return {store.INDEX: index, store.INDEX_1: index_1, store.MARKER: json.dumps(marker).encode()}
+    marker = {"name": "folder", "sha256": "0", "splits": {}, "files": entry, "request": {}, "skipped": []}
+    return {store.INDEX: index, store.MARKER: json.dumps(marker).encode()}
 
 
 @st.composite
@@ -85,8 +81,7 @@ def _prepared_data(draw: DrawFn) -> Files:
     if draw(st.booleans()):
         files[store.MARKER] = draw(mutations.json_file(json.loads(_prepared()[store.MARKER])))
     else:
-        index = draw(st.sampled_from((store.INDEX, store.INDEX_1)))
-        files[index] = draw(mutations.damaged(_prepared()[index]) | st.sampled_from((b"", None)))
+        files[store.INDEX] = draw(mutations.damaged(_prepared()[store.INDEX]) | st.sampled_from((b"", None)))
     return files
 
 
@@ -96,7 +91,6 @@ def _read_prepared(directory: Path) -> None:
             lambda: store.load(configs.Data(name="folder", path=str(directory)), "folder"),
             lambda: store.verify(directory),
             lambda: split_metadata.load(directory / store.INDEX),
-            lambda: split_metadata.load(directory / store.INDEX_1),
         ]
     )
 

@@ -3,6 +3,7 @@
 A preparation is written to a draft beside the output directory, which appears complete or not at all.
 """
 
+import contextlib
 import os
 import shutil
 from collections import Counter
@@ -71,7 +72,11 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     for source in request.sources:
         if source.is_dir() and output.resolve().is_relative_to(source.resolve()):
             raise ConfigError(f"--output={output}: is inside the source {source}; choose another directory")
-    with atomic_directory(output) as draft:
+    with contextlib.ExitStack() as stack:
+        try:
+            draft = stack.enter_context(atomic_directory(output))
+        except OSError as error:
+            raise ConfigError(f"--output={output}: cannot be written ({error.strerror}); choose another one") from error
         return _prepare(request, recipe, console, draft)
 
 
