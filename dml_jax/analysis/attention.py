@@ -19,8 +19,6 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
 
-TITLE = "Attention of the message passing network"
-
 
 class Statistics(NamedTuple):
     """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
@@ -109,8 +107,8 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         Finding(
             "attention_node",
             f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, attends (last layer, one "
-            "panel per head), after different numbers of epochs. Nodes of its class are between the lines. Uniform "
-            f"weights would be {1 / len(labels):.3f}.",
+            "panel per head), after different numbers of epochs. Nodes of its class are between the lines. White is "
+            f"the uniform weight, {1 / len(labels):.3f}; red is more, blue is less.",
             partial(plot_node, after=[epoch(step) for step in steps], nodes=nodes, own=labels == labels[node]),
             ("step", "epoch", "head", "node", "class", "weight"),
             [
@@ -149,7 +147,11 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
 
 def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndarray) -> None:
     """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes of the own class."""
-    heads = len(nodes)
+    from matplotlib.colors import TwoSlopeNorm
+
+    heads, uniform = len(nodes), 1 / nodes.shape[-1]
+    low, high = min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform)
+    look: dict[str, Any] = {"cmap": "RdBu_r", "norm": TwoSlopeNorm(uniform, low, high)}
     columns = min(heads, 2)
     rows = -(-heads // columns)
     figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(after)) * rows + 0.6)
@@ -157,9 +159,9 @@ def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndar
     edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
         drawing.style(axes)
-        image = axes.imshow(weights, aspect="auto", cmap="cividis", vmin=0, vmax=nodes.max(), interpolation="nearest")
+        image = axes.imshow(weights, aspect="auto", interpolation="nearest", **look)
         for edge in edges:
-            axes.axvline(edge, color="white", linewidth=1.5)
+            axes.axvline(edge, color=drawing.INK, linewidth=1)
         axes.set(title=f"head {head + 1}", yticks=range(len(after)), yticklabels=after)
         axes.label_outer()
     for axes in panels[heads:]:

@@ -10,7 +10,6 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Picture, Pictures
 
-TITLE = "Classes"
 SHOWN = 10  # pairs in the figure
 EXAMPLES = 4  # pictures of each pair
 

@@ -14,7 +14,6 @@ from dml_jax.analysis.trained_run import TrainedRun
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLE = "Distances of pairs"
 BINS = 100
 MOST = 10_000  # images whose pairs are compared
 BLOCK = 512  # rows compared at once

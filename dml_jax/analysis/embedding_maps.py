@@ -1,21 +1,59 @@
-"""Maps of embeddings in the plane, with coloured classes and thumbnails; shared by PCA, t-SNE and UMAP."""
+"""Maps of embeddings in the plane by PCA and t-SNE, with coloured classes and thumbnails."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dml_jax.analysis import drawing, figures, views
+from dml_jax.analysis import drawing, views
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.trained_run import TrainedRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 MOST = 3000  # images in a map
 PICTURED = 700  # images with pictures in the report
 CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components from which the maps are computed
+PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
 
 Project = Callable[[np.ndarray], np.ndarray]
+
+
+def principal_components(embeddings: np.ndarray, dimensions: int = 2) -> np.ndarray:
+    """Projects rows [N, D] onto their first principal components: [N, dimensions], zero beyond the D-th."""
+    centred = embeddings - embeddings.mean(axis=0)
+    _, axes = np.linalg.eigh(centred.T @ centred)  # by increasing eigenvalue
+    projected = centred @ axes[:, ::-1][:, :dimensions]
+    return np.pad(projected, ((0, 0), (0, dimensions - projected.shape[1])))
+
+
+def largest(labels: np.ndarray) -> list[int]:
+    """The classes that maps show in colour, increasing: the most frequent ones in labels int [N]."""
+    counts = np.bincount(labels)
+    return sorted(int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c])
+
+
+def scatter_classes(
+    axes: "Axes", points: np.ndarray, labels: np.ndarray, classes: Sequence[str], shown: Sequence[int]
+) -> None:
+    """Draws points [N, 2]: at most `drawing.KINDS` classes with a colour and marker each, the others in grey.
+
+    Labels int [N] and those `shown` are indices into the class names.
+    """
+    rest = ~np.isin(labels, shown)
+    axes.scatter(points[rest, 0], points[rest, 1], s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
+    for kind, label in enumerate(shown):
+        x, y = points[labels == label].T
+        colour, marker = drawing.look(kind)
+        axes.scatter(
+            x, y, s=12, linewidths=0, color=drawing.SERIES[colour], marker=drawing.MARKERS[marker], alpha=0.85,
+            label=drawing.text(classes[label]),
+        )  # fmt: skip
+    axes.set(xticks=[], yticks=[])
 
 
 def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -25,7 +63,7 @@ def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    components = figures.principal_components(rows, max(2, min(COMPONENTS, rows.shape[1])))
+    components = principal_components(rows, max(2, min(COMPONENTS, rows.shape[1])))
     share = components.var(axis=0) / max(rows.var(axis=0).sum(), 1e-30)
     return components.astype(np.float32), share
 
@@ -42,6 +80,30 @@ def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[in
     order = np.lexsort((offset, cell[:, 1], cell[:, 0]))
     _, first = np.unique(cell[order], axis=0, return_index=True)
     return [(int(i), int(cell[i, 0]), int(cell[i, 1])) for i in order[np.sort(first)]]
+
+
+def tsne(rows: np.ndarray) -> np.ndarray:
+    """t-SNE of rows [N, D] -> float [N, 2], the same on every call; initialised with their principal components.
+
+    In one thread: in several, its thousand short steps wait for each other where other programs use the cores.
+    """
+    from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
+
+    perplexity = min(PERPLEXITY, max(1.0, (len(rows) - 1) / 3))
+    init = "pca" if rows.shape[1] > 1 else "random"
+    with threadpool_limits(1):
+        return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows))
+
+
+def by_components(run: TrainedRun, split: str) -> list[Finding]:
+    """A map of a split on its first two principal components."""
+    return findings(run, split, None, "components", "Principal components")
+
+
+def by_tsne(run: TrainedRun, split: str) -> list[Finding]:
+    """A map of a split by t-SNE."""
+    return findings(run, split, tsne, "tsne", "t-SNE")
 
 
 def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
@@ -90,7 +152,7 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
             ],
             view(run, split, rows, points, axes, shown),
             Panel(
-                partial(figures.scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown),
+                partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown),
                 "own axes",
             ),
         )
@@ -99,7 +161,7 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
 
 def coloured(run: TrainedRun, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
     """The classes in colour: those of the run, or the largest ones in labels int [N]."""
-    return [list(classes).index(name) for name in run.classes] or figures.largest(labels)
+    return [list(classes).index(name) for name in run.classes] or largest(labels)
 
 
 def view(
@@ -136,7 +198,7 @@ def plot(
     figure = drawing.figure(12, 6)
     left, right = figure.subplots(1, 2)
     data = run.split(split)
-    figures.scatter_classes(left, points, data.labels[rows], data.classes, shown)
+    scatter_classes(left, points, data.labels[rows], data.classes, shown)
     left.set(xlabel=axes[0], ylabel=axes[1])
     cells = np.full((CELLS, CELLS), -1)
     for i, column, row in thumbnail_positions(points):

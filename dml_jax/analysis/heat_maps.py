@@ -13,7 +13,6 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.methods import crt
 
-TITLE = "Prototypes over the image"
 IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
 

@@ -12,14 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.analysis import attention, drawing, figures
+from dml_jax.analysis import attention, drawing, retrieval
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.backbones import functional
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
 
-TITLE = "Influence of the batch on a prediction"
 ANCHORS, NEIGHBORS = 6, 8  # rows and columns of the figure
 
 reason_not_to = attention.reason_not_to
@@ -122,7 +121,7 @@ def plot_neighbors(
         rows.append([images[anchor], *images[nearest]])
         correct.append([bool(labels[i] == labels[anchor]) for i in nearest])
         below.append([f"{share:.0%}" for share in others[nearest] / max(others.sum(), 1e-30)])
-    figures.plot_retrieved_images(path, rows, correct, below=below, first="image")
+    retrieval.plot_retrieved_images(path, rows, correct, below=below, first="image")
 
 
 def plot_means(path: Path, *, means: dict[str, float]) -> None:

@@ -1,19 +1,21 @@
 """Retrieved images: a sample of queries, the worst queries, and the best of some classes."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dml_jax.analysis import figures, views
+from dml_jax.analysis import drawing, views
+from dml_jax.analysis.drawing import CORRECT, GREY, INK, WRONG
 from dml_jax.analysis.findings import Finding
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Picture, Pictures
 from dml_jax.data.split import Split
 from dml_jax.evaluation import metrics, neighbors
 
-TITLE = "Retrieved images"
+QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
 WORST, BEST = 10, 5  # queries in the figures
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
 FRAMES = (
@@ -52,6 +54,18 @@ def best_first(labels: np.ndarray, average_precision: np.ndarray, cosine: np.nda
     return order[np.sort(np.unique(labels[order], return_index=True)[1])]
 
 
+def sample_queries(wrong: np.ndarray) -> np.ndarray:
+    """Samples up to QUERIES random queries: int [n].
+
+    Half of them are sampled from those whose nearest image is wrong (bool [N]), if there are enough, so that failures
+    are visible.
+    """
+    rng = np.random.default_rng(0)
+    failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
+    successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
+    return np.concatenate([successes, failures])
+
+
 def picture(split: Split, index: int, note: str = "", mark: views.Mark = "") -> Picture:
     """The thumbnail of an image of a split."""
     return Picture(
@@ -67,7 +81,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
     if name != split:
         against = {"gallery": run.embeddings(name), "gallery_labels": gallery.labels}
     found = metrics.retrieval(run.embeddings(split), queries.labels, ks=(1,), per_query=True, **against)
-    distances, indices = search(run, split, figures.NEIGHBORS)
+    distances, indices = search(run, split, NEIGHBORS)
     correct = gallery.labels[indices] == queries.labels[:, None]
     rank, precision = found["rank"], found["map@r_per_query"]
 
@@ -82,7 +96,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
         rows = [
             [queries.read(int(query), None), *(gallery.read(int(i), None) for i in indices[query])] for query in shown
         ]
-        figures.plot_retrieved_images(path, rows, correct[shown].tolist())
+        plot_retrieved_images(path, rows, correct[shown].tolist())
 
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
@@ -97,7 +111,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             title, caption, partial(grid, shown=shown), COLUMNS, [row(int(query)) for query in listed], Pictures(rows)
         )
 
-    sample = figures.sample_queries(~correct[:, 0])
+    sample = sample_queries(~correct[:, 0])
     grids = [
         finding(
             "retrieval",
@@ -126,3 +140,40 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
             ),
         ]
     return grids
+
+
+def plot_retrieved_images(
+    path: Path,
+    rows: Sequence[Sequence[np.ndarray]],
+    correct: Sequence[Sequence[bool]] | None = None,
+    *,
+    first: str = "query",
+    below: Sequence[Sequence[str]] | None = None,
+) -> None:
+    """Draws one row of images uint8 [H, W, 3] per query, the `first` column, followed by its neighbours.
+
+    `correct` says whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None
+    for grey frames. `below` each neighbour is a label.
+    """
+    from matplotlib.patches import Rectangle
+
+    columns, side = len(rows[0]), 72
+    height = 1.2 if below else 1.0  # row height, in units of the width of a picture
+    figure = drawing.figure(columns + 0.6, max(1, len(rows)) * height + 0.4)
+    axes = figure.subplots()
+    for i, row in enumerate(rows):
+        montage = drawing.montage(row, columns, columns, side, gap=6)
+        axes.imshow(montage, extent=(0, columns, i * height + 1, i * height))
+        for j in range(columns):
+            wrong = bool(j and correct is not None and not correct[i][j - 1])
+            colour = INK if j == 0 else GREY if correct is None else WRONG if wrong else CORRECT
+            line = (0, (2, 1.2)) if wrong else "-"
+            place = (j + 0.04, i * height + 0.04)
+            axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, color=colour, linewidth=3, linestyle=line))
+            if j and below is not None:
+                axes.text(j + 0.5, i * height + 1.02, below[i][j - 1], fontsize=8, ha="center", va="top")
+    for j in range(columns):
+        axes.text(j + 0.5, -0.04, str(j) if j else first, fontsize=9, ha="center", va="bottom")
+    axes.set(xlim=(0, columns), ylim=(len(rows) * height, -0.25), aspect="equal")
+    axes.set_axis_off()
+    figure.savefig(path, dpi=80)

@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
-from dml_jax.analysis import console_table, curves, findings, html, subjects, views
+from dml_jax.analysis import curves, findings, html, views
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
 from dml_jax.analysis.html import Cell, text
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Listing
 from dml_jax.config import Config, flatten, published
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, printable
 from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
 from dml_jax.train.records import workdir
@@ -60,16 +63,35 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
-    """The kind of batches used for refinement, with the number of clusters and the run time if known."""
-    words = f"+ {kind}"
+    """The kind of batches used for refinement, with the number of clusters and the run time, or why it failed."""
+    words = f"+ {kind}" + (f" ({numbers['problem']})" if "problem" in numbers else "")
     if "clusters" in numbers:
         words += f", {numbers['clusters']:,} clusters"
     return words + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
+def print_results(
+    title: str, listed: Sequence[tuple[str, dict[str, Any]]], results: dict[str, Any], console: Console
+) -> None:
+    """Prints a table of rows, by name and metrics, and the evaluation protocol below it.
+
+    `results` is the main row, printed bold; it determines the columns and names the `protocol`.
+    """
+    columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
+    table = Table(title=escape(printable(title)), title_justify="left")
+    table.add_column("", max_width=26)
+    for entry in columns:
+        table.add_column(entry.heading, justify="right", no_wrap=True)
+    for name, numbers in listed:
+        cells = (metric_table.cell(numbers, entry) for entry in columns)
+        table.add_row(escape(printable(name)), *cells, style="bold" if numbers is results else "")
+    console.print(table)
+    console.print(results["protocol"], style="dim", markup=False)
+
+
 def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
     """Prints the result table of a run."""
-    console_table.print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
+    print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
     if sentence := verdict(results):
         console.print(sentence.strip(), markup=False, highlight=False)
 
@@ -83,11 +105,13 @@ def write(run: TrainedRun, results: dict[str, Any]) -> None:
         curves.plot_loss(figures / "loss.png", terms)
     controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
     curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
-    for name in subjects.STANDARD:
+    for name, subject in SUBJECTS.items():
+        if not subject.standard:
+            continue
         (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
-        module = findings.subject(name)
-        if not (hasattr(module, "reason_not_to") and module.reason_not_to(run)):
-            findings.write(directory, name, module.TITLE, run.step, module.findings(run, "test"), to=STANDARD_DIRECTORY)
+        if not subject.reason_not_to(run):
+            found = subject.findings(run, "test")
+            findings.write(directory, name, subject.title, run.step, found, to=STANDARD_DIRECTORY)
     write_page(directory, run.config, results, lines)
 
 
@@ -99,7 +123,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
         "Training": _curves(directory),
     }
     sections = {title: body for title, body in sections.items() if body}
-    found = [section for section in findings.read(directory) if section.shown]
+    found = [section for section in findings.read(directory, tuple(SUBJECTS)) if section.shown]
     titles = [*sections, *dict.fromkeys(section.title for section in found), "Configuration"]
     settings = "\n".join(text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
     body = (
@@ -117,7 +141,7 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
 
 def write_analyses(directory: Path, title: str, lead: str) -> None:
     """Writes `report.html` from the stored analyses alone, without a training run."""
-    found = [section for section in findings.read(directory) if section.shown]
+    found = [section for section in findings.read(directory, tuple(SUBJECTS)) if section.shown]
     body = (
         f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
         + html.contents(list(dict.fromkeys(section.title for section in found)))

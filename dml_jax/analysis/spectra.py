@@ -16,7 +16,6 @@ from dml_jax.methods import diva
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-TITLE = "Geometry of the embedding space"
 PAIRED = 10_000  # images whose pairs determine the uniformity
 
 

@@ -12,7 +12,6 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import verification
 from dml_jax.evaluation.verification import Verification
 
-TITLE = "Verification of pairs"
 TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)  # false accept rates
 
 

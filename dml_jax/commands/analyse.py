@@ -7,35 +7,35 @@
 The first analyses a run on its own data, the second any model on labelled images: a folder with one subfolder per
 class, or the test split of a prepared data set. Without --what, everything that applies to the run. For curves over the
 training, train with --config.train.keep_every=N. Writes analysis/*.png, *.svg and *.csv into the work directory and
-renews report.html, which has the first five from the start. With --data, those down to the maps apply, except health,
-overfitting and calibration; figures and report.html are written to --output, as with --compare, which shows
-components, distances, overfitting, spectra, tsne and umap of several models side by side: of runs (with --data, of any
-models), of the first run before its training ("untrained"), and after message passing ("refined", of a batch).
+renews report.html, which has the first five from the start. With --data or --compare, figures and report.html are
+written to --output. --compare shows several models side by side: runs (with --data, any models), the first run before
+its training ("untrained"), and after message passing ("refined", of a batch).
 
   retrieval     retrieved images, worst and best queries
   classes       Recall@1 by class, most confused pairs
-  components    map on the first principal components
-  distances     histograms of pairs of one class and of different classes
+  components    map on the first principal components (*)
+  distances     histograms of pairs of one class and of different classes (*)
   verification  error rates over the threshold of "same class", ROC curve
-  health        distances, effective rank, gradient, proxies over the steps
-  overfitting   retrieval of training classes beside test classes over the kept models
-  calibration   whether a threshold keeps its error rate on other classes
-  spectra       singular values, density, uniformity, alignment; for DiVA also by task
-  tsne, umap    maps with thumbnails; umap needs pip install umap-learn
+  overfitting   retrieval of training classes beside test classes over the kept models (*); not with --data
+  spectra       singular values, density, uniformity, alignment; for DiVA also by task (*)
+  tsne          map with thumbnails (*)
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: whose pixels a prediction depends on
   heat_maps     CRT: where prototypes respond
+
+(*) with --compare
 """
 
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from dml_jax import files
-from dml_jax.analysis import comparison, findings, run_report
-from dml_jax.analysis.subjects import BY_SPLIT, COMPARED, MAPS, OF_BATCH, OF_EMBEDDINGS, SUBJECTS
+from dml_jax.analysis import findings, run_report
+from dml_jax.analysis.findings import Subject
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analysed, cli, model_options
 from dml_jax.errors import CheckpointError, ConfigError, counted, printable, suggest
@@ -63,11 +63,7 @@ def parser() -> cli.Parser:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line, makes the analyses and renews the report.
-
-    Raises:
-      UserError: invalid input.
-    """
+    """Reads the command line, makes the analyses and renews the report."""
     options, overrides = parser().read(arguments)
     subjects = chosen_subjects(options)
     model_options.check(options)
@@ -81,46 +77,42 @@ def execute(arguments: list[str]) -> None:
     run = analysed.trained_run(options.model, options, overrides)
     run.classes = analysed.chosen_classes(options, run)
     directory, console = run.directory, run.console
-    modules = applicable(run, subjects, required=options.what is not None)
     suffix = "" if options.split == "test" else f"-{options.split}"
-    for name, module in modules.items():
+    for name, subject in applicable(run, subjects, required=options.what is not None).items():
         console.print(f"analysing: {name}")
-        own = suffix if name in BY_SPLIT else ""
-        found = module.findings(run, options.split)
-        title = f"{module.TITLE}: {options.split} images" if own else module.TITLE
-        findings.write(directory, name, title, run.step, found, suffix=own)
+        own = suffix if subject.by_split else ""
+        title = f"{subject.title}: {options.split} images" if own else subject.title
+        findings.write(directory, name, title, run.step, subject.findings(run, options.split), suffix=own)
     console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
     renew_report(run)
 
 
-def chosen_subjects(options: Namespace) -> tuple[str, ...]:
-    """The names in --what, or all of the split.
-
-    Raises:
-      ConfigError: an unknown name or split, or an analysis that is of no split in particular.
-    """
+def chosen_subjects(options: Namespace) -> dict[str, Subject]:
+    """The subjects in --what, or all that fit the other options."""
     splits = (*SPLITS, "batch")
     if options.split not in splits:
         raise ConfigError(f"--split={options.split}: {suggest(options.split, splits)}")
-    own = "--what={}: needs a trained run on its own data; leave out --data, or this analysis"
-    known = (
-        (options.data, OF_EMBEDDINGS, own),
-        (options.compare, COMPARED, "--what={}: not with --compare, which has " + ", ".join(COMPARED)),
-        (options.split == "batch", OF_BATCH, "--split=batch: no {}, only " + ", ".join(OF_BATCH)),
-        (options.split != "test", BY_SPLIT, f"--split={options.split}: {{}} is not made by split; leave --split out"),
-        (options.classes, MAPS, "--what={}: shows no chosen classes; leave out --classes, or this analysis"),
-    )
-    limits = [(names, message) for given, names, message in known if given]
+    compared = ", ".join(name for name, subject in SUBJECTS.items() if subject.compared)
+    limits: list[tuple[bool, Callable[[Subject], bool], str]] = [
+        (bool(options.data), lambda subject: not subject.of_run,
+         "--what={}: needs a trained run on its own data; leave out --data, or this analysis"),
+        (bool(options.compare), lambda subject: subject.compared, f"--what={{}}: not with --compare, only {compared}"),
+        (options.split == "batch", lambda subject: subject.compared and subject.by_split,
+         "--what={}: not with --split=batch, which is too few images"),
+        (options.split != "test", lambda subject: subject.by_split,
+         f"--split={options.split}: {{}} is not made by split; leave --split out"),
+        (bool(options.classes), lambda subject: subject.is_map,
+         "--what={}: shows no chosen classes; leave out --classes, or this analysis"),
+    ]  # fmt: skip
+    limits = [limit for limit in limits if limit[0]]
     if options.what is None:
-        return tuple(name for name in SUBJECTS if all(name in names for names, _ in limits))
-    chosen = tuple(dict.fromkeys(options.what.split(",")))
+        return {name: s for name, s in SUBJECTS.items() if all(fits(s) for _, fits, _ in limits)}
+    chosen = cli.choices("--what", options.what, SUBJECTS)
     for name in chosen:
-        if name not in SUBJECTS:
-            raise ConfigError(f"--what={name}: there is no such analysis; {suggest(name, SUBJECTS)}")
-        for names, message in limits:
-            if name not in names:
+        for _, fits, message in limits:
+            if not fits(SUBJECTS[name]):
                 raise ConfigError(message.format(name))
-    return chosen
+    return {name: SUBJECTS[name] for name in chosen}
 
 
 def check_images(options: Namespace, overrides: dict[str, str]) -> None:
@@ -131,7 +123,7 @@ def check_images(options: Namespace, overrides: dict[str, str]) -> None:
         raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
 
 
-def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: tuple[str, ...]) -> None:
+def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: dict[str, Subject]) -> None:
     """Analyses a model on labelled images, or compares models, and writes the figures and a report."""
     output = files.expand_path("--output", options.output or "analysis")
     if (output.exists() and not output.is_dir()) or files.below_a_file(output) or (output / "config.json").exists():
@@ -143,17 +135,15 @@ def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: tuple
         if missing := set(classes) - set(each.split(options.split).classes):
             raise ConfigError(f"--classes={min(missing)}: not in the images of {name}")
         each.classes = classes
-    modules = applicable(run, subjects, required=options.what is not None)
+    found = applicable(run, subjects, required=options.what is not None)
     output.mkdir(parents=True, exist_ok=True)
     for name in SUBJECTS:
         (output / findings.STANDARD_DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # of another model or data
-    for name, module in modules.items():
+    for name, subject in found.items():
         run.console.print(f"analysing: {name}")
-        if options.compare:
-            found = comparison.findings(runs, module, options.split)
-        else:
-            found = module.findings(run, options.split)
-        findings.write(output, name, module.TITLE, run.step, found, to=findings.STANDARD_DIRECTORY)
+        several = options.compare and findings.side_by_side(runs, subject, options.split)
+        made = several or subject.findings(run, options.split)
+        findings.write(output, name, subject.title, run.step, made, to=findings.STANDARD_DIRECTORY)
     split = run.split(options.split)
     models = f"{options.model}, {options.compare}" if options.compare else options.model
     count = f"{counted(len(split.labels), 'image')} of {counted(len(np.unique(split.labels)), 'class')}"
@@ -163,23 +153,17 @@ def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: tuple
     run.console.print(f"report: {output / 'report.html'}")
 
 
-def applicable(run: TrainedRun, subjects: tuple[str, ...], *, required: bool) -> dict[str, Any]:
-    """The modules of the subjects that apply to the run, by name; says why others do not.
-
-    Raises:
-      ConfigError: one does not apply although it is required.
-    """
-    modules = {}
-    for name in subjects:
-        module = findings.subject(name)
-        reason = module.reason_not_to(run) if hasattr(module, "reason_not_to") else ""
-        if reason and required:
+def applicable(run: TrainedRun, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
+    """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
+    found = {}
+    for name, subject in subjects.items():
+        if not (reason := subject.reason_not_to(run)):
+            found[name] = subject
+        elif required:
             raise ConfigError(f"--what={name}: {reason}")
-        if reason:
-            run.console.print(f"left out: {name} ({reason})")
         else:
-            modules[name] = module
-    return modules
+            run.console.print(f"left out: {name} ({reason})")
+    return found
 
 
 def renew_report(run: TrainedRun) -> None:

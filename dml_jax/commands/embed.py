@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import dml_jax
-from dml_jax.analysis import figures
+from dml_jax.analysis import retrieval
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
@@ -142,7 +142,7 @@ def execute(arguments: list[str]) -> None:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
-        figures.plot_retrieved_images(output / FIGURE, [[query_image, *map(model.read, found)]])
+        retrieval.plot_retrieved_images(output / FIGURE, [[query_image, *map(model.read, found)]])
         for distance, name in zip(distances[0].tolist(), found, strict=True):
             print(f"cosine {1 - distance:.4f}  {printable(name)}")
         print(f"figure: {printable(str(output / FIGURE))}")

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax import files
-from dml_jax.analysis import console_table
+from dml_jax.analysis import run_report
 from dml_jax.commands import cli
 from dml_jax.config.evaluation import Evaluation
 from dml_jax.config.fields import validate
@@ -89,7 +89,7 @@ def execute(arguments: list[str]) -> None:
     results["model"] = "test" if "test" in selected else " and ".join(sorted(selected))
     results["members"] = of_members
     rows = [*of_members.items(), (f"ensemble of {len(runs)}", results)]
-    console_table.print_results("unseen classes, in %", rows, results, Console(quiet=True).rich)
+    run_report.print_results("unseen classes, in %", rows, results, Console(quiet=True).rich)
     if output is not None:
         for split, exported in members.items():
             embedding_files.write(

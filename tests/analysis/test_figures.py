@@ -9,20 +9,17 @@ import threadpoolctl
 from sklearn import manifold
 
 from dml_jax.analysis import (
-    calibration,
+    attention,
     classes,
-    comparison,
-    components,
     curves,
-    distances,
     drawing,
     embedding_maps,
-    figures,
+    findings,
     retrieval,
     spectra,
-    tsne,
     verification,
 )
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.views import Map, Pictures
 from tests.analysis.runs import Run
 
@@ -30,16 +27,16 @@ from tests.analysis.runs import Run
 def test_principal_components() -> None:
     rng = np.random.default_rng(0)
     points = rng.normal(size=(50, 4)) * np.array([1.0, 9.0, 3.0, 0.1])
-    found = figures.principal_components(points)
+    found = embedding_maps.principal_components(points)
     u, s, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
     np.testing.assert_allclose(np.abs(found), np.abs(u[:, :2] * s[:2]), rtol=1e-8, atol=1e-10)
 
 
 def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None:
     embeddings = np.linspace(-1, 1, 6)[:, None]
-    np.testing.assert_array_equal(figures.principal_components(embeddings)[:, 1], 0)
+    np.testing.assert_array_equal(embedding_maps.principal_components(embeddings)[:, 1], 0)
     run = Run(embeddings, [0, 1, 2, 0, 1, 2], ["$x_{$", "a$b", "plain"])
-    (found,) = components.findings(run, "test")
+    (found,) = embedding_maps.by_components(run, "test")
     found.plot(tmp_path / "map.png")
     assert (tmp_path / "map.png").stat().st_size > 1000
 
@@ -51,20 +48,20 @@ def test_a_grid_shows_the_nearest_images(separate: bool, tmp_path: Path, monkeyp
     gallery = Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100) if separate else None
     run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, ["a", "b", "c"], gallery)
     shown: list[Any] = []
-    monkeypatch.setattr(figures, "plot_retrieved_images", lambda path, *arguments: shown.extend(arguments))
+    monkeypatch.setattr(retrieval, "plot_retrieved_images", lambda path, *arguments: shown.extend(arguments))
     found = {finding.name: finding for finding in retrieval.findings(run, "test")}
     found["retrieval"].plot(tmp_path / "grid.png")
     images, correct = shown
     view = found["retrieval"].view
     assert isinstance(view, Pictures)
-    assert len(images) == len(view.rows) == figures.QUERIES
+    assert len(images) == len(view.rows) == retrieval.QUERIES
     labels = (gallery or run).labels
     for row, hits, (_, pictures) in zip(images, correct, view.rows, strict=True):
         query, *near = (int(image[0, 0, 0]) for image in row)
         cosines = (gallery or run).rows @ run.rows[query]
         if not separate:
             cosines[query] = -2
-        expected = np.argsort(-cosines)[: figures.NEIGHBORS]
+        expected = np.argsort(-cosines)[: retrieval.NEIGHBORS]
         assert near == (expected + 100 * separate).tolist()
         assert hits == (labels[expected] == run.labels[query]).tolist()
         assert [picture.mark for picture in pictures] == ["query"] + ["right" if hit else "wrong" for hit in hits]
@@ -108,19 +105,10 @@ def test_bars_of_confused_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     classes.plot_pairs(tmp_path / "pairs.png", pairs=[])
 
 
-def test_rates_of_zero_are_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    entries = [(target, 0.5, target - 0.001, 0.2) for target in calibration.TARGETS]
-    calibration.plot(tmp_path / "calibration.png", found={"some classes": entries})
-    (line,) = [line for line in drawn[0].axes[0].lines if line.get_label().startswith("chosen")]
-    assert [bool(np.isnan(rate)) for rate in line.get_ydata()] == [True] + [False] * (len(entries) - 1)
-
-
 def test_a_map_states_the_explained_variance() -> None:
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(40, 5)) * [4, 2, 1, 1, 1], np.arange(40) % 9, list("abcdefghi"))
-    (found,) = components.findings(run, "test")
+    (found,) = embedding_maps.by_components(run, "test")
     centred = run.rows - run.rows.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     share = s**2 / np.sum(s**2)
@@ -138,9 +126,9 @@ def test_a_map_states_the_explained_variance() -> None:
 def test_all_images_of_the_chosen_classes_are_in_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding_maps, "MOST", 20)
     run = Run(np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
-    (whole,) = components.findings(run, "test")
+    (whole,) = embedding_maps.by_components(run, "test")
     run.classes = ("b", "k")
-    (found,) = components.findings(run, "test")
+    (found,) = embedding_maps.by_components(run, "test")
     assert len(list(whole.rows)) == 20
     assert [row[:2] for row in found.rows] == [(str(i), "abcdefghijkl"[i % 12]) for i in range(60) if i % 12 in (1, 10)]
 
@@ -154,7 +142,7 @@ def test_a_map_by_tsne_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None
         return rows[:, :2]
 
     monkeypatch.setattr(manifold.TSNE, "fit_transform", fit_transform)
-    tsne.project(np.zeros((4, 3)))
+    embedding_maps.tsne(np.zeros((4, 3)))
     assert set(threads) == {1}
 
 
@@ -162,9 +150,9 @@ def test_chosen_classes_of_a_map() -> None:
     """The points of the map of all images; more than seven classes differ in colour or marker."""
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
-    (whole,) = components.findings(run, "test")
+    (whole,) = embedding_maps.by_components(run, "test")
     run.classes = tuple("lkjihgfed")
-    (found,) = components.findings(run, "test")
+    (found,) = embedding_maps.by_components(run, "test")
     assert found.rows == [row for row in whole.rows if row[1] in run.classes]
     assert isinstance(found.view, Map)
     assert found.view.names == list(run.classes)
@@ -186,8 +174,8 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(Run, "config", None)
     rows = rng.normal(size=(40, 5))
     runs = {name: Run(rows + shift, np.arange(40) % 3, "abc") for name, shift in (("wide", 0), ("narrow", 9))}
-    for subject in (spectra, distances, components):
-        for found in comparison.findings(runs, subject, "test"):
+    for subject in (SUBJECTS[name] for name in ("spectra", "distances", "components")):
+        for found in findings.side_by_side(runs, subject, "test"):
             found.plot(tmp_path / f"{found.name}.png")
             alone = [next(f for f in subject.findings(run, "test") if f.name == found.name) for run in runs.values()]
             assert found.columns == ("model", *alone[0].columns)
@@ -234,3 +222,35 @@ def test_montage() -> None:
         assert (cell.any(axis=1).sum(), cell.any(axis=0).sum()) == (height, width)
         assert not cell[:2].any()
         assert not cell[:, :2].any()
+
+
+def test_attention_is_coloured_by_its_deviation_from_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one per cent here, which a scale from 0 shows as one colour."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
+    nodes = np.full((1, 2, 50), 1 / 50)
+    nodes[0, 1, 3], nodes[0, 1, 4] = 0.0202, 0.0198
+    attention.plot_node(tmp_path / "node.png", after=[0.0, 1.0], nodes=nodes, own=np.arange(50) < 5)
+    (image,) = drawn[0].axes[0].images
+    more, less, uniform = (image.to_rgba([value])[0] for value in (0.0202, 0.0198, 1 / 50))
+    assert uniform[:3].min() > 0.95
+    assert more[0] > more[2] + 0.2
+    assert less[2] > less[0] + 0.2
+    flat = np.full((1, 1, 50), 1 / 50)
+    attention.plot_node(tmp_path / "node.png", after=[0.0], nodes=flat, own=np.arange(50) < 5)
+
+
+def test_the_legend_of_a_comparison_is_not_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten classes with long names under two maps."""
+    drawn: list[Any] = []
+    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
+    names = [f"Black-footed Albatross {i:02d}" for i in range(10)]
+    run = Run(np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 10, names)
+    run.classes = names
+    (found,) = findings.side_by_side({"a": run, "b": run}, SUBJECTS["components"], "test")
+    found.plot(tmp_path / "map.png")
+    (figure,) = drawn
+    figure.canvas.draw()
+    box = figure.legends[0].get_window_extent()
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.width

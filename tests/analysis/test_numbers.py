@@ -11,12 +11,10 @@ import pytest
 
 from dml_jax.analysis import (
     attention,
-    calibration,
     classes,
     distances,
     embedding_maps,
     findings,
-    health,
     heat_maps,
     influence,
     retrieval,
@@ -24,13 +22,12 @@ from dml_jax.analysis import (
     views,
 )
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.verification import transferred
 from dml_jax.config import Config
 from dml_jax.data import holdout
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError
-from dml_jax.evaluation import geometry, verification
+from dml_jax.evaluation import geometry
 
 
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:
@@ -120,27 +117,6 @@ def test_histograms_of_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert distances.overlap(np.array([1, 0]), np.array([0, 9])) == 0
 
 
-def test_transfer_of_thresholds() -> None:
-    x, labels = units(2, 40), np.arange(40) % 4
-    first, second = calibration.halves(labels)
-    assert sorted([*first, *second]) == list(range(40))
-    assert len(set(labels[first])) == len(set(labels[second])) == 2
-    assert not set(labels[first]) & set(labels[second])
-    rates = [verification.error_rates(x[rows], labels[rows]) for rows in (first, second)]
-    ((_, threshold, accepts, rejects),) = transferred(*rates, [0.1])
-    cosines: list[dict[bool, list[float]]] = []
-    for rows in (first, second):
-        cosines.append({True: [], False: []})
-        for i in rows:
-            for j in rows:
-                if i < j:
-                    cosines[-1][bool(labels[i] == labels[j])].append(float(x[i] @ x[j]))
-    assert np.mean(np.array(cosines[0][False]) >= threshold + 1e-3) <= 0.1
-    assert np.mean(np.array(cosines[0][False]) >= threshold - 2e-3) > 0.1 - 2 / len(cosines[0][False])
-    assert accepts == pytest.approx(np.mean(np.array(cosines[1][False]) >= threshold), abs=0.011)
-    assert rejects == pytest.approx(np.mean(np.array(cosines[1][True]) < threshold), abs=0.012)
-
-
 def test_spectra_of_the_parts() -> None:
     x, labels = units(3, 30, 8), np.arange(30) % 5
     space = spectra.measure(x * 3, labels)
@@ -173,11 +149,6 @@ def test_some_classes() -> None:
         assert labels[int(part.ids[i])] == part.labels[i]
 
 
-def test_health_series() -> None:
-    lines = [{"step": 5, "loss": 1.0}, {"step": 10, "grad_norm": 2.0, "health/effective_rank": 3.0, "loss": 4.0}]
-    assert health.series(lines) == [{"step": 10, "grad_norm": 2.0, "effective_rank": 3.0}]
-
-
 def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     def plot(path: Path) -> None:
         path.write_bytes(b"png")
@@ -185,22 +156,22 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     table = views.listing(("class", "share"), [("caf\udce9", 0.5)])
     found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table)
     for name, suffix, to in (
-        ("umap", "", "analysis"),
+        ("tsne", "", "analysis"),
         ("classes", "", "figures"),
         ("classes", "", "analysis"),
         ("classes", "-train", "analysis"),
     ):
         findings.write(tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to)
-    assert (tmp_path / "analysis" / "umap.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
-    sections = findings.read(tmp_path)
-    files = ["analysis/classes", "analysis/classes-train", "analysis/umap"]  # the newer one instead of figures/classes
+    assert (tmp_path / "analysis" / "tsne.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
+    sections = findings.read(tmp_path, ("classes", "components", "tsne"))
+    files = ["analysis/classes", "analysis/classes-train", "analysis/tsne"]  # the newer one instead of figures/classes
     assert [section.shown[0].file for section in sections] == files
     table.rows[0][0] = (r"caf\udce9", None)
-    assert sections[2] == findings.Section("UMAP", 7, [findings.Shown(files[2], "what <it> shows", table)])
-    (tmp_path / "analysis" / "umap.json").write_text(json.dumps({"title": "x"}))
-    with pytest.raises(CheckpointError, match=r"umap.json: is truncated or damaged .*; delete it"):
-        findings.read(tmp_path)
-    assert findings.read(tmp_path / "nothing") == []
+    assert sections[2] == findings.Section("TSNE", 7, [findings.Shown(files[2], "what <it> shows", table)])
+    (tmp_path / "analysis" / "tsne.json").write_text(json.dumps({"title": "x"}))
+    with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
+        findings.read(tmp_path, ("classes", "components", "tsne"))
+    assert findings.read(tmp_path / "nothing", ()) == []
 
 
 @pytest.mark.parametrize(
@@ -213,12 +184,12 @@ def test_maps_that_were_edited(tmp_path: Path, changes: dict[str, Any]) -> None:
     file = tmp_path / "analysis" / "components.json"
     file.parent.mkdir()
     file.write_text(json.dumps(asdict(section)))
-    assert findings.read(tmp_path) == [section]
+    assert findings.read(tmp_path, ("classes", "components", "tsne")) == [section]
     content = asdict(section)
     content["shown"][0]["view"] |= changes
     file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=r"components.json: is truncated or damaged .*; delete it"):
-        findings.read(tmp_path)
+        findings.read(tmp_path, ("classes", "components", "tsne"))
 
 
 def test_parts_are_those_of_diva(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from dml_jax import files
-from dml_jax.analysis import findings, html, run_report, subjects
+from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.html import Cell
+from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.train.records import workdir
 from tests.analysis.runs import Run
 from tests.test_configs import resolved
@@ -77,10 +78,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("run")
     config, run = resolved("digits_hist"), Photographs()
     files.write_json(directory / "config.json", workdir.provenance(config, "x", 40, 900, (160, 120)))
-    for name in subjects.STANDARD:
-        module = findings.subject(name)
-        found = [finding._replace(plot=draw) for finding in module.findings(run, "test")]
-        findings.write(directory, name, module.TITLE, 60, found, to=findings.STANDARD_DIRECTORY)
+    for name, subject in ((name, subject) for name, subject in SUBJECTS.items() if subject.standard):
+        found = [finding._replace(plot=draw) for finding in subject.findings(run, "test")]
+        findings.write(directory, name, subject.title, 60, found, to=findings.STANDARD_DIRECTORY)
     metrics = {"recall@1": 0.5, "recall@1_stderr": 0.01, "map@r": 0.25}
     results: dict[str, Any] = {
         **metrics, "model": "last", "step": 60, "protocol": "clean protocol; ties broken by lower index",

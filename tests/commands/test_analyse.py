@@ -31,7 +31,7 @@ from tests.train.experiments import values
 
 MADE = (
     "retrieval", "worst_queries", "best_queries", "classes", "confused_classes", "components", "distances", "errors",
-    "calibration", "health", "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
+    "overfitting", "spectra", "geometry", "tsne", "attention", "attention_node", "influence",
     "influence_untrained", "influence_means",
 )  # fmt: skip
 
@@ -60,9 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.close()
     for step in (2, 4):
         kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
-    line: dict[str, Any] = {"loss": 1.0, "grad_norm": 2.0, "health/effective_rank": 3.0}
-    line |= {f"health/{kind}_p{q}": 0.3 for kind in ("same", "different") for q in (10, 50, 90)}
-    lines = [{"step": step, **line} for step in (2, 4)]
+    lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
     lines[1]["warnings"] = {"gradient": "the gradient is <zero>"}
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
@@ -82,14 +80,13 @@ def figures(report: str) -> list[str]:
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
     analyse.execute([f"--model={run}", "--what=attention", "--batch=3", "--node=5", "--quiet"])
-    analyse.execute([f"--model={run}", "--what=classes,health", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=classes", "--quiet"])
     assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
     assert {row["head"] for row in table(run, "attention_node")} == {"1", "2"}
-    assert [row["step"] for row in table(run, "health")] == ["2", "4"]
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
     shown = figures(report)
-    assert shown == ["classes", "confused_classes", "health", "attention", "attention_node"]
+    assert shown == ["classes", "confused_classes", "attention", "attention_node"]
     assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
     assert all(f'href="analysis/{name}.csv"' in report for name in shown)
     assert "step 4: the gradient is &lt;zero&gt;" in report
@@ -151,19 +148,19 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
     [
         ([], "--model: missing"),
         (["--model={}/checkpoints"], "is not a work directory"),
-        (["--model={}", "--what=atention"], "--what=atention: there is no such analysis; did you mean attention?"),
+        (["--model={}", "--what=atention"], "--what=atention: there is no 'atention'; did you mean attention"),
         (["--model={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
         (["--model={}", "--split=tets"], "--split=tets: did you mean test?"),
         (["--model={}", "--split=validation"], "--split=validation: the run has none; give train or test"),
-        (["--model={}", "--split=train", "--what=health"], "--split=train: health is not made by split"),
+        (["--model={}", "--split=train", "--what=attention"], "--split=train: attention is not made by split"),
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
-        (["--model={}", "--compare=x", "--what=health"], "--what=health: not with --compare, which has components"),
+        (["--model={}", "--compare=x", "--what=classes"], "--what=classes: not with --compare, only components"),
         (["--model={}", "--compare={}"], "is given twice"),
         (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
-        (["--model={}", "--split=batch", "--what=classes"], "--split=batch: no classes, only components, distances"),
-        (["--model={}", "--classes=3", "--what=health"], "--what=health: shows no chosen classes"),
+        (["--model={}", "--split=batch", "--what=classes"], "--what=classes: not with --split=batch"),
+        (["--model={}", "--classes=3", "--what=classes"], "--what=classes: shows no chosen classes"),
         (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
         (["--model={}", "--classes=5,seven", "--what=tsne"], "--classes=seven: the images have no such class"),
         (["--model={}", "--output=x"], "--output: needs --data or --compare"),
@@ -192,9 +189,7 @@ def test_invalid_input(
 def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     with Stop() as stop:
         runs.train(tiny(), tmp_path, Console(quiet=True), stop)
-    analyse.execute(
-        [f"--model={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s not in ('umap', 'heat_maps'))}"]
-    )
+    analyse.execute([f"--model={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s != 'heat_maps')}"])
     analyse.execute([f"--model={tmp_path}", "--what=distances", "--split=train"])
     report = (tmp_path / "report.html").read_text()
     at = MADE.index("distances") + 1

@@ -75,7 +75,7 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (analyse, ["--what=health", "--data=photos"], "--what=health: needs a trained run on its own data;"),
+        (analyse, ["--what=attention", "--data=photos"], "--what=attention: needs a trained run on its own data;"),
         (analyse, [], "--data: missing; weights has no data of its own, give a folder of class folders"),
         (analyse, ["--output=out"], "--output: needs --data or --compare;"),
         (analyse, ["--data=photos", "--config.data.threads=1"], "--config.data.threads: is not used with --data"),
