@@ -56,29 +56,6 @@ def variants(name: str) -> tuple[str, ...]:
     return ("", *getattr(module(name), "VARIANTS", ()))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "then"),
-    [
-        ("sgd", {"momentum": 0.9, "nesterov": True}),
-        ("rmsprop", {"momentum": 0.9, "alpha": 0.9}),
-        ("adam", {"momentum": 0.0, "nesterov": False, "alpha": 0.99, "betas": ()}),
-    ],
-)
-def test_a_stored_configuration_without_momentum_means_that_of_its_version(
-    optimizer: str, then: dict[str, Any], tmp_path: Path
-) -> None:
-    values = asdict(resolved("digits_hist"))
-    for key in ("momentum", "nesterov", "alpha", "betas"):
-        del values["train"][key]
-    values["train"]["optimizer"] = optimizer
-    stored = tmp_path / "config.json"
-    stored.write_text(json.dumps({"config": values}))
-    train = config_files.resolved(str(stored), {})[0].train
-    assert {key: getattr(train, key) for key in then} == then
-    another = config_files.resolved(str(stored), {"train.optimizer": "lion"})[0].train  # without momentum
-    assert another == replace(train, optimizer="lion", momentum=0.0, nesterov=False, alpha=0.99)
-
-
 def test_every_configuration_and_variant_resolves() -> None:
     """Also those of small data sets; the number is a lower bound, so that none is lost unnoticed."""
     files = [path.stem for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]

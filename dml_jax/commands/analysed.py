@@ -23,7 +23,7 @@ from dml_jax.train.records import workdir
 
 VIEWS = ("untrained", "refined")  # of the run of --model, in --compare
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "data.workers", "data.prefetch", "evaluation.batch_size")
+MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
 
 def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, TrainedRun]:

@@ -16,7 +16,7 @@ from dml_jax.config.fields import (
 )
 from dml_jax.config.needs import Needs
 
-Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms", "hard_classes"]
+Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
 Crop = Literal["none", "random_resized", "random", "centre"]
 BUILT_IN = ("digits",)  # data sets that come with a requirement
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
@@ -26,7 +26,6 @@ BY_CLASS = Needs(
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
     misleads=True,
 )
-HARD = Needs("data.sampler='hard_classes'", lambda c: c.data.sampler == "hard_classes", misleads=True)
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none", misleads=True)
 RESIZED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
@@ -49,8 +48,6 @@ class Data:
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
-    hard_classes: Annotated[PositiveInt, HARD] = 3  # nearest classes that are drawn with a class
-    hard_epochs: Annotated[PositiveInt, HARD] = 1  # epochs after which the nearest classes are found again
     crop: Crop = "none"  # in training; evaluation crops the centre
     image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
     # Side of the crop in training if it differs, for convolutional networks: smaller crops make training faster, and
@@ -73,14 +70,11 @@ class Data:
     # Largest relative change of brightness, contrast and saturation.
     jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
     greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
-    # A random operation of TrivialAugment (dml_jax/data/trivial_augment.py) on each crop.
-    trivial_augment: bool = False
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
     threads: Annotated[PositiveInt, THREADED] = 2  # that read batches ahead
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
-    prefetch: PositiveInt = 4  # batches read ahead
 
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:

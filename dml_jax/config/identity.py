@@ -13,7 +13,7 @@ from dml_jax.config.resolve import Config
 # Keys that change no bit of the trained model, so that a run may be resumed with other values. (If the best model is
 # selected, when and how it is evaluated does matter, see `decisive`.)
 INDIFFERENT = (
-    "data.path", "data.threads", "data.workers", "data.prefetch", "train.steps", "train.epochs", "train.log_every",
+    "data.path", "data.threads", "data.workers", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
     "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
@@ -24,7 +24,7 @@ READING = (
 )  # fmt: skip
 # Keys that do not change what a published number was measured with.
 SAME_EXPERIMENT = (
-    "seed", "data.path", "data.threads", "data.workers", "data.prefetch", "train.log_every", "train.checkpoint_every",
+    "seed", "data.path", "data.threads", "data.workers", "train.log_every", "train.checkpoint_every",
     "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
     "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
     "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",

@@ -8,11 +8,10 @@ from annotated_types import Gt, Le
 from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, PositiveInt, require, section
 from dml_jax.config.needs import Needs, Run, RunRule
 
-Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop", "lion", "muon"]
+Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
 # The optimizers that use an option.
 USERS = {
-    "momentum": ("sgd", "rmsprop"), "nesterov": ("sgd",), "alpha": ("rmsprop",),
-    "betas": ("adam", "adamw", "radam", "lion"),
+    "momentum": ("sgd", "rmsprop"), "alpha": ("rmsprop",),
 }  # fmt: skip
 
 
@@ -22,7 +21,6 @@ def _used_by(key: str) -> Needs:
     return Needs(what, lambda c: c.train.optimizer in users, misleads=True)
 
 
-MOVING = Needs("a positive train.momentum", lambda c: c.train.momentum > 0, misleads=True)
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs, misleads=True)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step", misleads=True)
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones, misleads=True)
@@ -31,8 +29,6 @@ WITH_BLOCKS = Needs(
     lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip"),
     misleads=True,
 )
-# Early stopping on test images would select by them.
-VALIDATED = Needs("train.select='validation'", lambda c: c.train.select == "validation", misleads=True)
 SELECTED = Needs(
     "a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last", misleads=True
 )
@@ -51,7 +47,7 @@ class Group:
     """How one parameter group is trained."""
 
     learning_rate: NonNegative  # before the schedule
-    weight_decay: NonNegative = 0.0  # decoupled in AdamW, RAdam, Lion and Muon, else added to the gradient
+    weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
     # Whether the group is trained in the warm-up epochs.
     warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
     # Never trained; its batch statistics stay as they are, too, and a backbone normalises by them.
@@ -97,10 +93,7 @@ class Train:
     ] = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, _used_by("momentum")] = 0.0  # of sgd and rmsprop
-    nesterov: Annotated[bool, _used_by("nesterov"), MOVING] = False  # Nesterov's momentum, of sgd
     alpha: Annotated[Fraction, _used_by("alpha")] = 0.99  # decay of rmsprop's mean of squared gradients
-    # Of adam, adamw, radam (default 0.9, 0.999) and lion (0.9, 0.99).
-    betas: Annotated[tuple[Fraction, ...], _used_by("betas")] = ()
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
@@ -125,10 +118,6 @@ class Train:
         Literal["last", "validation", "test"],
         RunRule(BEFORE_END, lambda c, run: c.train.select == "last" or run.first_evaluation),
     ] = "last"
-    # Evaluations without a better model until training stops early; 0: never.
-    patience: Annotated[
-        NonNegativeInt, VALIDATED, RunRule(BEFORE_END, lambda c, run: not c.train.patience or run.first_evaluation)
-    ] = 0
     # Epochs (without warm-up) that restart from the best model.
     reload_best_epochs: Annotated[
         tuple[NonNegativeInt, ...],
@@ -141,4 +130,3 @@ class Train:
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
-        require(len(self.betas) in (0, 2), "betas", self.betas, "give two numbers, or none for the default")

@@ -22,6 +22,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
+PREFETCHED = 4  # batches read ahead
 
 
 class BatchReader(Generic[T]):
@@ -33,7 +34,7 @@ class BatchReader(Generic[T]):
         # grain's worker processes leak shared memory when their data set ends, so it is made endless for them.
         end = stop if data.workers == 0 else np.iinfo(np.int64).max
         batches = grain.MapDataset.range(start, end).map(partial(_until, stop, make))
-        ahead = max(data.prefetch, data.threads)
+        ahead = max(PREFETCHED, data.threads)
         if data.workers == 0:
             options = grain.ReadOptions(num_threads=data.threads, prefetch_buffer_size=ahead)
             self._iterator = iter(batches.to_iter_dataset(options))
@@ -62,11 +63,6 @@ class BatchReader(Generic[T]):
         self.waited += time.perf_counter() - began
         self._left -= 1
         return batch
-
-    def replace(self, other: "BatchReader[T]") -> None:
-        """Goes on with the batches of another reader, which is used up."""
-        self.close()
-        self._iterator, self._receive, self._left = other._iterator, other._receive, other._left
 
     def close(self) -> None:
         """Stops the threads or worker processes; may be called more than once."""

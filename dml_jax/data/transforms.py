@@ -16,7 +16,6 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Data
-from dml_jax.data import trivial_augment
 from dml_jax.errors import DataError
 
 MAX_ASPECT = 100  # longer side / shorter side
@@ -25,15 +24,10 @@ Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 
 def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
-    """The crop of training and `trivial_augment`, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3].
+    """The crop of training, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3].
 
     `augment` does the rest on the device.
     """
-    cropped = _training_crop(data)
-    return (lambda image, rng: trivial_augment.augment(cropped(image, rng), rng)) if data.trivial_augment else cropped
-
-
-def _training_crop(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
     size, method = data.training_side, data.interpolation
 
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:

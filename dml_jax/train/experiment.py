@@ -33,7 +33,6 @@ from dml_jax.train.variants import (
     class_tables,
     flips_and_scales,
     frozen_groups,
-    hard_classes,
     low_rank,
     path_groups,
     precision,
@@ -162,10 +161,6 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
         method = class_tables.spread(build_for, data.classes, batch)
-    if config.data.sampler == "hard_classes":
-        if config.train.feature_views:
-            raise ConfigError("data.sampler='hard_classes': needs images; set train.feature_views=0")
-        method = hard_classes.mined(method, config.data, data)
     if not config.train.feature_views:
         evaluation = config.evaluation
         embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
@@ -233,11 +228,6 @@ def _check_batch_size(config: Config, devices: int) -> None:
         raise ConfigError(
             f"train.shard_classes=true: the number of devices (={devices}) must divide {class_tables.MULTIPLE}; set it "
             "to false, or use fewer devices"
-        )
-    if config.train.shard_classes and config.train.optimizer == "muon":
-        raise ConfigError(
-            "train.shard_classes=true: the updates of train.optimizer='muon' depend on the number of rows, which are "
-            "padded; use another optimizer, or set it to false"
         )
     if parts > 1 and optional(config.backbone).freeze_bn is False:
         raise ConfigError(

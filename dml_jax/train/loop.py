@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax.config import Train
 from dml_jax.errors import DivergedError
 from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
@@ -32,11 +31,10 @@ class Progress(NamedTuple):
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
     lines: int = 0  # number of lines of metrics up to this step
-    waited: int = 0  # number of evaluations since that of the best model
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
-    """The state after training from the newest checkpoint, or the start, to the last step or until it stops early.
+    """The state after training from the newest checkpoint, or the start, to the last step.
 
     Raises:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
@@ -48,12 +46,12 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     tested = readings.compiled(experiment, state)
     if notes.pending:
         notes = evaluate_and_record(experiment, out, tested, state, notes.pending, notes._replace(pending=None), stop)
-    if start == total or waited_enough(config, notes):
+    if start == total:
         return state
     update = on_devices.jitted_step(experiment)
     rate_factor = jax.jit(experiment.schedule)
     key = mesh.replicate(experiment.mesh, on_devices.run_key(experiment.config.seed))
-    batches = on_devices.training_batches(experiment, start, total, state)
+    batches = on_devices.training_batches(experiment, start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refresh = method.hooks.refresh
     refreshes = training_set_refresh.due_steps(refresh, experiment.sampler, total)
@@ -74,8 +72,6 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, notes, stop)
                 clock.restart(done - 1)
-            if experiment.sampler.mined and done - 1 in refreshes | reloads:
-                batches.replace(on_devices.training_batches(experiment, done - 1, total, state))
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
             batch = on_devices.device_batch(experiment, *next(batches))
@@ -113,9 +109,8 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if evaluating:
                 best_before = notes.best
                 notes = evaluate_and_record(experiment, out, tested, state, line, notes, stop)
-                enough = waited_enough(config, notes)
                 # So that `best` is never ahead of `latest` by two models.
-                saving = saving or enough or notes.best != best_before
+                saving = saving or notes.best != best_before
             elif logging:
                 out.metrics.write(line)
                 notes = notes._replace(lines=notes.lines + 1)
@@ -125,9 +120,6 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 out.checkpoints.save("latest", state, notes._asdict(), background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
-            if evaluating and enough:
-                out.console.print(f"step {done}: stopping early, {notes.waited} evaluations without a better model")
-                break
     return state
 
 
@@ -135,11 +127,6 @@ def save_unless_held(out: Outputs, state: TrainState, notes: Progress) -> None:
     """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
     if not out.checkpoints.holds(int(state.step)):
         out.checkpoints.save("latest", state, notes._asdict())
-
-
-def waited_enough(config: Train, notes: Progress) -> bool:
-    """Whether `train.patience` evaluations in a row have found no better model."""
-    return 0 < config.patience <= notes.waited
 
 
 def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Progress]:
@@ -248,9 +235,9 @@ def evaluate_and_record(
     if select == "last":
         return notes
     if recall <= notes.best:
-        return notes._replace(waited=notes.waited + 1)
+        return notes
     out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
-    return notes._replace(best=recall, waited=0)
+    return notes._replace(best=recall)
 
 
 def refresh_state(

@@ -17,7 +17,6 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import xla_flags
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants import hard_classes
 
 
 def run_key(seed: int) -> jax.Array:
@@ -25,19 +24,11 @@ def run_key(seed: int) -> jax.Array:
     return jax.random.key(seed)
 
 
-def training_batches(
-    experiment: Experiment, start: int, stop: int, state: TrainState | None = None
-) -> pipeline.BatchReader[Any]:
-    """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`.
-
-    `state` has what the sampler needs to know of the model; without it, batches are drawn as before the first refresh.
-    """
-    sampler = experiment.sampler
-    if state is not None and sampler.mined is not None:
-        sampler = sampler._replace(batch=sampler.mined(meshes.to_host(state.model_state[hard_classes.NEAREST])))
+def training_batches(experiment: Experiment, start: int, stop: int) -> pipeline.BatchReader[Any]:
+    """Reader of this host's rows of the training batches `start` to `stop` - 1; see `pipeline.training`."""
     return pipeline.training(
         experiment.splits["train"],
-        sampler,
+        experiment.sampler,
         experiment.config.data,
         seed=experiment.config.seed,
         features=experiment.features,

@@ -1,7 +1,7 @@
 """Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
-Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam", "lion", "muon") to
-the update. The defaults are PyTorch's, too, and those of Lion its paper's (Chen et al., NeurIPS 2023).
+Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam") to the update. The
+defaults are PyTorch's, too.
 """
 
 import re
@@ -11,7 +11,6 @@ from typing import Any, assert_never
 import jax
 import jax.numpy as jnp
 import optax
-from optax import contrib
 
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError, suggest
@@ -63,48 +62,20 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate."""
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
-    b1, b2 = train.betas or ((0.9, 0.99) if train.optimizer == "lion" else (0.9, 0.999))
-    momentum = optax.trace(train.momentum, nesterov=train.nesterov) if train.momentum else optax.identity()
+    momentum = optax.trace(train.momentum) if train.momentum else optax.identity()
     match train.optimizer:
         case "adam":
-            return optax.chain(coupled, optax.scale_by_adam(b1, b2))
+            return optax.chain(coupled, optax.scale_by_adam())
         case "adamw":
-            return optax.chain(optax.scale_by_adam(b1, b2), decoupled)
+            return optax.chain(optax.scale_by_adam(), decoupled)
         case "radam":
-            return optax.chain(scale_by_radam(b1, b2), decoupled)
+            return optax.chain(scale_by_radam(), decoupled)
         case "sgd":
             return optax.chain(coupled, momentum)
         case "rmsprop":
             return optax.chain(coupled, optax.scale_by_rms(train.alpha, eps_in_sqrt=False), momentum)
-        case "lion":
-            return optax.chain(optax.scale_by_lion(b1, b2), decoupled)
-        case "muon":
-            return optax.chain(_scale_by_muon(), decoupled)
         case _:
             assert_never(train.optimizer)
-
-
-def _scale_by_muon() -> optax.GradientTransformation:
-    """Muon (Jordan, 2024) for matrices and, as matrices [H W I, O], for kernels of convolutions; Adam for all else.
-
-    Updates of matrices are scaled to the size of Adam's (Liu et al., "Muon is scalable for LLM training", 2025), so
-    that one learning rate fits both.
-    """
-
-    def axes(leaf: jax.Array) -> contrib.MuonDimensionNumbers:
-        return contrib.MuonDimensionNumbers(tuple(range(leaf.ndim - 1)), leaf.ndim - 1)
-
-    def as_large_as_adam(update: jax.Array, _: Any) -> jax.Array:
-        return 0.2 * max(update.size // update.shape[-1], update.shape[-1]) ** 0.5 * update
-
-    muon = optax.chain(
-        contrib.scale_by_muon(weight_dimension_numbers=lambda updates: jax.tree.map(axes, updates)),
-        optax.stateless_with_tree_map(as_large_as_adam),
-    )
-    return optax.partition(
-        {"matrix": muon, "other": optax.scale_by_adam()},
-        lambda params: jax.tree.map(lambda leaf: "matrix" if leaf.ndim in (2, 4) else "other", params),
-    )
 
 
 def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:

@@ -226,7 +226,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "cub_baseline": {
         "method.loss": "normalized_softmax", "method.layer_norm": True, "method.normalized_softmax.temperature": 0.05,
         "data.batch_size": 75, "data.images_per_class": 25, "data.crop": "random", "data.resize": 256,
-        "data.image_size": 224, "train.optimizer": "sgd", "train.momentum": 0.9, "train.nesterov": False,
+        "data.image_size": 224, "train.optimizer": "sgd", "train.momentum": 0.9,
         "train.groups.backbone.learning_rate": 1e-3,
         "train.groups.embedding.weight_decay": 1e-4, "train.groups.backbone.warmup": "freeze", "train.epochs": 30,
         "train.warmup_epochs": 1, "train.milestones": [15], "train.gamma": 0.1, "paper.recall@1": 0.613,

@@ -17,7 +17,7 @@ from dml_jax.data.store import FileReader
 from dml_jax.errors import DataError
 from tests.data import pictures
 
-CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16, "trivial_augment": True}
+CROPPED = {"crop": "random_resized", "image_size": 12, "resize": 16}
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_shapes_types_and_labels(split: Split) -> None:
     "changes",
     [
         {"threads": 4},
-        {"threads": 3, "prefetch": 1},
+        {"threads": 3},
         pytest.param({"workers": 1}, marks=pytest.mark.slow),
         {"workers": 3},
     ],

@@ -194,31 +194,3 @@ def test_small_classes_repeat_images() -> None:
         sampler = build(name, 12, 3)
         batches = np.concatenate([sampler.batch(s) for s in range(30)])
         assert np.sum(batches == np.flatnonzero(LABELS == 7)[0]) >= 3
-
-
-def test_hard_classes_come_with_their_nearest() -> None:
-    """Each class leads a batch once per shuffle; places that near classes leave get random ones."""
-    labels = np.repeat(np.arange(12), 5)
-    nearest = np.array([np.roll(np.arange(12), -c)[1:4] for c in range(12)])
-    for batch_size in (12, 36):
-        data = Data(sampler="hard_classes", batch_size=batch_size, images_per_class=3, hard_classes=3)
-        sampler = samplers.build(data, labels, 3)
-        assert sampler.mined is not None
-        batch = sampler.mined(nearest)
-        leading, others = [], set()
-        for step in range(24):
-            drawn = labels[batch(step)].reshape(-1, 3)
-            assert (drawn == drawn[:, :1]).all()
-            assert len(set(batch(step))) == batch_size
-            first, *rest = drawn[:, 0].tolist()
-            assert rest[:3] == nearest[first].tolist()
-            assert len({first, *rest}) == batch_size // 3
-            leading.append(first)
-            others |= set(rest)
-            np.testing.assert_array_equal(batch(step), sampler.mined(nearest)(step))
-        if batch_size == 12:
-            assert sorted(leading[:12]) == sorted(leading[12:]) == list(range(12))
-        else:
-            assert others == set(range(12))
-        balanced = samplers.build(Data(batch_size=batch_size, images_per_class=3), labels, 3)
-        np.testing.assert_array_equal(sampler.batch(5), balanced.batch(5))

@@ -204,11 +204,6 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, read[path])
 
 
-def test_muon_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"train.shard_classes=true: .*'muon'"):
-        experiment.build(small(steps=1, shard_classes=True, optimizer="muon"))
-
-
 def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
     with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):

@@ -51,8 +51,7 @@ def test_only_what_would_help_is_named() -> None:
     assert device_memory.remedies(frozen, 8)[1:] == ["train.chunks=2", "train.shard_classes=true (for many classes)"]
     everything = replace(frozen, train=replace(frozen.train, precision="bfloat16", chunks=2, shard_classes=True))
     assert device_memory.remedies(everything, 8) == []
-    for changed in (replace(frozen, train=replace(frozen.train, optimizer="muon")), frozen):  # both would be refused
-        assert not any("shard_classes" in text for text in device_memory.remedies(changed, 2 + (changed is frozen)))
+    assert not any("shard_classes" in text for text in device_memory.remedies(frozen, 3))  # it would be refused
     rounded = replace(frozen, backbone=replace(frozen.backbone, dtype="bfloat16"))
     assert "train.precision=bfloat16" not in device_memory.remedies(rounded, 1)
 

@@ -205,7 +205,7 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
     config = replace(
         CONFIG,
         train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
-        data=replace(CONFIG.data, threads=3, prefetch=1),
+        data=replace(CONFIG.data, threads=3),
     )
     assert bits(train(on_patches(config), tmp_path)) == whole[0]
 

@@ -91,7 +91,7 @@ def of_earlier_version(directory: Path) -> None:
         (path / "sha256.json").write_text(json.dumps({name: entry["sha256"] for name, entry in files.items()}))
     facts = json.loads((directory / "config.json").read_text())
     del facts["x64"]
-    for key in ("momentum", "nesterov", "alpha", "betas"):
+    for key in ("momentum", "alpha"):
         del facts["config"]["train"][key]
     (directory / "config.json").write_text(json.dumps(facts))
 

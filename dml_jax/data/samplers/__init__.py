@@ -6,7 +6,7 @@
     for step in range(sampler.first_step(1)):  # the first epoch
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
-`balanced` is the default; `hard_classes` follows the model; `shuffled` and those in `papers.py` reproduce the samplers
+`balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers
 of published code. They take labels int [N] in 0..C-1, of which each class must have images. A new sampler is a
 function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/data.py`.
 """
@@ -20,12 +20,11 @@ from dml_jax.config import Data
 from dml_jax.config.data import WITHOUT_CLASSES
 from dml_jax.data.samplers.balanced import balanced
 from dml_jax.data.samplers.base import Sampler, indices_by_class
-from dml_jax.data.samplers.hard_classes import hard_classes
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 from dml_jax.errors import ConfigError
 
 __all__ = [
-    "SAMPLERS", "Sampler", "balanced", "build", "diva", "hard_classes", "hist_balanced", "indices_by_class", "mpn",
+    "SAMPLERS", "Sampler", "balanced", "build", "diva", "hist_balanced", "indices_by_class", "mpn",
     "mpn_redraw", "ms", "shuffled",
 ]  # fmt: skip
 
@@ -37,7 +36,6 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
     "hist_balanced": hist_balanced,
     "diva": diva,
     "ms": ms,
-    "hard_classes": hard_classes,
 }
 
 
@@ -49,8 +47,6 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
       DataError: a class without images, or fewer than two classes.
     """
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
-    if data.sampler == "hard_classes":
-        options["near"] = data.hard_classes
     try:
         return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
     except ConfigError as error:

@@ -24,13 +24,11 @@ class Sampler(NamedTuple):
       batch: step -> int64 [B], indices into the training split.
       first_step: epoch -> its first step; epoch e has first_step(e + 1) - first_step(e) steps.
       epoch: step -> the epoch that contains it.
-      mined: int [C, k], the nearest other classes of each class -> `batch` with them; None if it does not use them.
     """
 
     batch: Callable[[int], np.ndarray]
     first_step: Callable[[int], int]
     epoch: Callable[[int], int]
-    mined: Callable[[np.ndarray], Callable[[int], np.ndarray]] | None = None
 
 
 class Cached:

@@ -35,7 +35,7 @@ def _explained(what: str, helpful: str) -> Iterator[None]:
 def remedies(config: Config, devices: int) -> list[str]:
     """The options that would lower the memory that a training step needs on each of some devices, cheapest first."""
     train, backbone = config.train, optional(config.backbone)
-    shared = devices > 1 and class_tables.MULTIPLE % devices == 0 and train.optimizer != "muon"
+    shared = devices > 1 and class_tables.MULTIPLE % devices == 0
     freeze = " with backbone.freeze_bn=true" if backbone.freeze_bn is False else ""
     found = {
         "train.precision=bfloat16": train.precision == backbone.dtype == "float32",

@@ -14,7 +14,7 @@ from dml_jax.train.distributed import process_group
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 
-PER_PROCESS = ("data.path", "data.threads", "data.workers", "data.prefetch")  # may differ between processes
+PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
 
 
 def build(config: Config) -> Experiment:

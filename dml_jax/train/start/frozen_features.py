@@ -128,8 +128,7 @@ def _digest(experiment: Experiment, state: TrainState) -> str:
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
         "dtype": optional(config.backbone).dtype,
-        "crops": {key: getattr(config.data, key) for key in CROPS}
-        | ({"trivial_augment": True} if config.data.trivial_augment else {}),
+        "crops": {key: getattr(config.data, key) for key in CROPS},
         "seed": config.seed,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]

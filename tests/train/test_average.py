@@ -1,4 +1,4 @@
-"""The moving average of the model, and early stopping: their values, across interruptions, on several devices."""
+"""The moving average of the model: its values, across interruptions, on several devices."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tests import toys
 from tests.train.experiments import linear, on_patches
 from tests.train.test_loop import StopAt, bits, checkpoints, compiled_once, train  # noqa: F401
 
-RECALLS = {4: 0.5, 8: 0.6, 12: 0.6, 16: 0.5, 20: 0.9}  # validation Recall@1 by step
+RECALLS = {4: 0.5, 8: 0.6, 12: 0.6, 16: 0.5}  # validation Recall@1 by step
 
 
 def floats(tree: Any) -> list[np.ndarray]:
@@ -59,16 +59,15 @@ def test_average_on_one_and_on_eight_devices() -> None:
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
     config = linear(
-        steps=20, log_every=5, evaluate_every=4, checkpoint_every=7, select="validation", patience=2, ema=0.5,
+        steps=16, log_every=5, evaluate_every=4, checkpoint_every=7, select="validation", ema=0.5,
         clip_norm=1.0, linear_warmup=6, optimizer="sgd", data={"validation_share": 0.4},
     )  # fmt: skip
     return on_patches(config)
 
 
-def test_early_stopping_is_exact_across_interruptions(
+def test_the_average_is_evaluated_and_resumed_exactly(
     experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two evaluations without a better model end the run at step 16; what is evaluated is the average."""
     seen: dict[int, TrainState] = {}
 
     def embed(embedder: Any, state: TrainState, name: str, split: Any, on_progress: Any) -> Any:
@@ -95,7 +94,6 @@ def test_early_stopping_is_exact_across_interruptions(
     store.close()
     assert found is not None
     assert bits(found[0].params) != bits(seen[8].params)
-    assert bits(train(experiment, tmp_path / "whole")) == whole  # it does not go on
 
     with pytest.raises(Interrupted):
         train(experiment, tmp_path / "stopped", StopAt(13))
