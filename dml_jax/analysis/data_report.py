@@ -91,8 +91,8 @@ def _classes(splits: Mapping[str, Split]) -> str:
     rows = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
     sizes = [number for _, number in rows]
     caption = (
-        f"Images per class and split, largest first: {max(sizes):,} to {min(sizes):,}, "
-        f"{int(np.median(sizes)):,} in the middle."
+        f"Images per class and split, largest first: {max(sizes):,} to {min(sizes):,}, median "
+        f"{int(np.median(sizes)):,}."
     )
     listed = views.listing(("class", "split", "images"), [(name, split, number) for (name, split), number in rows])
     return html.chart(_profile(sizes), "class_sizes", caption) + views.as_html(listed, "class_sizes", "")

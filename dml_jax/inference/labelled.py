@@ -30,7 +30,7 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
             entries = folder.find(found, Options())
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        if note := folder.skipped(found):
+        if note := folder.note(found):
             print(note)
         for entry in entries:
             if directory_of.setdefault(entry.class_name, name) != name:
