@@ -52,7 +52,6 @@ def execute(arguments: list[str]) -> None:
     config, directory = (None, None) if options.data else analysed.run_config(options.model, options, overrides)
     try:
         from dml_jax.serving import explorer, http_service
-        from dml_jax.serving.batched_answers import Answers
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
@@ -69,15 +68,13 @@ def execute(arguments: list[str]) -> None:
             if hashes[0] != hashes[1]:
                 print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
             embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731
-        answers = Answers(model, batch=serve.BATCH, waiting=serve.WAITING)
         queries = explorer.Part(split, embed(split, options.split))
         gallery = split.gallery and explorer.Part(split.gallery, embed(split.gallery, "gallery"))
         shown = explorer.Explorer(title, queries, gallery)
-        answers.compile()
+        service = http_service.Service(model, shown.answers)
+        service.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
-        http_service.server(
-            answers, model.read, http_service.Limits(), complete=shown.complete, routes=shown.routes()
-        ).run([listener])
+        http_service.server(service, shown.routes()).run([listener])
 
 
 def all_splits(config: Config, name: str) -> dict[str, Split]:

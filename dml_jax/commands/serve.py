@@ -5,10 +5,8 @@
 
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
 `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
-image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding, `POST /?pictures=1` the
-nearest image of each class, if the index was made with --thumbnails. In a browser, the address shows a page that
-classifies photographs. An index that was replaced is read again. `GET /health` answers {"status": "ok"}. Errors are
-answered with {"error": ...} and a status of 400 or more.
+image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding. An index that was replaced is
+read again. `GET /health` answers {"status": "ok"}. Errors have a status of 400 or more.
 """
 
 import re
@@ -20,15 +18,12 @@ import dml_jax
 from dml_jax.commands import cli, decision_options, model_options, runtime
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
-from dml_jax.serving.enrolled_classes import EnrolledClasses
 
-BATCH = 16  # images per call of the network
-WAITING = 256  # images; more are refused
 BACKLOG = 2048  # connections that wait to be accepted
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that accepts connections; ConfigError if the port is not available, or the host not of this machine."""
+    """A socket that accepts connections; ConfigError if the port or the host is not available."""
     if not 0 <= port < 1 << 16:
         raise ConfigError(f"--port={port}: must be in 0..65535; 0 is any free port")
     try:
@@ -49,7 +44,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
     flags.add_argument(
         "--host_name", metavar="NAME", action="append", default=[],
-        help="further name by which clients or a proxy call this server; repeatable (its addresses need none)",
+        help="further name or address by which clients or a proxy call this server; repeatable",
     )  # fmt: skip
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
@@ -62,22 +57,32 @@ def execute(arguments: list[str]) -> None:
     for name in decision:
         if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
             raise ConfigError(f"--{name}: needs --index; give that too")
+    index = expand_path("--index", options.index) if options.index else None
     try:
-        from dml_jax.serving import classify_page, http_service
-        from dml_jax.serving.batched_answers import Answers
+        from dml_jax.serving import http_service
     except ImportError as error:
         raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-        classify = None
-        if options.index:
-            classify = EnrolledClasses(model, expand_path("--index", options.index), decision)
-        answers = Answers(model, classify, batch=BATCH, waiting=WAITING)
-        answers.compile()
+        classes = http_service.EnrolledClasses(model, index, decision) if index else None
+        service = http_service.Service(model, classes)
+        service.compile()
         host, port = listener.getsockname()[:2]
-        print(f"http://{f'[{host}]' if ':' in host else host}:{port}/", flush=True)
-        names = (options.host, socket.gethostname(), *options.host_name)
-        routes = classify_page.routes() if classify else []
-        http_service.server(answers, model.read, http_service.Limits(), routes=routes, hosts=names).run([listener])
+        print(f"http://{_in_url(host)}:{port}/", flush=True)
+        names = [*http_service.LOCAL_NAMES, _in_url(options.host), *own_names(), *options.host_name]
+        http_service.server(service, hosts=names).run([listener])
+
+
+def own_names() -> list[str]:
+    """The name of this machine and the addresses that it stands for."""
+    name = socket.gethostname()
+    try:
+        return [name, *{_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(name, None)}]
+    except OSError:
+        return [name]
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -134,6 +134,8 @@ def decide(
             nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _majority_image(cosines, position)
             best[rows] = position[nearest[rows]]
             similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0]
+    if rule != "background":
+        similarity = similarity.clip(-1, 1)  # products of rows of unit length exceed it by rounding
     return Decision(classes[best], similarity, nearest)
 
 

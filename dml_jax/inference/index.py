@@ -308,7 +308,7 @@ class Index:
         order = np.argsort(self.labels, kind="stable")
         ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
         nearest = np.stack([part[cosines[:, part].argmax(axis=1)] for part in np.split(order, ends)], axis=1)
-        values = np.take_along_axis(cosines, nearest, axis=1)
+        values = np.take_along_axis(cosines, nearest, axis=1).clip(-1, 1)
         top = np.argsort(-values, axis=1, kind="stable")[:, :count]
         return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
 

@@ -4,13 +4,11 @@ Clients refer to images by index only, never by path.
 """
 
 import io
-from collections.abc import Callable
 from string import Template
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
@@ -20,7 +18,7 @@ from dml_jax.analysis import html
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError, printable
 from dml_jax.evaluation import neighbors
-from dml_jax.serving.batched_answers import Answer
+from dml_jax.serving.http_service import Answer
 
 SHOWN = 24  # neighbours
 PAGE = 60  # images per page of a list
@@ -48,26 +46,19 @@ class Explorer:
         self._wrong = searched.split.labels[np.asarray(first)[:, 0]] != queries.split.labels
 
     def routes(self) -> list[Route]:
-        """Routes of the page, lists of images, neighbours, and images."""
+        """Routes of the page, lists of images, neighbours, and images; Starlette calls the handlers in threads."""
         return [
             Route("/", self._page),
-            Route("/list", self._json_handler(self._list)),
-            Route("/neighbors/{index}", self._json_handler(self._neighbors)),
-            Route("/images/{part}/{size}/{index}", self._image),
+            Route("/list", self._list),
+            Route("/neighbors/{index:int}", self._neighbors),
+            Route("/images/{part}/{size}/{index:int}", self._image),
         ]
 
-    def complete(self, answer: Answer) -> Answer:
-        """The neighbours of an uploaded photograph, from its embedding."""
-        row = np.asarray(answer["embedding"], np.float32)
-        return {"query": None, "neighbors": self._nearest(row, None)}
+    def answers(self, rows: np.ndarray) -> list[Answer]:
+        """The neighbours of uploaded photographs, from their embeddings float32 [B, D]."""
+        return [{"neighbors": self._nearest(row, None)} for row in rows]
 
-    def _json_handler(self, answer: Callable[[Request], Any]) -> Callable[[Request], Any]:
-        async def handler(request: Request) -> Response:
-            return JSONResponse(await run_in_threadpool(answer, request))
-
-        return handler
-
-    async def _page(self, request: Request) -> Response:
+    def _page(self, request: Request) -> Response:
         queries = self._parts["query"].split
         counts = np.bincount(queries.labels, minlength=len(queries.classes))
         options = "".join(
@@ -77,10 +68,11 @@ class Explorer:
         )
         body = Template(html.resource("explore.html")).substitute(title=html.text(self._title), options=options)
         sources = "'self' blob:; connect-src 'self'"
-        title, scripts = f"{self._title}: neighbours", ("photograph.js", "explore.js")
-        return HTMLResponse(html.document(title, body, styles=("explore.css",), scripts=scripts, sources=sources))
+        styles, scripts = ("explore.css",), ("explore.js",)
+        title = f"{self._title}: neighbours"
+        return HTMLResponse(html.document(title, body, styles=styles, scripts=scripts, sources=sources))
 
-    def _list(self, request: Request) -> Answer:
+    def _list(self, request: Request) -> Response:
         """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""
         start, label = (_integer(request, name, default) for name, default in (("start", 0), ("class", -1)))
         chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
@@ -88,19 +80,17 @@ class Explorer:
             chosen = chosen & self._wrong
         rows = np.flatnonzero(chosen)
         images = [self._entry("query", int(i)) for i in rows[max(start, 0) :][:PAGE]]
-        return {"total": len(rows), "page": PAGE, "images": images}
+        return JSONResponse({"total": len(rows), "images": images})
 
-    def _neighbors(self, request: Request) -> Answer:
+    def _neighbors(self, request: Request) -> Response:
         index = self._parse_index("query", request)
-        return {
-            "query": self._entry("query", index),
-            "neighbors": self._nearest(self._parts["query"].embeddings[index], index),
-        }
+        found = self._nearest(self._parts["query"].embeddings[index], index)
+        return JSONResponse({"query": self._entry("query", index), "neighbors": found})
 
     def _nearest(self, row: np.ndarray, query: int | None) -> list[Answer]:
         """The images nearest to an embedding [D]; a listed image is excluded, and compared with their classes."""
         searched = self._parts["gallery"]
-        cosines = searched.embeddings @ row
+        cosines = np.clip(searched.embeddings @ row, -1, 1)
         if query is not None and self._same_set:
             cosines[query] = -np.inf
         count = min(SHOWN, len(cosines) - (query is not None and self._same_set))
@@ -118,28 +108,24 @@ class Explorer:
         return {"part": part, "index": index, "name": name, "class": label}
 
     def _parse_index(self, part: str, request: Request) -> int:
-        text, count = request.path_params["index"], len(self._parts[part].split.labels)
-        if not text.isdecimal() or len(text) > 9 or int(text) >= count:
-            raise HTTPException(404, f"image {text[:20]} does not exist; give a number from 0 to {count - 1}")
-        return int(text)
+        index, count = request.path_params["index"], len(self._parts[part].split.labels)
+        if index >= count:
+            raise HTTPException(404, f"there is no such image; give a number from 0 to {count - 1}")
+        return int(index)
 
-    async def _image(self, request: Request) -> Response:
+    def _image(self, request: Request) -> Response:
         part, size = request.path_params["part"], request.path_params["size"]
         if part not in self._parts or size not in SIDES:
             raise HTTPException(404, "unknown kind of image; use query or gallery, and small or large")
         index = self._parse_index(part, request)
         try:
-            content = await run_in_threadpool(self._jpeg, part, index, SIDES[size])
+            picture = Image.fromarray(self._parts[part].split.read(index, None))
         except DataError as error:  # the data may have moved since
             raise HTTPException(404, printable(str(error))) from None
-        return Response(content, media_type="image/jpeg", headers=IMAGE_HEADERS)
-
-    def _jpeg(self, part: str, index: int, side: int) -> bytes:
-        picture = Image.fromarray(self._parts[part].split.read(index, None))
-        picture.thumbnail((side, side))
+        picture.thumbnail((SIDES[size], SIDES[size]))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=85)
-        return file.getvalue()
+        return Response(file.getvalue(), media_type="image/jpeg", headers=IMAGE_HEADERS)
 
 
 def _integer(request: Request, name: str, default: int) -> int:

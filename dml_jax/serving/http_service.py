@@ -1,300 +1,215 @@
-"""HTTP server of `dml-jax serve` and `dml-jax explore`.
+"""HTTP service of `dml-jax serve` and `dml-jax explore`: answers images, which pass through the network in batches.
 
-No client can block the others, whatever it sends or withholds: every request has a deadline; the size of each body and
-of all together is limited; and beyond `Limits.connections`, the connection that has waited longest for its client is
-closed.
+uvicorn and Starlette limit connections, sizes and host names. Encryption, authentication and deadlines for slow
+connections are left to a reverse proxy.
 """
 
 import asyncio
-import base64
-import ipaddress
-import itertools
 import logging
-import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import h11
 import numpy as np
-import python_multipart  # noqa: F401  needed by MultiPartParser
+import python_multipart  # noqa: F401  Starlette imports it only when a form arrives
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers, UploadFile
+from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from dml_jax.errors import DataError
-from dml_jax.serving.batched_answers import Answer, Answers
+from dml_jax.errors import DataError, UserError, printable
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE
+from dml_jax.inference.index import Embedder, Index
 
-ON_REQUEST = ("embedding", "pictures")  # of an image that is classified
+if TYPE_CHECKING:
+    from dml_jax.inference.model import Model
 
+SECONDS = 30.0  # from the headers of a request to its answer
+BODY = 32 << 20  # bytes
+CONNECTIONS = 128  # together with `BODY`, limits the memory for images that are being received
+BATCH = 16  # images per call of the network, a power of two
+CLASSES = 5  # in an answer
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
-@dataclass(frozen=True)
-class Limits:
-    """Resource limits for clients."""
-
-    seconds: float = 30.0  # from the headers of a request to its answer
-    body: int = 32 << 20  # bytes per request
-    memory: int = 1 << 30  # bytes of all bodies being received or decoded
-    connections: int = 768  # open connections; well below 1,024, the usual limit of open files
+Answer = dict[str, Any]
+Answers = Callable[[np.ndarray], Sequence[Answer]]  # embeddings float32 [B, D] -> B answers
 
 
 class Service:
-    """The handler of `POST /`.
+    """Answers `POST /`. A batch consists of the images that arrived while the previous one was computed.
 
     Args:
-      answer: computes the answer for an image from `read`.
-      read: decodes and transforms an image file, see `Model.read`.
+      model: reads and embeds the images; its `embed_pixels` pads batches to 1, 2, 4, … images.
+      answers: computes the answers from the embeddings; by default, these are the answers.
     """
 
-    def __init__(
-        self, answer: Callable[[np.ndarray], Awaitable[Answer]], read: Callable[[bytes], np.ndarray], limits: Limits
-    ):
-        self._answer, self._read, self._limits = answer, read, limits
-        self._held = 0  # bytes of all bodies being received or decoded
-        self._decoders = ThreadPoolExecutor(min(os.cpu_count() or 1, 8))
+    def __init__(self, model: "Model", answers: Answers | None = None):
+        self._model = model
+        self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
+        self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]] = asyncio.Queue()
+
+    def compile(self) -> None:
+        """Compiles the programs for every batch size."""
+        for exponent in range(BATCH.bit_length()):
+            self._compute([np.zeros((*self._model.shape, 3), np.uint8)] * 2**exponent)
+
+    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer]]:
+        rows = self._model.embed_pixels(np.stack(images))
+        return list(zip(rows, self._answers(rows), strict=True))
+
+    async def run(self) -> None:
+        """Computes batches until cancelled."""
+        while True:
+            batch = [await self._waiting.get()]
+            while len(batch) < BATCH and not self._waiting.empty():
+                batch.append(self._waiting.get_nowait())
+            batch = [(image, future) for image, future in batch if not future.done()]  # drops requests timed out
+            if not batch:
+                continue
+            try:
+                results: Sequence[Any] = await asyncio.to_thread(self._compute, [image for image, _ in batch])
+            except Exception as error:  # fails this batch only
+                results = [error] * len(batch)
+            for (_, future), result in zip(batch, results, strict=True):
+                if future.done():
+                    continue
+                if isinstance(result, Exception):
+                    future.set_exception(result)
+                else:
+                    future.set_result(result)
 
     async def post(self, request: Request) -> Response:
         """Answers a request that contains an image."""
-        late = HTTPException(408, f"the body did not arrive within {self._limits.seconds:g} seconds")
         try:
-            async with asyncio.timeout(self._limits.seconds):
-                async with self._file(request) as file:
-                    late = HTTPException(503, "too busy to answer in time; try again later")
-                    image = await asyncio.get_running_loop().run_in_executor(self._decoders, self._read, file)
-                answer = await self._answer(image)
-                if "class" in answer:
-                    left_out = {name for name in ON_REQUEST if request.query_params.get(name) != "1"}
-                    answer = {name: value for name, value in answer.items() if name not in left_out}
-                    if "pictures" in answer:
-                        answer["pictures"] = [base64.b64encode(each).decode() for each in answer["pictures"]]
-                return JSONResponse(answer)
+            async with asyncio.timeout(SECONDS):
+                image = await asyncio.to_thread(self._model.read, await _content(request))
+                future: asyncio.Future[tuple[np.ndarray, Answer]] = asyncio.get_running_loop().create_future()
+                self._waiting.put_nowait((image, future))
+                row, answer = await future
         except TimeoutError:
-            raise late from None
-        except asyncio.QueueFull:
-            raise HTTPException(503, "too many images are waiting; try again later") from None
+            raise HTTPException(503, f"no answer within {SECONDS:g} seconds; try again later") from None
         except DataError as error:
             raise HTTPException(400, str(error)) from None
         except ClientDisconnect:
             return Response()  # nobody receives it
+        if not np.isfinite(row).all():
+            raise HTTPException(400, "image: the model's embedding is not finite; send another image")
+        if request.query_params.get("embedding") == "1":
+            answer = answer | {"embedding": row.tolist()}
+        return JSONResponse(answer)
 
-    @asynccontextmanager
-    async def _file(self, request: Request) -> AsyncIterator[bytes]:
-        """The image file in a request: the body or, in a form, the first file."""
-        held = 0
 
-        async def chunks() -> AsyncGenerator[bytes, None]:
-            nonlocal held
-            async for chunk in self._chunks(request):
-                held += len(chunk)
-                self._held += len(chunk)
-                if self._held > self._limits.memory:
-                    raise HTTPException(503, "too many images are being received; try again later")
-                yield chunk
-
-        try:
-            if request.headers.get("content-type", "").lower().startswith("multipart/"):
-                yield await self._first_file(request, chunks())
-            else:
-                yield b"".join([chunk async for chunk in chunks()])
-        finally:
-            self._held -= held
-
-    async def _chunks(self, request: Request) -> AsyncIterator[bytes]:
-        """Yields the body of a request."""
-        # Most clients read no answer before they have sent everything, so up to the limit again is read and dropped;
-        # clients that ask before they send ("expect") are answered at once.
-        limit, size = self._limits.body, 0
-        too_large = HTTPException(413, f"the body has more than {limit} bytes; send a smaller image")
-        if int(request.headers.get("content-length", 0)) > (limit if "expect" in request.headers else 2 * limit):
-            raise too_large
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size <= limit:
-                yield chunk
-            elif size > 2 * limit:
-                break
-        if size > limit:
-            raise too_large
-
-    async def _first_file(self, request: Request, chunks: AsyncGenerator[bytes, None]) -> bytes:
-        parser = MultiPartParser(request.headers, chunks, max_files=1, max_fields=16)
-        parser.spool_max_size = self._limits.body  # keeps files in memory
-        try:
-            form = await parser.parse()
-        except MultiPartException as error:
-            raise HTTPException(400, f"the form cannot be read: {error.message}") from None
-        for _, value in form.multi_items():
+async def _content(request: Request) -> bytes:
+    """The image file in a request: the body or, in a form, the first file."""
+    if not request.headers.get("content-type", "").lower().startswith("multipart/"):
+        return await request.body()
+    async with request.form(max_files=1, max_fields=16) as form:
+        for value in form.values():
             if isinstance(value, UploadFile):
-                with value.file as file:
-                    return file.read()
-        raise HTTPException(400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg")
+                return await value.read()
+    raise HTTPException(400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg")
 
 
-async def health(request: Request) -> Response:
-    """The handler of `GET /health`."""
+async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def explain(request: Request, error: Exception) -> Response:
-    """The response to an error; it closes the connection, because the body may be unread."""
-    status, text, headers = 500, "internal error; see the output of the server", {}
+async def _explain(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
-        status, text, headers = error.status_code, error.detail, dict(error.headers or {})
-    if text in ("Not Found", "Method Not Allowed"):  # Starlette's own
-        text = f"{text}; send an image with POST /, or GET /health"
-    return JSONResponse({"error": text}, status, headers | {"connection": "close"})
+        return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    return JSONResponse({"error": "internal error; see the output of the server"}, 500)
 
 
-class Guard:
-    """Refuses requests that other sites' pages make a browser send, except links to a page of this server.
+def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] = LOCAL_NAMES) -> uvicorn.Server:
+    """A server of `POST /`, `GET /health` and further routes, which refuses requests for other host names.
 
-    Such a page could let its own name resolve to this server's address (DNS rebinding), so requests for unknown host
-    names are refused, too; an IP address cannot be rebound. `hosts` are the known names.
-    """
-
-    def __init__(self, app: ASGIApp, hosts: Sequence[str]):
-        self._app = app
-        self._hosts = {host.lower() for host in hosts if not _is_address(host)}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._app
-        if scope["type"] == "http" and (refusal := self._refusal(scope["method"], Headers(scope=scope))):
-            status, text = refusal
-            app = JSONResponse({"error": text}, status, {"connection": "close"})
-        await app(scope, receive, send)
-
-    def _refusal(self, method: str, headers: Headers) -> tuple[int, str] | None:
-        host, origin = headers.get("host"), headers.get("origin")
-        if host is not None and not (_is_address(name := _without_port(host)) or name in {"localhost", *self._hosts}):
-            return 400, (
-                f"Host: {host[:100]} is not a name of this server; use its address, or give the name to dml-jax serve "
-                "as --host_name"
-            )
-        link = method == "GET" and headers.get("sec-fetch-dest") == "document"
-        elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
-        if origin is not None:
-            site = origin.partition("://")[2].lower()
-            elsewhere |= site != (host or "").lower() and site not in self._hosts
-        return (403, "requests from pages of other sites are refused") if elsewhere and not link else None
-
-
-def _without_port(host: str) -> str:
-    """The name or address in a Host header, in lower case; empty if it is malformed."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "") if "@" not in host else ""
-    except ValueError:
-        return ""
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-class Connection(H11Protocol):
-    """A connection with a deadline for every request; uvicorn has one for idle connections only."""
-
-    limits: ClassVar[Limits]
-    turns = itertools.count()  # orders connections by the time since which they could send a request
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self.turn = next(self.turns)
-        self._deadline = self._new_deadline()
-        if len(self.connections) > self.limits.connections:
-            waiting = [each for each in self.connections if isinstance(each, Connection) and each.is_waiting()]
-            min(waiting, key=lambda each: each.turn).transport.abort()
-
-    def is_waiting(self) -> bool:
-        """Whether the connection is open and waits for the client to send, or to read its answers."""
-        sending = self.cycle is None or self.cycle.more_body or self.cycle.response_complete
-        ahead = self.flow.write_paused or bool(self.conn.trailing_data[0])
-        return (sending or ahead) and not self.transport.is_closing()
-
-    def _new_deadline(self) -> asyncio.TimerHandle:
-        # Twice the limit, because `Service.post` counts from the end of the headers.
-        return self.loop.call_later(2 * self.limits.seconds, self.transport.abort)
-
-    def on_response_complete(self) -> None:
-        self.turn = next(self.turns)
-        self._deadline.cancel()
-        self._deadline = self._new_deadline()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline.cancel()
-        super().connection_lost(exc)
-
-    def shutdown(self) -> None:
-        """Closes the connection after the answer, or at once if the request is incomplete."""
-        if self.cycle is not None and self.cycle.more_body:
-            self.transport.abort()
-        else:
-            super().shutdown()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answers input that is not HTTP, unless an answer has been sent already."""
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            headers = [("content-type", "application/json"), ("connection", "close")]
-            for event in (
-                h11.Response(status_code=400, headers=headers),
-                h11.Data(b'{"error":"not a valid HTTP request"}'),
-                h11.EndOfMessage(),
-            ):
-                self.transport.write(self.conn.send(event) or b"")
-        self.transport.close()
-
-
-def server(
-    answers: Answers,
-    read: Callable[[bytes], np.ndarray],
-    limits: Limits,
-    *,
-    complete: Callable[[Answer], Answer] | None = None,
-    routes: Sequence[Route] = (),
-    hosts: Sequence[str] = (),
-) -> uvicorn.Server:
-    """Builds a server of `POST /` and `GET /health`.
-
-    Args:
-      complete: maps an answer to the one that is sent; runs in a thread.
-      hosts: names of this server besides localhost, see `Guard`.
+    A page of another site could otherwise let its own name resolve to the address of this server.
     """
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(answers.run())
+        task = asyncio.create_task(service.run())
         yield
         task.cancel()
 
-    async def answer(image: np.ndarray) -> Answer:
-        found = await answers.of(image)
-        return await asyncio.to_thread(complete, found) if complete else found
-
-    post = Route("/", Service(answer, read, limits).post, methods=["POST"])
     app = Starlette(
-        routes=[post, Route("/health", health), *routes],
-        middleware=[Middleware(Guard, hosts=hosts)],
-        exception_handlers={HTTPException: explain, Exception: explain},
+        routes=[Route("/", service.post, methods=["POST"]), Route("/health", _health), *routes],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
+        exception_handlers={HTTPException: _explain, Exception: _explain},
         lifespan=lifespan,
+        max_body_size=BODY,
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # silences a warning for every malformed form
-    connection = type("LimitedConnection", (Connection,), {"limits": limits})
     config = uvicorn.Config(
-        app, http=connection, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False
-    )
+        app, http="h11", ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
+        limit_concurrency=CONNECTIONS, h11_max_incomplete_event_size=1 << 14, timeout_keep_alive=5,
+        timeout_graceful_shutdown=int(SECONDS),
+    )  # fmt: skip
     return uvicorn.Server(config)
+
+
+class EnrolledClasses:
+    """Answers with the classes of an index file, which is read again when it was replaced.
+
+    A new file that cannot be used is reported on stderr once, and the index before it is kept. `decision` holds the
+    arguments of `Index.classify`.
+    """
+
+    def __init__(self, model: Embedder, path: Path, decision: dict[str, Any]):
+        self._model, self._path, self._decision = model, path, decision
+        self._version = self._stat()
+        self._index = Index.load(model, path)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _reload(self, rows: np.ndarray) -> None:
+        version = self._stat()
+        if version in (self._version, None):
+            return
+        self._version = version
+        try:
+            fresh = Index.load(self._model, self._path)
+            fresh.nearest(rows[:1], **self._decision)  # measures its threshold, if it must
+        except UserError as error:
+            print(f"warning: {printable(str(error))}; the index before it is kept", file=sys.stderr, flush=True)
+            return
+        self._index = fresh
+
+    def __call__(self, rows: np.ndarray) -> list[Answer]:
+        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines."""
+        self._reload(rows)
+        index = self._index
+        names, scores, _ = index.nearest(rows, **self._decision)
+        threshold = self._decision.get("threshold")
+        if threshold is None:
+            rate = self._decision.get("false_accept_rate", FALSE_ACCEPT_RATE)
+            threshold = index.expect(rate, self._decision.get("decide")).threshold
+        positions, cosines = index.best(rows, CLASSES)
+        answers = []
+        for name, score, labels, values in zip(names, scores, index.labels[positions], cosines.tolist(), strict=True):
+            classes = [
+                {"class": printable(index.classes[label]), "cosine": value}  # JSON is UTF-8; names need not be
+                for label, value in zip(labels, values, strict=True)
+            ]
+            answers.append(
+                {
+                    "class": printable(name),
+                    "score": float(score),
+                    "threshold": float(threshold),
+                    "cosine": values[0],
+                    "classes": classes,
+                }
+            )
+        return answers
