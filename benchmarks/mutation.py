@@ -62,7 +62,7 @@ TESTS = {
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry",),
-    "evaluation/verification": ("evaluation/test_verification",),
+    "evaluation/pair_verification": ("evaluation/test_pair_verification",),
     "data/samplers/base": ("data/test_samplers",),
     "data/samplers/balanced": ("data/test_samplers",),
     "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),

@@ -106,10 +106,9 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "main": "dml_jax.main.run_mode",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.download.fetch",
-    "evaluate": "dml_jax.commands.evaluate.evaluate",
+    "evaluate": "dml_jax.commands.evaluate.work",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
-    "ensemble": "dml_jax.export.embedding_files.read",
     "export": "dml_jax.commands.export.export",
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.check_root",
@@ -153,9 +152,8 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--push": "needs an account",
     "onnx": "needs an optional package; test_onnx.py",
     "wandb": "needs an optional package; test_trackers.py",
-    "runs/a runs/b": "needs two runs; test_ensemble.py",
+    "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
-    "--training": "needs embeddings of other images; test_evaluate.py",
     "subcenter_arcface": "takes minutes; test_baseline.py",
 }
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why

@@ -1,16 +1,21 @@
-"""Evaluates a model on labelled images, or the embeddings of any model:
+"""Evaluates the stored embeddings of runs, a model on labelled images, or the embeddings of any model:
 
-    dml-jax evaluate --model=lite0 --data=photos/ [--output=results.json]
-    dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy [--output=results.json]
+    dml-jax evaluate --model=runs/a[,runs/b …] [--weights=1,2] [--output=results.json] [--export=runs/ab]
+    dml-jax evaluate --model=lite0 --data=photos/
+    dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy
     dml-jax evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
 
-Images are a folder with one subfolder per class, or the test split of a prepared data set. Embeddings are real numbers
-[N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file with
-one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each line.
-Without queries, every row searches all other rows. --rerank and --expand add the metrics after k-reciprocal re-ranking
-and query expansion; both load the embeddings into memory. So does --storage, which adds a table of Recall@1 against
-bytes per image, with PCA whitening if --training has the embeddings of other images.
+Several runs are evaluated one by one and combined. The combination concatenates the unit rows of the runs and divides
+by the square root of their number, so the cosine of two images is the mean of the runs' cosines (Seidenschwarz et al.,
+ICML 2021, sec. 4.4); with weights w, the mean weighted by w². The settings of the runs' own evaluation are the
+defaults. --export writes the embeddings and results.json in the layout of a run.
+
+Images are a folder with one subfolder per class, or the test split of a prepared data set. Files of embeddings are real
+numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file
+with one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each
+line. Without queries, every row searches all other rows. --rerank adds the metrics after k-reciprocal re-ranking, which
+loads the embeddings into memory.
 """
 
 import argparse
@@ -22,20 +27,23 @@ from typing import Any
 import numpy as np
 from rich import box
 from rich.console import Console as Terminal
+from rich.markup import escape
 from rich.table import Table
 
-import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, relevance_options, rerank_options, runtime, storage_options
+from dml_jax.commands import cli, evaluate_sources, model_options
+from dml_jax.commands.evaluate_sources import JUDGEMENTS, Source
+from dml_jax.config.evaluation import Evaluation
 from dml_jax.console import Console
-from dml_jax.errors import ConfigError, DataError, counted, printable
-from dml_jax.evaluation import check_inputs, metric_table, protocol, relevance, verification
-from dml_jax.evaluation.verification import FALSE_MATCH_RATES, PAIRED
-from dml_jax.inference import labelled
+from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.evaluation import metric_table, pair_verification, protocol, ranked_lists, reranking
+from dml_jax.evaluation.pair_verification import FALSE_MATCH_RATES, PAIRED
+from dml_jax.export import embedding_files, query_results
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
-SOURCES = ("model", "data", "embeddings", "labels", "query_embeddings", "query_labels")  # stated in the results
-MAX_RESTARTS = 10_000
+LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
+FILES = ("embeddings", "labels", "query_embeddings", "query_labels", *JUDGEMENTS)
+RERANKING = {"k1": reranking.K1, "k2": reranking.K2, "weight": reranking.WEIGHT}
 
 
 def parser() -> cli.Parser:
@@ -43,34 +51,39 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     model_options.add(flags)
     model_options.add_versions(flags)
+    flags.add_argument("--weights", metavar="W,W,…", help="weights of the runs' embeddings, e.g. 1,2; default: all 1")
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
     flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
     flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
     flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
+    flags.add_argument("--relevant", metavar="FILE", help="relevant rows in place of labels: .jsonl, [3,17] per query")
+    flags.add_argument("--exclude", metavar="FILE", help="rows to leave out: .jsonl, or .npy [Q, M] filled up with -1")
+    flags.add_argument("--groups", metavar="FILE", help="e.g. cameras: leave out relevant rows of the query's group")
+    flags.add_argument("--query_groups", metavar="FILE", help="groups of the queries")
     flags.add_argument(
         "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
     )
     flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
     flags.add_argument(
-        "--lone_queries", choices=("miss", "omit"), default="miss",
+        "--lone_queries", choices=("miss", "omit"),
         help="without a relevant row: miss (default) of Recall@K and MRR, or omit",
     )  # fmt: skip
     flags.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine", help="default: cosine")
     flags.add_argument(
-        "--protocol", choices=("clean", "paper"), default="clean",
+        "--protocol", choices=("clean", "paper"),
         help="clean (default), or paper: drop the first neighbour, as the authors' code",
     )  # fmt: skip
     flags.add_argument(
-        "--nmi_average", choices=("arithmetic", "geometric"), default="arithmetic",
-        help="arithmetic (default), or geometric as HIST's code",
-    )  # fmt: skip
+        "--nmi_average", choices=("arithmetic", "geometric"), help="arithmetic (default), or geometric as HIST's code"
+    )
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
-    relevance_options.add_to(flags)
-    rerank_options.add_to(flags)
-    storage_options.add_to(flags)
+    flags.add_argument("--rerank", action="store_true", help="add k-reciprocal re-ranking (Zhong et al., CVPR 2017)")
+    flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
+    flags.add_argument("--k2", type=int, help="re-ranking: number of nearest encodings to average (default: 6)")
+    flags.add_argument("--weight", type=float, help="re-ranking: weight of the original distance (default: 0.3)")
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
@@ -80,33 +93,60 @@ def parser() -> cli.Parser:
     flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
+    flags.add_argument("--export", metavar="DIRECTORY", help="of runs: write embeddings and results.json here")
     flags.add_argument("--quiet", action="store_true", help="print the table only, no progress")
     return flags
 
 
-def check_source(options: argparse.Namespace) -> None:
-    """Raises ConfigError unless the options give either a model and images, or embeddings and labels."""
-    if not options.model:
+def check(options: argparse.Namespace) -> None:
+    """Raises ConfigError for options that miss another one, or have no effect beside the others."""
+    if options.model:
+        for key in FILES:
+            if getattr(options, key):
+                raise ConfigError(f"--{key}: is not used with --model")
+    else:
         for key in ("embeddings", "labels"):
             if not getattr(options, key) and not (key == "labels" and options.relevant):
                 raise ConfigError(
                     f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 "
                     "--data=photos/"
                 )
-    of_files = ("embeddings", "labels", "query_embeddings", "query_labels", *relevance_options.INPUTS, "categories")
-    for key in of_files if options.model else ("data",):
-        if getattr(options, key):
-            raise ConfigError(f"--{key}: {'is not used with' if options.model else 'needs'} --model")
-    if not options.model and (options.flip or options.scales != "1"):
-        raise ConfigError(f"--{'flip' if options.flip else 'scales'}: needs --model and --data")
-    if options.model and not options.data:
-        raise ConfigError("--data: missing; give a folder with one subfolder per class, or a prepared data set")
+    of_runs = options.model and not options.data
+    for key, given, needed, present in (
+        ("data", options.data, "--model", options.model),
+        ("weights", options.weights, "--model=RUN,RUN", of_runs),
+        ("export", options.export, "runs as --model", of_runs),
+        ("flip", options.flip, "--model and --data", options.data),
+        ("scales", options.scales != "1", "--model and --data", options.data),
+        ("checkpoint", options.checkpoint != "reported", "--model and --data", options.data),
+        ("query_groups", options.query_groups, "--query_embeddings; without queries, give --groups only",
+         options.query_embeddings),
+        *((key, getattr(options, key) is not None, "--rerank", options.rerank) for key in RERANKING),
+    ):  # fmt: skip
+        if given and not present:
+            raise ConfigError(f"--{key}: needs {needed}")
+    if options.relevant and (options.labels or options.query_labels):
+        raise ConfigError("--relevant: replaces the labels; leave out --labels and --query_labels")
+    if bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant:
+        raise ConfigError("--query_embeddings and --query_labels: give both or neither")
+    if options.groups and options.query_embeddings and not options.query_groups:
+        raise ConfigError("--groups: with queries, give --query_groups too")
+    for key in JUDGEMENTS:
+        if getattr(options, key) and (options.rerank or options.protocol == "paper"):
+            raise ConfigError(f"--{key}: not with {'--rerank' if options.rerank else '--protocol=paper'}")
+    if options.rerank and options.metric != "cosine":
+        raise ConfigError(f"--metric={options.metric}: --rerank needs --metric=cosine")
+    for key in ("restarts", "memory"):
+        if getattr(options, key) is not None and getattr(options, key) < 1:
+            raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
+    if not 0 <= options.seed < 1 << 31:
+        raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
 
 
-def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
+def parse_numbers(key: str, text: str | None) -> tuple[int, ...]:
     """The positive integers given as an option, without duplicates."""
     if text is None:
-        return None
+        return ()
     rule = f"positive integers separated by commas, e.g. --{key}=1,10,100"
     return tuple(dict.fromkeys(cli.numbers(f"--{key}", text, int, rule, lambda number: number > 0)))
 
@@ -114,71 +154,101 @@ def parse_numbers(key: str, text: str | None) -> tuple[int, ...] | None:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax evaluate")
-    check_source(options)
-    relevance_options.check(options)
-    if bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant:
-        raise ConfigError("--query_embeddings and --query_labels: give both or neither")
-    if options.verification and options.query_embeddings:
-        raise ConfigError("--verification: compares the pairs of one set; leave out the queries")
-    for key in ("restarts", "memory"):
-        if getattr(options, key) is not None and getattr(options, key) < 1:
-            raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
-    if (options.restarts or 0) > MAX_RESTARTS:
-        raise ConfigError(f"--restarts={options.restarts}: must be at most {MAX_RESTARTS}")
-    if not 0 <= options.seed < 1 << 31:
-        raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
-    rerank_options.check(options)
-    storage_options.check(options)
-    ks = parse_numbers("ks", options.ks)
-    options.prefixes = parse_numbers("prefixes", options.prefixes) or ()
+    check(options)
+    options.ks, options.prefixes = (parse_numbers(key, getattr(options, key)) for key in ("ks", "prefixes"))
     output = cli.file_to_write("--output", options.output) if options.output else None
-
     started = time.monotonic()
-    results = evaluate(options, ks)
+    results = work(options)
     results["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
         files.write_json(output, results)
     print_table(results, output)
 
 
-def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[str, Any]:
-    """All requested metrics, the protocol, and the names and sizes of the inputs, to which the options must fit."""
-    queries, labels, gallery, gallery_labels = _embedded(options) if options.model else _read(options)
-    if gallery is None and len(queries) < 2:
-        raise DataError(f"--{'data' if options.model else 'embeddings'}: has one row; give at least two, or queries")
+def work(options: argparse.Namespace) -> dict[str, Any]:
+    """All requested results."""
+    return evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
+
+
+def evaluate_source(options: argparse.Namespace) -> dict[str, Any]:
+    """All requested metrics of a model on images, or of embeddings from files."""
+    source = evaluate_sources.of_images(options) if options.model else evaluate_sources.of_files(options)
+    results = evaluate(options, source, None)
+    return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
+
+
+def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
+    """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
+    runs = evaluate_sources.of_runs(options)
+    directory = None
+    if options.export:
+        directory = files.expand_path("--export", options.export)
+        check_replaceable(directory, list(runs.exported))
+    members = {}
+    if len(runs.directories) > 1:
+        members = {str(d): evaluate(options, runs.source(i), runs.settings) for i, d in enumerate(runs.directories)}
+    combined = runs.source()
+    results = evaluate(options, combined, runs.settings, per_query=directory is not None)
+    queries = query_results.split_off(results)
+    results |= {"members": members} if members else {}
+    if directory is not None:
+        runs.write(directory, combined)
+        query_results.write(directory, queries)
+        files.write_json(directory / "results.json", results | {"model": runs.selected})
+    return results | {"model": options.model, "selected": runs.selected}
+
+
+def check_replaceable(directory: Path, splits: list[str]) -> None:
+    """Raises UserError unless the directory is new, empty, or holds an earlier export, which may be replaced."""
+    for split in splits:
+        embedding_files.check_replaceable(directory / "embeddings" / split)
+    entries = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
+    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json"}:
+        raise ConfigError(f"--export={directory}: holds a run or other files; give another directory")
+
+
+def evaluate(
+    options: argparse.Namespace, source: Source, stated: Evaluation | None, *, per_query: bool = False
+) -> dict[str, Any]:
+    """All requested metrics, the protocol, and the sizes of the inputs.
+
+    `stated` are the settings of a run, which apply where the command line gives none.
+    """
+    queries, labels, gallery = source.queries, source.labels, source.gallery
+    candidates = len(queries) - 1 if gallery is None else len(gallery)
+    if candidates < 1:
+        raise DataError("embeddings: one row has nothing to search; give at least two, or queries")
     if gallery is not None and options.verification:
         raise ConfigError("--verification: compares the pairs of one set, but the queries search a separate gallery")
-    candidates = len(queries) - 1 if gallery is None else len(gallery)
-    if ks is not None and max(ks) > candidates:
-        raise ConfigError(f"--ks={options.ks}: there are {candidates} candidates; every K must be at most that")
-    if max(options.prefixes, default=0) > queries.shape[1]:
-        raise ConfigError(f"--prefixes: {max(options.prefixes)}, but the embeddings have {queries.shape[1]} columns")
-    storage_options.check_size(options, queries.shape[1])
-    rerank_options.check_sizes(options, len(queries), None if gallery is None else len(gallery))
-    relevance_options.check_labels(options, labels)
-    judgements = relevance_options.load(options)
-    classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
-
-    settings: dict[str, Any] = {
-        "cluster": not options.no_clustering,
-        "seed": options.seed,
+    if not isinstance(labels, np.ndarray):
+        for key in ("rerank", "verification", "geometry"):
+            if getattr(options, key):
+                raise ConfigError(f"--{key}: needs one class per row")
+        if not options.no_clustering:
+            raise ConfigError("--no_clustering: missing; NMI needs one class per row")
+    base = stated or Evaluation()
+    given = {
+        "protocol": options.protocol, "lone_queries": options.lone_queries, "average": options.nmi_average,
         "restarts": options.restarts,
-        "average": options.nmi_average,
-        "metric": options.metric,
-        "lone_queries": options.lone_queries,
-    }
+    }  # fmt: skip
+    settings: dict[str, Any] = {
+        "protocol": base.protocol, "lone_queries": base.lone_queries, "average": base.nmi_average, **base.kmeans,
+        "cluster": base.cluster and not options.no_clustering, "metric": options.metric, "seed": options.seed,
+    } | {key: value for key, value in given.items() if value is not None}  # fmt: skip
+    ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
     with Console(quiet=options.quiet) as console:
+        reranked = _reranked(options, source, ks, settings, console) if options.rerank else {}
         results = protocol.evaluate(
             queries,
             labels,
-            ks=ks or KS,
-            protocol=options.protocol,
+            ks=ks,
             geometry=options.geometry,
-            full_ranking=options.full_ranking,
+            full_ranking=options.full_ranking or base.full_ranking,
             gallery=gallery,
-            gallery_labels=gallery_labels,
-            judgements=judgements,
+            gallery_labels=source.gallery_labels,
+            judgements=source.judgements,
             prefixes=options.prefixes,
+            per_query=per_query,
             memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
@@ -186,52 +256,43 @@ def evaluate(options: argparse.Namespace, ks: tuple[int, ...] | None) -> dict[st
             **settings,
         )
         if options.verification:
-            results |= verification.summary(queries, labels)
-        results |= rerank_options.evaluate(options, queries, labels, gallery, gallery_labels, ks or KS, console)
-        results |= storage_options.evaluate(options, queries, labels, gallery, gallery_labels)
+            results |= pair_verification.summary(queries, labels)
+    results |= {"reranked": reranked} if reranked else {}
+    classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
     results["protocol"] = protocol.description(
-        options.protocol, classes=classes, gallery=gallery is not None, groups="groups" in judgements, **settings
+        classes=classes, gallery=gallery is not None, groups="groups" in source.judgements, **settings
     )
     results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
-    inputs = (*SOURCES, *relevance_options.INPUTS)
-    results |= {key: str(getattr(options, key)) for key in inputs if getattr(options, key)}
-    if gallery is not None:
-        results["gallery_rows"] = len(gallery)
-    return results
+    return results | ({} if gallery is None else {"gallery_rows": len(gallery)})
 
 
-def _embedded(options: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, np.ndarray | None]:
-    """Embeddings and labels of the labelled images, and those of their gallery if they have one."""
-    versions = model_options.versions(options)
-    path = files.expand_path("--data", options.data)
-    runtime.enable_compilation_cache()
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-    split = labelled.load(path, model.config.data)
+def _reranked(
+    options: argparse.Namespace, source: Source, ks: tuple[int, ...], settings: dict[str, Any], console: Console
+) -> dict[str, Any]:
+    """Metrics after re-ranking, with their own `protocol` and `seconds`."""
+    started = time.monotonic()
     if not options.quiet:
-        print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
-    queries, gallery = model.embed_split(split), split.gallery
-    if gallery is None:
-        return queries, split.labels, None, None
-    return queries, split.labels, model.embed_split(gallery), gallery.labels
-
-
-def _read(options: argparse.Namespace) -> tuple[np.ndarray, Any, np.ndarray | None, Any]:
-    """Embeddings and labels of the queries, and those of the gallery if it differs, from files."""
-    rows, labels = _load(options, "embeddings", "labels")
-    if not options.query_embeddings:
-        return rows, labels, None, None
-    return *_load(options, "query_embeddings", "query_labels"), rows, labels
-
-
-def _load(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
-    """Embeddings [N, D], memory-mapped, and labels [N] or `relevance.Classes`, from the files that two options name."""
-    path = files.expand_path(f"--{embeddings}", getattr(options, embeddings))
-    points = check_inputs.embeddings(check_inputs.load(path, name=f"--{embeddings}"), name=f"--{embeddings}")
-    if options.relevant:
-        return points, None
-    path = files.expand_path(f"--{labels}", getattr(options, labels))
-    classes = relevance_options.load_classes(path, f"--{labels}")
-    return points, relevance.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+        console.print("evaluating the reranked ranking")
+    alone = source.gallery is None
+    gallery, labels = (source.queries, source.labels) if alone else (source.gallery, source.gallery_labels)
+    chosen = {
+        key: default if getattr(options, key) is None else getattr(options, key) for key, default in RERANKING.items()
+    }
+    dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
+    ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
+    depth = max(1, *ks, ranked_lists.required_depth(source.labels, labels, exclude_self=alone))
+    _, indices = reranking.search(
+        source.queries, gallery, depth + dropped, **chosen, exclude_self=alone and not dropped
+    )
+    result: dict[str, Any] = ranked_lists.retrieval(
+        indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
+    )
+    result["protocol"] = (
+        f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
+        f"k1 {chosen['k1']}, k2 {chosen['k2']}, weight of the original distance {chosen['weight']:g}; otherwise as "
+        "above"
+    )
+    return result | {"seconds": round(time.monotonic() - started, 3)}
 
 
 def _progress(console: Console, title: str) -> Callable[[int, int], None]:
@@ -251,29 +312,27 @@ def _progress(console: Console, title: str) -> Callable[[int, int], None]:
 
 def print_table(results: dict[str, Any], output: Path | None) -> None:
     """Prints one row per metric and one column per ranking, then the protocols."""
-    rankings = {"plain": results}
+    rankings = dict(results.get("members", {}))
+    rankings["combined" if rankings else "plain"] = results
     rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
-    rankings |= {name: results[name] for name in rerank_options.NAMES if name in results}
+    rankings |= {"reranked": results["reranked"]} if "reranked" in results else {}
     table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
     table.add_column("metric")
     for name in rankings:
-        table.add_column(name if len(rankings) > 1 else "value ± standard error", justify="right")
+        heading = escape(printable(name)) if len(rankings) > 1 else "value ± standard error"
+        table.add_column(heading, justify="right")
     for entry in metric_table.columns(results):
         heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
         table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
-    if "categories" in results:
-        relevance_options.print_categories(results)
     if results["lone_queries"]:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     if "equal_error_rate" in results:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
-    if "storage" in results:
-        storage_options.print_storage(results["storage"])
-    for ranking in rankings.values():
+    for ranking in (results, results.get("reranked", {})):
         if "protocol" in ranking:
             console.print(ranking["protocol"], markup=False)
     written = f"; written to {printable(str(output))}" if output else ""

@@ -14,46 +14,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
-    from dml_jax.evaluation.geometry import (
+    from dml_jax.evaluation.metrics import (
         alignment,
+        ami,
         density,
         effective_rank,
+        f1_pairs,
+        nmi,
+        nmi_stderr,
+        retrieval,
         singular_values,
         spectral_decay,
         uniformity,
     )
-    from dml_jax.evaluation.metrics import retrieval
 
 _MODULES = (
-    "clustering",
-    "geometry",
-    "kmeans",
-    "metrics",
-    "neighbors",
-    "open_set",
-    "protocol",
-    "query_expansion",
-    "ranked_lists",
-    "reranking",
-    "check_inputs",
-    "verification",
-)
+    "check_inputs", "clustering", "compression", "geometry", "kmeans", "metrics", "neighbors", "open_set",
+    "pair_verification", "protocol", "ranked_lists", "reranking",
+)  # fmt: skip
 
 __all__ = [
-    "alignment",
-    "ami",
-    "density",
-    "effective_rank",
-    "f1_pairs",
-    "nmi",
-    "nmi_stderr",
-    "retrieval",
-    "singular_values",
-    "spectral_decay",
-    "uniformity",
-    *_MODULES,
-]
+    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "retrieval", "singular_values",
+    "spectral_decay", "uniformity", *_MODULES,
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,8 @@ from dml_jax.files import reading
 ArrayLike = jax.Array | np.ndarray
 
 LONGEST_NAME = 1000  # characters per class name
+NEARLY_ALL = 0.9  # fraction of the queries that find duplicates when they were not removed from the gallery
+DUPLICATE = 1e-6  # largest distance of two duplicates relative to their length, for rounding in float32
 
 BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never in memory as a whole
 
@@ -39,20 +41,24 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
         return array
 
 
-def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
-    """Reads the lines of a UTF-8 text file as strings [N], stripped of surrounding spaces; none may be empty."""
+def text_lines(path: Path, *, name: str = "file") -> list[str]:
+    """The lines of a UTF-8 text file; empty ones, too."""
     if not path.is_file():
         raise DataError(f"{name}={path}: there is no such file")
     with reading(f"{name}={path}"):
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
         except UnicodeDecodeError:
-            raise DataError("is not text in UTF-8; give a .npy file, or text with one class per line") from None
-        lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
-        for number, line in enumerate(lines, start=1):
-            if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
-                raise DataError(f"line {number} has {len(line)} characters; give one class name per line")
-        return np.array(lines)
+            raise DataError("is not text in UTF-8") from None
+
+
+def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
+    """Class names from a UTF-8 text file with one per line: strings [N], stripped of surrounding spaces."""
+    lines = [line.strip() for line in text_lines(path, name=name)]
+    for number, line in enumerate(lines, start=1):
+        if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
+            raise DataError(f"{name}={path}: line {number} has {len(line)} characters; give one class name per line")
+    return np.array(lines)
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
@@ -109,11 +115,11 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
     return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
 
 
-def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray) -> None:
+def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels") -> None:
     """Raises DataError if one side's labels are strings and the other's numbers, which never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
         raise DataError(
-            f"labels: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as "
+            f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as "
             "strings or both as integers"
         )
 
@@ -131,6 +137,55 @@ def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
     if a is b:
         return True
     return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
+
+
+def duplicates_warning(queries: np.ndarray, gallery: np.ndarray, metric: str) -> str:
+    """A warning if nearly every query has a gallery row at distance 0; otherwise an empty string."""
+    if not 1 < len(queries) <= len(gallery):
+        return ""
+    found = count_duplicates(queries, gallery, metric)
+    if found < NEARLY_ALL * len(queries):
+        return ""
+    return (
+        f"gallery: {found:,} of {len(queries):,} queries have a gallery row at distance 0 and find themselves; remove "
+        "the queries from the gallery, or give each query's own row as exclude"
+    )
+
+
+def count_duplicates(queries: np.ndarray, gallery: np.ndarray, metric: str) -> int:
+    """Number of queries [Q, D] with a row of the gallery [G, D] at distance 0 up to rounding.
+
+    Each row is compared only with the rows whose projections on a random direction are next to its own, which takes a
+    fraction of the time of a search.
+    """
+    direction = np.random.default_rng(0).normal(size=queries.shape[1])
+
+    def scaled(rows: np.ndarray) -> Iterator[np.ndarray]:
+        for block in row_blocks(rows):
+            points = block.astype(np.float64)
+            if metric == "cosine":
+                lengths = np.linalg.norm(points, axis=1, keepdims=True)
+                points /= np.where(lengths > 0, lengths, 1)
+            yield points
+
+    def project(rows: np.ndarray) -> np.ndarray:
+        return np.concatenate([block @ direction for block in scaled(rows)])
+
+    with np.errstate(all="ignore"):  # rows that overflow never count as duplicates
+        keys = project(gallery)
+        order = np.argsort(keys)
+        nearest = np.searchsorted(keys[order], project(queries))
+        start, found = 0, 0
+        for block in scaled(queries):
+            equal = np.zeros(len(block), bool)
+            lengths = np.linalg.norm(block, axis=1)
+            for side in (-1, 0):
+                rows = order[np.clip(nearest[start : start + len(block)] + side, 0, len(order) - 1)]
+                others = np.concatenate([*scaled(gallery[rows])])
+                equal |= np.linalg.norm(block - others, axis=1) <= DUPLICATE * lengths
+            found += int(equal.sum())
+            start += len(block)
+    return found
 
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:

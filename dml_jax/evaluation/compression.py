@@ -1,4 +1,4 @@
-"""Smaller embeddings: prefixes, PCA whitening, int8 and binary codes; and what they cost in Recall@1.
+"""Smaller embeddings: prefixes, PCA whitening, int8 and binary codes.
 
 A `Compression` is fitted on embeddings of training images and applied to others:
 
@@ -12,17 +12,15 @@ mean of the training rows as the center; they are compared by their Hamming dist
 re-scores the best of them by its inner product with the signs (Yamada, Asai, Hajishirzi, ACL 2021).
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, neighbors
+from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 Code = Literal["float32", "int8", "binary"]
-RESCORED = 100  # candidates by Hamming distance that a query re-scores
 
 
 class Compression(NamedTuple):
@@ -96,60 +94,3 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
 def _unit(rows: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)
-
-
-def table(
-    queries: ArrayLike,
-    labels: ArrayLike,
-    training: ArrayLike | None = None,
-    *,
-    dimensions: Sequence[int] = (),
-    gallery: ArrayLike | None = None,
-    gallery_labels: ArrayLike | None = None,
-) -> list[dict[str, Any]]:
-    """Recall@1 of stored embeddings in every form, for queries in float32; without a gallery they search each other.
-
-    Args:
-      queries: [Q, D], compared by their cosine.
-      labels: [Q].
-      training: [N, D], of other images, on which the compressions are fitted. None: on the rows that are searched, and
-        without PCA, which would see the test images.
-      dimensions: numbers of dimensions; by default D and its halves, quarters … down to 32. PCA has none of those in
-        which the training rows do not vary.
-
-    Returns:
-      For each form "form", "dimensions", "code", "bytes" per image, "recall@1" and "recall@1_stderr".
-    """
-    points = check_inputs.embeddings(queries, name="queries")
-    stored = points if gallery is None else check_inputs.embeddings(gallery, name="gallery")
-    alone, classes = gallery is None, np.asarray(labels if gallery is None else gallery_labels)
-    candidates = len(stored) - alone
-    width = points.shape[1]
-    sizes = dimensions or [width >> i for i in range(16) if i == 0 or width >> i >= 32]
-    rank = 0 if training is None else int(np.linalg.matrix_rank(np.cov(np.asarray(training, np.float64).T)))
-    found = []
-    for whiten in (False, True) if training is not None else (False,):
-        for size in sizes:
-            if whiten and size > rank:
-                continue
-            fitted = fit(stored if training is None else training, size, whiten=whiten)
-            x, y = fitted.reduced(points), fitted.reduced(stored)
-            signs, own = (fitted.signs(fitted.binary(rows)) for rows in (y, x))
-            # Euclidean distances of signs are exact, and so are ties, unlike their cosines.
-            by_bits = neighbors.search(own, signs, min(RESCORED, candidates), metric="euclidean", exclude_self=alone)[1]
-            scores = np.stack([signs[near] @ (row - fitted.center) for near, row in zip(by_bits, x, strict=True)])
-            nearest = {
-                "float32": (4 * size, neighbors.search(x, y, 1, exclude_self=alone)[1][:, 0]),
-                "int8": (size, neighbors.search(x, fitted.decoded(fitted.int8(y)), 1, exclude_self=alone)[1][:, 0]),
-                "binary": (-(-size // 8), by_bits[:, 0]),
-                "binary, re-scored": (-(-size // 8), by_bits[np.arange(len(x)), scores.argmax(axis=1)]),
-            }
-            form = "PCA whitening" if whiten else "prefix" if size < width else "whole"
-            for code, (count, rows) in nearest.items():
-                recall = float(np.mean(classes[rows] == np.asarray(labels)))
-                error = (recall * (1 - recall) / len(x)) ** 0.5
-                found.append(
-                    {"form": form, "dimensions": size, "code": code, "bytes": count, "recall@1": recall}
-                    | {"recall@1_stderr": error}
-                )
-    return found

@@ -76,8 +76,6 @@ def fit(
         raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
     if not isinstance(start, str) and start.shape != (k, checked.shape[1]):
         raise DataError(f"init: has shape {list(start.shape)}; give [{k}, {checked.shape[1]}]")
-    if restarts < 1 or max_iterations < 1:
-        raise DataError(f"restarts={restarts}, max_iterations={max_iterations}: both must be positive")
 
     dtype = check_inputs.compute_dtype(checked)
     run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared), progress)

@@ -27,7 +27,6 @@ METRICS = (
     MetricEntry("r_precision", "R-precision"),
     MetricEntry("map", "MAP", secondary=True),
     MetricEntry("precision@K", "P@K", secondary=True),
-    MetricEntry("ndcg@K", "NDCG@K", secondary=True),
     MetricEntry("nmi", "NMI"),
     MetricEntry("density", "density", percent=False),
     MetricEntry("spectral_decay", "spectral decay", percent=False),

@@ -8,9 +8,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
-from dml_jax.evaluation import _engine, check_inputs, copies, relevance
-from dml_jax.evaluation._engine.judgements import Judgements
+from dml_jax.evaluation import _engine, check_inputs, relevance
 from dml_jax.evaluation._engine.sharing import among_processes
+from dml_jax.evaluation._engine.sort import Judgements
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
@@ -18,18 +18,9 @@ from dml_jax.evaluation.geometry import alignment, density, effective_rank, sing
 Lone = Literal["miss", "omit"]
 
 __all__ = [
-    "alignment",
-    "ami",
-    "density",
-    "effective_rank",
-    "f1_pairs",
-    "nmi",
-    "nmi_stderr",
-    "retrieval",
-    "singular_values",
-    "spectral_decay",
-    "uniformity",
-]
+    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "retrieval", "singular_values",
+    "spectral_decay", "uniformity",
+]  # fmt: skip
 
 
 def retrieval(
@@ -46,7 +37,6 @@ def retrieval(
     exclusion: Literal["index", "position"] = "index",
     groups: ArrayLike | None = None,
     gallery_groups: ArrayLike | None = None,
-    categories: relevance.Labels | None = None,
     lone_queries: Lone = "miss",
     full_ranking: bool = False,
     per_query: bool = False,
@@ -66,9 +56,8 @@ def retrieval(
       metric: distance that ranks the gallery.
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
-      relevant: the relevant gallery rows, in place of labels: for each query a list of rows or a mapping of rows to
-        grades (larger is better, 0 not relevant); or a function from the query's index to bool or grades [G], which
-        several threads call. Also returns "ndcg@K" for `ks`.
+      relevant: the relevant gallery rows, in place of labels: for each query a list of rows; or a function from the
+        query's index to bool [G], which several threads call.
       exclude: the gallery rows to leave out: int [Q], one row of its class for each query, -1 for none; or for each
         query a list of any rows; or a function from the query's index to bool [G], which several threads call. If the
         queries are part of the gallery, give each one's own row; otherwise every query finds itself first.
@@ -78,8 +67,6 @@ def retrieval(
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
         re-identification of persons and vehicles (Zheng et al., ICCV 2015).
       gallery_groups: [G], of the same kind as `groups`.
-      categories: one or several per query, in the forms of `labels`. Also returns "categories", for each category the
-        metrics of its queries and their number, "queries"; categories without queries are omitted.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
         and MRR, or left out of all metrics.
       full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
@@ -94,9 +81,9 @@ def retrieval(
     Returns:
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1; only with one
       class per query) and "mrr" (mean reciprocal rank of the nearest relevant row), where a query without a relevant
-      row is a miss unless `lone_queries="omit"`; "r_precision", "map@r", "map", "precision@K" and "ndcg@K" (Järvelin &
-      Kekäläinen, TOIS 2002, gains equal to the grades), means over the queries that have a relevant row, NaN if none
-      has; the standard error of each as "..._stderr"; and "lone_queries", the number of queries without a relevant row.
+      row is a miss unless `lone_queries="omit"`; "r_precision", "map@r", "map" and "precision@K", means over the
+      queries that have a relevant row, NaN if none has; the standard error of each as "..._stderr"; and "lone_queries",
+      the number of queries without a relevant row.
       Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
       none.
 
@@ -122,7 +109,6 @@ def retrieval(
     own, omitted = relevance.exclusions(exclude, rows, gallery_rows)
     common_groups = relevance.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
     judgements = Judgements(relevant_rows, omitted, common_groups)
-    members = {} if categories is None else relevance.members(categories, rows)
     if exclusion == "position" and judgements != Judgements():
         raise DataError("exclusion='position': needs one class per row, without relevant, groups and lists to exclude")
     unspecified = gallery is not None and exclude is None and exclude_self is None and groups is None
@@ -138,7 +124,7 @@ def retrieval(
         excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
-    if unspecified and (problem := copies.warning(points, gallery_points, metric)):
+    if unspecified and (problem := check_inputs.duplicates_warning(points, gallery_points, metric)):
         warnings.warn(problem, DataWarning, stacklevel=2)
     candidates = gallery_rows - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:
@@ -158,50 +144,26 @@ def retrieval(
         memory=memory,
         share=among_processes(shared),
         full_ks=ks if full_ranking else None,
-        gain_ks=ks if relevant is not None else None,
     )
     if announce is not None:
         announce(plan.describe())
     results = _engine.execute(plan, progress)
-    single = classes if relevant_rows is None else None
-    summarized: dict[str, Any] = _summary_of(results, single, ks, slice(None), lone_queries)
-    if categories is not None:
-        summarized["categories"] = {
-            name: _summary_of(results, single, ks, chosen, lone_queries) | {"queries": len(chosen)}
-            for name, chosen in members.items()
-        }
+    summarized: dict[str, Any] = summary(
+        results.first_rank,
+        results.r_precision,
+        results.average_precision,
+        results.relevant,
+        classes if relevant_rows is None else None,
+        ks,
+        lone_queries,
+    )
+    if results.full is not None:
+        for name, column in zip(("map", *(f"precision@{k}" for k in ks)), results.full.T, strict=True):
+            summarized |= _mean_with_error(name, column[results.relevant > 0])
     if per_query:
         summarized["rank"] = results.first_rank
         summarized["r_precision_per_query"] = results.r_precision
         summarized["map@r_per_query"] = results.average_precision
-    return summarized
-
-
-def _summary_of(
-    results: _engine.QueryResults,
-    labels: np.ndarray | None,
-    ks: tuple[int, ...],
-    chosen: slice | np.ndarray,
-    lone_queries: Lone,
-) -> dict[str, float]:
-    """The metrics of some queries; `labels` [Q] if they have one class each."""
-    relevant = results.relevant[chosen]
-    summarized = summary(
-        results.first_rank[chosen],
-        results.r_precision[chosen],
-        results.average_precision[chosen],
-        relevant,
-        None if labels is None else labels[chosen],
-        ks,
-        lone_queries,
-    )
-    for names, values in (
-        (("map", *(f"precision@{k}" for k in ks)), results.full),
-        ([f"ndcg@{k}" for k in ks], results.gains),
-    ):
-        if values is not None:
-            for name, column in zip(names, values[chosen].T, strict=True):
-                summarized |= _mean_with_error(name, column[relevant > 0])
     return summarized
 
 
@@ -218,12 +180,9 @@ def summary(
 
     Args:
       first_rank: int [Q], 1-based rank of the nearest relevant row; 0 if there is none.
-      r_precision: float [Q].
-      average_precision: float [Q], average precision at R.
+      r_precision, average_precision: float [Q], average precision at R.
       relevant: int [Q], the number R of relevant rows.
       labels: [Q], class of each query; without it, "macro_recall@1" is omitted.
-      ks: values of K for Recall@K.
-      lone_queries: see `retrieval`.
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0

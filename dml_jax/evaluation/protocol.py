@@ -72,7 +72,6 @@ def evaluate(
     Args:
       embeddings: [N, D], the queries.
       labels: [N] integers or strings, or, without clusters and geometry, another form that `metrics.retrieval` takes.
-      ks: K of Recall@K; values above the number of candidates are skipped.
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
@@ -81,7 +80,7 @@ def evaluate(
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       gallery_labels: [G], of the same kind as `labels`.
-      judgements: any of `relevant`, `exclude`, `groups`, `gallery_groups` and `categories` of `metrics.retrieval`.
+      judgements: any of `relevant`, `exclude`, `groups` and `gallery_groups` of `metrics.retrieval`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       prefixes: numbers of leading columns, at most D, which are also evaluated alone, as after Matryoshka training
         (Kusupati et al., NeurIPS 2022); cosines are those of the prefixes.
@@ -95,10 +94,9 @@ def evaluate(
     lengths = check_inputs.prefixes(prefixes, points.shape[1])
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
-    candidates = len(points) - 1 if searched is None else len(searched)
     ranked = partial(
         metrics.retrieval,
-        ks=[k for k in check_inputs.recall_ks(ks) if k <= candidates],
+        ks=ks,
         metric=metric,
         gallery_labels=gallery_labels,
         exclusion="index" if protocol == "clean" else "position",
@@ -116,10 +114,9 @@ def evaluate(
         result["uniformity"] = metrics.uniformity(points)
         result["alignment"] = metrics.alignment(points, classes)
     if lengths:
-        without = {key: value for key, value in options.items() if key != "categories"}
         result["prefixes"] = {
             str(length): ranked(
-                points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **without
+                points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **options
             )
             for length in lengths
         }

@@ -1,4 +1,4 @@
-"""Relevant and omitted gallery rows beyond one class per row: several classes, lists, functions, groups, categories."""
+"""Relevant and omitted gallery rows beyond one class per row: several classes, lists, functions and groups."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -12,6 +12,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
 Rows: TypeAlias = jax.Array | np.ndarray | Sequence | Callable[[int], Any]
+Judge: TypeAlias = Callable[[int], np.ndarray]  # maps a query to bool [G], a value per gallery row
 
 
 class Classes(NamedTuple):
@@ -20,10 +21,6 @@ class Classes(NamedTuple):
     values: np.ndarray  # integers or strings [M], the classes of row 0, then those of row 1, and so on
     start: np.ndarray  # int64 [N + 1], where each row begins in `values`
     columns: int | None = None  # width of the array they came from, None if they came from lists
-
-    def rows(self) -> np.ndarray:
-        """The row of each value: int64 [M]."""
-        return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
 
 def classes(values: Labels | Classes, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
@@ -64,16 +61,13 @@ def targets(
     gallery: int,
     *,
     own_gallery: bool,
-) -> tuple[np.ndarray, np.ndarray, Callable[[int], np.ndarray] | None]:
-    """What makes a gallery row relevant: one class per row, or a function from a query to bool or grades [G].
-
-    Returns the classes [Q] and [G], all 0 if they do not decide, and the function, or None if they do.
-    """
+) -> tuple[np.ndarray, np.ndarray, Judge | None]:
+    """The classes [Q] and [G] that make a gallery row relevant, or all 0 and a function that decides instead."""
     unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
     if relevant is not None:
         if labels is not None or gallery_labels is not None:
             raise DataError("relevant: replaces the labels; give labels=None and no gallery_labels")
-        return *unused, judged_rows(relevant, queries, gallery, name="relevant", graded=True)
+        return *unused, judged_rows(relevant, queries, gallery, name="relevant")
     if labels is None:
         raise DataError("labels: missing; give one class per query, several, or relevant")
     if own_gallery != (gallery_labels is None):
@@ -88,14 +82,12 @@ def targets(
     return own, other, None
 
 
-def exclusions(
-    exclude: Rows | None, queries: int, gallery: int
-) -> tuple[np.ndarray | None, Callable[[int], np.ndarray] | None]:
-    """The one row of each query's class to exclude, [Q], or a function from a query to bool [G], or neither."""
+def exclusions(exclude: Rows | None, queries: int, gallery: int) -> tuple[np.ndarray | None, Judge | None]:
+    """The one row of each query's class to exclude, [Q], or a function that decides, or neither."""
     if exclude is None:
         return None, None
     if callable(exclude) or _holds_lists(exclude) or np.ndim(exclude) == 2:
-        return None, judged_rows(exclude, queries, gallery, name="exclude", graded=False)
+        return None, judged_rows(exclude, queries, gallery, name="exclude")
     return np.asarray(exclude), None
 
 
@@ -110,15 +102,16 @@ def common_groups(
     own = other = check_inputs.labels(groups, queries, name="groups", of="queries")
     if gallery_groups is not None:
         other = check_inputs.labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
-    if (own.dtype.kind == "U") != (other.dtype.kind == "U"):
-        raise DataError(f"groups: are {own.dtype} for the queries and {other.dtype} for the gallery; give one kind")
+        check_inputs.check_same_kind(own, other, name="groups")
     numbers = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
     return numbers[:queries], numbers[queries:]
 
 
-def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Callable[[int], np.ndarray]:
-    """Maps a query to the gallery rows that share a class with it, bool [G]."""
-    queries, candidates = (_as_lists(side) for side in (labels, gallery))
+def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Judge:
+    """Maps a query to the gallery rows that share a class with it."""
+    queries, candidates = (
+        side if isinstance(side, Classes) else Classes(side, np.arange(len(side) + 1)) for side in (labels, gallery)
+    )
     if queries.columns and candidates.columns and queries.columns != candidates.columns:
         raise DataError(
             f"labels: have {queries.columns} columns for the queries and {candidates.columns} for the gallery; give "
@@ -127,7 +120,8 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     if len(queries.values) and len(candidates.values):
         check_inputs.check_same_kind(queries.values, candidates.values)
     order = np.argsort(candidates.values, kind="stable")
-    members, ordered = candidates.rows()[order], candidates.values[order]
+    rows = np.repeat(np.arange(len(candidates.start) - 1), np.diff(candidates.start))
+    members, ordered = rows[order], candidates.values[order]
     first = np.searchsorted(ordered, queries.values) if len(ordered) else np.zeros(len(queries.values), int)
     last = np.searchsorted(ordered, queries.values, side="right") if len(ordered) else first
 
@@ -140,57 +134,40 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     return relevant
 
 
-def judged_rows(values: Rows, queries: int, gallery: int, *, name: str, graded: bool) -> Callable[[int], np.ndarray]:
-    """Maps a query to its judgements of all gallery rows, bool [G], or float [G] if graded.
+def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge:
+    """The function that `values` is, with its results checked, or the one that lists of gallery rows determine.
 
     Args:
-      values: for each query a sequence of gallery rows, -1 for none, or, if graded, a mapping of rows to grades; or a
-        function from the query's index to bool [G], or to grades [G] if graded.
+      values: for each query a sequence of gallery rows, -1 for none; or a function from the query's index to bool [G].
       name: what error messages call them.
-      graded: whether rows have grades, real numbers that are not negative.
     """
     if callable(values):
-        judge = _checked(values, gallery, name, graded)
+        judge = _checked(values, gallery, name)
         judge(0)  # before the long computation
         return judge
     if len(values) != queries:
         raise DataError(f"{name}: has {len(values)} entries for {queries} queries; give the gallery rows of each")
-    rows, grades = [], []
+    rows = []
     for query, value in enumerate(values):
-        given = np.asarray(list(value) if isinstance(value, Iterable) else value)
+        listable = isinstance(value, Iterable) and not isinstance(value, Mapping)
+        given = np.asarray(list(value) if listable else value)
         rows.append(given.astype(np.int64) if given.size == 0 else given)
         if given.ndim != 1 or not np.issubdtype(rows[-1].dtype, np.integer):
             raise DataError(f"{name}: {value!r} for query {query}; give a list of gallery rows")
         if given.size and not -1 <= given.min() <= given.max() < gallery:
             wrong = int(given.max() if given.max() >= gallery else given.min())
             raise DataError(f"{name}: row {wrong} for query {query}; must be in 0..{gallery - 1}, or -1 for none")
-        grades.append(np.ones(len(given)))
-        if isinstance(value, Mapping):
-            if not graded:
-                raise DataError(f"{name}: a mapping for query {query}; give a list of gallery rows")
-            grades[-1] = _valid_grades(list(value.values()), f"{name} of query {query}")
 
     def listed(query: int) -> np.ndarray:
-        result = np.zeros(gallery, np.float64 if graded else bool)
-        used = rows[query] >= 0
-        result[rows[query][used]] = grades[query][used]
+        result = np.zeros(gallery, bool)
+        result[rows[query][rows[query] >= 0]] = True
         return result
 
     return listed
 
 
-def members(categories: Labels, queries: int) -> dict[str, np.ndarray]:
-    """The queries of each category that has any, by its name; in ascending order of the categories."""
-    lists = _as_lists(classes(categories, queries, name="categories", of="queries"))
-    names, numbers = np.unique(lists.values, return_inverse=True)
-    rows = lists.rows()
-    return {str(name): np.unique(rows[numbers == i]) for i, name in enumerate(names)}
-
-
 def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple, set, frozenset, Mapping)) or (
-        isinstance(value, np.ndarray) and value.ndim == 1
-    )
+    return isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
 def _holds_lists(values: Any) -> bool:
@@ -199,32 +176,14 @@ def _holds_lists(values: Any) -> bool:
     return isinstance(values, Iterable) and any(map(_is_list, values))
 
 
-def _as_lists(labels: np.ndarray | Classes) -> Classes:
-    return labels if isinstance(labels, Classes) else Classes(labels, np.arange(len(labels) + 1))
-
-
-def _valid_grades(values: Any, name: str) -> np.ndarray:
-    """Grades as float64, which are finite and not negative."""
-    array = np.asarray(values)
-    if not (array.dtype == bool or check_inputs.is_real(array.dtype) or not array.size):
-        raise DataError(f"{name}: holds {array.dtype}; grades must be real numbers")
-    array = array.astype(np.float64)
-    if not (np.isfinite(array) & (array >= 0)).all():
-        raise DataError(f"{name}: holds negative or infinite grades, or NaN; give 0 to rows that are not relevant")
-    return array
-
-
-def _checked(function: Callable[[int], Any], gallery: int, name: str, graded: bool) -> Callable[[int], np.ndarray]:
-    """The function, with its results checked."""
-
+def _checked(function: Callable[[int], Any], gallery: int, name: str) -> Judge:
     def judge(query: int) -> np.ndarray:
         result = np.asarray(function(query))
-        if result.shape != (gallery,) or not (graded or result.dtype == bool):
-            kind = "bool or grades" if graded else "bool"
+        if result.shape != (gallery,) or result.dtype != bool:
             raise DataError(
-                f"{name}: returned {result.dtype} {list(result.shape)} for query {query}; must return {kind} "
+                f"{name}: returned {result.dtype} {list(result.shape)} for query {query}; must return bool "
                 f"[{gallery}], one value per gallery row"
             )
-        return result if result.dtype == bool else _valid_grades(result, f"{name} of query {query}")
+        return result
 
     return judge

@@ -179,7 +179,8 @@ def command(root: Path, trial: Trial) -> list[str]:
     """The module of a trial and its arguments, after writing its configuration to a file."""
     if trial.members:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
-        return ["dml_jax", "ensemble", *map(str, trial.members), f"--output={trial.directory}", *weights]
+        members = ",".join(map(str, trial.members))
+        return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
     config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
     files.write_json(config, {"config": trial.config and asdict(trial.config), "given": trial.given})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]

@@ -1,4 +1,4 @@
-"""Compressed embeddings and their Recall@1, compared with brute force in float64."""
+"""Compressed embeddings, compared with NumPy in float64."""
 
 import numpy as np
 import pytest
@@ -16,11 +16,6 @@ ROWS = (CENTERS[LABELS] + 0.7 * RNG.normal(size=(60, 12)) @ MIXING).astype(np.fl
 
 def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-def recall(scores: np.ndarray) -> float:
-    """Recall@1 of rows that search each other."""
-    return float(np.mean(LABELS[(scores - 1e9 * np.eye(60)).argmax(1)] == LABELS))
 
 
 def test_pca_whitening() -> None:
@@ -52,34 +47,6 @@ def test_codes() -> None:
     expected = [sum(int(rows[i, j] > center[j]) << (7 - j) for j in range(8)) for i in range(60)]
     np.testing.assert_array_equal(bits[:, 0], expected)
     np.testing.assert_array_equal(fitted.signs(bits), np.where(rows > center, 1, -1))
-
-
-def test_recall_against_bytes() -> None:
-    rows = compression.table(ROWS, LABELS, TRAINING, dimensions=(12, 5))
-    found = {(row["form"], row["dimensions"], row["code"]): row for row in rows}
-    assert len(rows) == len(found) == 16
-    for (form, size, code), row in found.items():
-        fitted = compression.fit(TRAINING, size, whiten=form == "PCA whitening")
-        x = fitted.reduced(ROWS).astype(float)
-        signs = np.where(x > fitted.center, 1.0, -1.0)
-        if code == "float32":
-            scores, count = x @ x.T, 4 * size
-        elif code == "int8":
-            scores, count = x @ unit(fitted.decoded(fitted.int8(x))).T, size
-        elif code == "binary":
-            scores, count = signs @ signs.T - 1e-6 * np.arange(60), -(-size // 8)  # ties by index
-        else:
-            scores, count = (x - fitted.center) @ signs.T, -(-size // 8)
-        assert row["bytes"] == count
-        assert row["recall@1"] == pytest.approx(recall(scores)), (form, size, code)
-    assert found["whole", 12, "float32"]["recall@1"] > 0.5
-
-
-def test_a_separate_gallery_and_no_training_rows() -> None:
-    rows = compression.table(ROWS[::2], LABELS[::2], gallery=ROWS[1::2], gallery_labels=LABELS[1::2], dimensions=(12,))
-    assert [row["code"] for row in rows] == ["float32", "int8", "binary", "binary, re-scored"]
-    scores = unit(ROWS[::2].astype(float)) @ unit(ROWS[1::2].astype(float)).T
-    assert rows[0]["recall@1"] == pytest.approx(np.mean(LABELS[1::2][scores.argmax(1)] == LABELS[::2]))
 
 
 def test_what_cannot_be_fitted() -> None:

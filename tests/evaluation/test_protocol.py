@@ -39,7 +39,7 @@ def test_every_metric_has_an_entry_in_the_table():
     recalls, full = ["recall@1", "recall@4", "macro_recall@1", "mrr"], ["map", "precision@1", "precision@4"]
     assert names == [*recalls, "map@r", "r_precision", *full, "nmi", *geometry]
     assert [key for key in found if key in names] == names
-    assert len(names) == len(metric_table.METRICS) + 1  # two K of Recall@K and precision@K, and no grades for NDCG@K
+    assert len(names) == len(metric_table.METRICS) + 2  # two K of Recall@K and precision@K
 
 
 def test_prefixes():

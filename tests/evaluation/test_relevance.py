@@ -1,4 +1,4 @@
-"""Several classes per row, lists and functions of rows, groups and categories against brute force in float64."""
+"""Several classes per row, lists and functions of rows, and groups against brute force in float64."""
 
 import numpy as np
 import pytest
@@ -18,37 +18,34 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
 
 
-def expected(distances, grades, omitted):
-    """The metrics of grades [Q, G] without the pairs `omitted`, bool [Q, G], by their definitions."""
+def expected(distances, relevant, omitted):
+    """The metrics of the relevant pairs, bool [Q, G], without the pairs `omitted`, by their definitions."""
     rows = []
-    for row, grade, left_out in zip(distances, grades, omitted, strict=True):
+    for row, wanted, left_out in zip(distances, relevant, omitted, strict=True):
         order = [i for i in np.lexsort((np.arange(len(row)), row)) if not left_out[i]]
-        ranked = np.array([grade[i] for i in order], float)
-        hits = ranked > 0
+        hits = np.array([wanted[i] for i in order], bool)
         total, precisions = hits.sum(), np.cumsum(hits) / np.arange(1, len(hits) + 1)
         if not total:
-            rows.append([0, np.nan, np.nan, np.nan] + [np.nan] * 2 * len(KS))
+            rows.append([0, np.nan, np.nan, np.nan] + [np.nan] * len(KS))
             continue
-        discounts, best = 1 / np.log2(np.arange(len(ranked)) + 2), np.sort(ranked)[::-1]
         rows.append(
             [1 + np.argmax(hits), hits[:total].mean(), (precisions * hits)[:total].sum() / total]
             + [(precisions * hits).sum() / total]
             + [hits[:k].sum() / k for k in KS]
-            + [(ranked * discounts)[:k].sum() / (best * discounts)[:k].sum() for k in KS]
         )
     first, precision, at_r, average, *others = np.array(rows).T
     result = {f"recall@{k}": np.mean((first > 0) & (first <= k)) for k in KS}
     result["mrr"] = np.mean(np.where(first > 0, 1 / np.maximum(first, 1), 0))
-    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in KS), *(f"ndcg@{k}" for k in KS)]
+    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in KS)]
     for name, values in zip(names, (precision, at_r, average, *others), strict=True):
         result[name] = np.nanmean(values) if (first > 0).any() else np.nan
     return result | {"lone_queries": (first == 0).sum()}, first
 
 
-def check(found, distances, grades, omitted):
-    wanted, first = expected(distances, grades, omitted)
+def check(found, distances, relevant, omitted):
+    wanted, first = expected(distances, relevant, omitted)
     np.testing.assert_array_equal(found["rank"], first)
-    for name in wanted.keys() - ({f"ndcg@{k}" for k in KS} - found.keys()):
+    for name in wanted:
         assert found[name] == pytest.approx(wanted[name], rel=1e-12, nan_ok=True), name
 
 
@@ -85,7 +82,7 @@ def test_close_rows_are_ranked_in_float64():
     check(found, brute.distances(points, points, "cosine"), same & ~omitted, omitted)
 
 
-def test_copies_that_are_left_out_do_not_need_float64(monkeypatch):
+def test_duplicates_that_are_left_out_do_not_need_float64(monkeypatch):
     """Such as consecutive frames of one camera."""
     ranked, original = [], plan.exact.squared_distances
     monkeypatch.setattr(
@@ -159,31 +156,27 @@ def test_one_class_in_lists_gives_the_metrics_of_labels():
     assert lists == pytest.approx({k: v for k, v in plain.items() if "macro" not in k}, rel=1e-12)
 
 
-def test_lists_mappings_and_functions_of_rows():
+def test_lists_and_functions_of_rows():
     points, _, rng = integers(3, 150, 1)
     queries, gallery = points[:50], points[50:]
-    grades = rng.integers(0, 4, (50, 100)) * (rng.random((50, 100)) < 0.1)
-    grades[0] = 0
+    relevant = rng.random((50, 100)) < 0.075
+    relevant[0] = False
     omitted = rng.random((50, 100)) < 0.2
-    omitted[1] = grades[1] > 0  # every relevant row is left out
+    omitted[1] = relevant[1]  # every relevant row is left out
     options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True, "gallery": gallery}
-    mappings = [dict(zip(np.flatnonzero(row).tolist(), row[row > 0].tolist(), strict=True)) for row in grades]
     rows = [np.flatnonzero(row) for row in omitted]
     padded = np.full((50, 100), -1)
     for query, row in enumerate(rows):
         padded[query, : len(row)] = row
     distances = brute.distances(queries, gallery, "euclidean")
-    for relevant, exclude in (
-        (mappings, rows),
-        (grades.__getitem__, padded),
-        ([{**m, 99: m.get(99, 0)} for m in mappings], omitted.__getitem__),
+    for wanted, exclude in (
+        ([np.flatnonzero(row).tolist() for row in relevant], rows),
+        (relevant.__getitem__, padded),
+        ([np.flatnonzero(row) for row in relevant], omitted.__getitem__),
     ):
-        found = metrics.retrieval(queries, None, relevant=relevant, exclude=exclude, **options)
-        check(found, distances, np.where(omitted, 0, grades), omitted)
+        found = metrics.retrieval(queries, None, relevant=wanted, exclude=exclude, **options)
+        check(found, distances, relevant & ~omitted, omitted)
         assert found["lone_queries"] >= 2
-    lists = metrics.retrieval(queries, None, relevant=[list(m) for m in mappings], exclude=rows, **options)
-    check(lists, distances, (grades > 0) & ~omitted, omitted)
-    assert found["ndcg@10"] != lists["ndcg@10"]
 
 
 def test_several_rows_to_exclude_with_classes_and_groups():
@@ -212,30 +205,6 @@ def test_nothing_is_relevant():
         assert np.isnan([found["r_precision"], found["map@r"]]).all()
 
 
-@pytest.mark.parametrize("several", [False, True])
-def test_categories(several):
-    """Each category has the metrics of its queries among all candidates; a query may be in several or in none."""
-    points, labels = sample(6, [1, 4, 10, 30])
-    hot = np.zeros((45, 4), bool)
-    hot[np.arange(45), labels] = True
-    if several:
-        hot[:20, 2], hot[40:] = True, False
-        hot[:, 1] = False
-    options = {"ks": (1, 5), "full_ranking": True}
-    found = metrics.retrieval(points, labels, categories=hot if several else labels, **options)["categories"]
-    each = metrics.retrieval(points, labels, per_query=True, **options)
-    assert list(found) == [str(c) for c in range(4) if hot[:, c].any()]
-    for name, values in found.items():
-        chosen = hot[:, int(name)]
-        assert values["queries"] == chosen.sum()
-        assert values["recall@5"] == np.mean((each["rank"][chosen] > 0) & (each["rank"][chosen] <= 5))
-        average = each["map@r_per_query"][chosen]
-        defined = average[~np.isnan(average)]
-        assert values["map@r"] == pytest.approx(defined.mean() if len(defined) else np.nan, nan_ok=True)
-        assert values["lone_queries"] == np.isnan(average).sum()
-        assert {"map", "precision@5", "mrr_stderr"} <= values.keys()
-
-
 def persons():
     """60 queries and 180 gallery rows of 25 persons and 4 cameras; two persons were seen by one camera only."""
     rng = np.random.default_rng(34)
@@ -256,7 +225,6 @@ def test_results_of_torchreid_and_open_metric_learning():
         labels[:60],
         groups=cameras[:60],
         gallery_groups=cameras[60:],
-        categories=np.array(["x", "y", "z"])[labels[:60] % 3],
         full_ranking=True,
         **options,
     )
@@ -266,15 +234,6 @@ def test_results_of_torchreid_and_open_metric_learning():
     assert found["map"] == pytest.approx(0.14503585859388582, rel=1e-12)
     assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.11666667, 0.35, 0.51666665], rel=1e-6)
     assert found["map"] * 53 / 60 == pytest.approx(0.12811501, rel=1e-6)
-    for name, recalls, average in (
-        ("x", [0.11538462, 0.42307692, 0.53846157], 0.12906322),
-        ("y", [0.04545455, 0.18181819, 0.36363637], 0.09613233),
-        ("z", [0.25, 0.5, 0.75], 0.18469547),
-    ):
-        category = found["categories"][name]
-        assert [category[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx(recalls, rel=1e-6)
-        share = 1 - category["lone_queries"] / category["queries"]
-        assert category["map"] * share == pytest.approx(average, rel=1e-6)
     # OML's sequences, which leave out every row of the sequence, relevant or not
     options |= {"exclude": lambda query: cameras[60:] == cameras[query], "full_ranking": True}
     found = metrics.retrieval(points[:60], labels[:60], **options)
@@ -282,17 +241,13 @@ def test_results_of_torchreid_and_open_metric_learning():
     assert found["map"] * 53 / 60 == pytest.approx(0.1771187, rel=1e-6)
 
 
-def test_results_of_ranx_for_graded_relevance():
+def test_results_of_ranx():
     """Recorded with `ranx.evaluate` on the 53 queries with a relevant row."""
     points, labels, cameras = persons()
-    grades = np.where(labels[:60, None] == labels[60:], 1 + np.arange(180) % 3, 0)
-    grades[cameras[:60, None] == cameras[60:]] = 0
+    relevant = (labels[:60, None] == labels[60:]) & (cameras[:60, None] != cameras[60:])
     options = {"ks": (1, 5, 10), "metric": "euclidean", "gallery": points[60:], "full_ranking": True}
-    found = metrics.retrieval(points[:60], None, relevant=grades.__getitem__, **options)
+    found = metrics.retrieval(points[:60], None, relevant=relevant.__getitem__, **options)
     recorded = {
-        "ndcg@1": 0.08490566037735849,
-        "ndcg@5": 0.1016905982843761,
-        "ndcg@10": 0.12051993571938295,
         "map": 0.13749628123570937,
         "precision@5": 0.10943396226415096,
         "r_precision": 0.10762952979934111,
@@ -334,14 +289,12 @@ def test_results_do_not_depend_on_the_memory():
         ({"labels": None, "relevant": [[0]] * 19}, "relevant: has 19 entries for 20 queries"),
         ({"labels": None, "relevant": [[20]] * 20}, r"relevant: row 20 for query 0; must be in 0\.\.19"),
         ({"labels": None, "relevant": [[0.5]] * 20}, r"relevant: \[0\.5\] for query 0; give a list of gallery rows"),
-        ({"labels": None, "relevant": [{0: -1}] * 20}, "relevant of query 0: holds negative"),
+        ({"labels": None, "relevant": [{0: 2}] * 20}, r"relevant: \{0: 2\} for query 0; give a list of gallery rows"),
         ({"labels": None, "relevant": lambda query: np.ones(3)}, r"relevant: returned float64 \[3\] for query \d+"),
-        ({"exclude": [{0: 1}] * 20}, "exclude: a mapping for query 0; give a list of gallery rows"),
         ({"exclude": lambda query: np.ones(20)}, r"exclude: returned float64 \[20\] for query \d+; must return bool"),
         ({"groups": np.zeros(19, int)}, "groups: has 19 entries for 20 rows of queries"),
         ({"gallery_groups": np.zeros(20, int)}, "groups and gallery_groups: give groups"),
         ({"groups": np.zeros(20, int), "exclusion": "position"}, "exclusion='position': needs one class per row"),
-        ({"categories": np.zeros(19, int)}, "categories: has 19 entries for 20 rows of queries"),
     ],
 )
 def test_invalid_arguments(options, message):
@@ -357,7 +310,7 @@ def test_classes_of_queries_and_gallery_must_fit():
         metrics.retrieval(points, np.eye(3)[labels], gallery_labels=np.eye(4)[labels], **gallery)
     with pytest.raises(DataError, match="give both as strings or both as integers"):
         metrics.retrieval(points, [["a"]] * 20, gallery_labels=[[1]] * 20, **gallery)
-    with pytest.raises(DataError, match=r"groups: are .* give one kind"):
+    with pytest.raises(DataError, match=r"groups: are .* give both as strings"):
         metrics.retrieval(
             points, labels, gallery_labels=labels, groups=labels, gallery_groups=labels.astype(str), **gallery
         )

@@ -447,6 +447,5 @@ def test_the_processes_of_trials(tmp_path: Path) -> None:
     assert config_files.load_config(str(config), {"seed": "4"})["method"]["tau"] == 3.0
     assert config_files.load_config(str(config), {"seed": "4"})["seed"] == 4
     ensemble = Trial("e", "e", 0, Path("r/e"), None, members=(Path("r/b"), Path("r/c")), weights=(1.0, 2.0))
-    members = ["r/b", "r/c"]
     arguments = REAL_COMMAND(tmp_path, ensemble)
-    assert arguments == ["dml_jax", "ensemble", *members, "--output=r/e", "--weights=1.0,2.0"]
+    assert arguments == ["dml_jax", "evaluate", "--model=r/b,r/c", "--export=r/e", "--weights=1.0,2.0"]

@@ -31,6 +31,7 @@ Queries whose nearest relevant row is so close that rounding could decide are ra
 (`exact`).
 """
 
-from dml_jax.evaluation._engine.plan import Plan, QueryResults, execute, make_plan
+from dml_jax.evaluation._engine.plan import Plan, execute, make_plan
+from dml_jax.evaluation._engine.rank_metrics import QueryResults
 
 __all__ = ["Plan", "QueryResults", "execute", "make_plan"]

@@ -9,9 +9,9 @@ from jax.sharding import Mesh
 from dml_jax.errors import counted
 from dml_jax.evaluation._engine import exact, sort, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
-from dml_jax.evaluation._engine.judgements import Judgements
-from dml_jax.evaluation._engine.rank_metrics import full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.rank_metrics import QueryResults, full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.sharing import Share
+from dml_jax.evaluation._engine.sort import Judgements
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
@@ -19,26 +19,6 @@ SORT_ABOVE = 256
 # Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
 # `counting_kernels.make_counter`).
 COST_INTERLEAVED, COST_DISJOINT = 10, 6
-
-
-class QueryResults(NamedTuple):
-    """Results per query.
-
-    Attributes:
-      first_rank: int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none.
-      r_precision: float64 [Q], NaN without a relevant row.
-      average_precision: float64 [Q], average precision at R, NaN without a relevant row.
-      relevant: int64 [Q], R, the number of relevant rows.
-      full: float64 [Q, 1 + len(ks)], see `rank_metrics.full_ranking`; None unless the plan has `full_ks`.
-      gains: float64 [Q, len(ks)], see `rank_metrics.discounted_gains`; None unless the plan has `gain_ks`.
-    """
-
-    first_rank: np.ndarray
-    r_precision: np.ndarray
-    average_precision: np.ndarray
-    relevant: np.ndarray
-    full: np.ndarray | None
-    gains: np.ndarray | None
 
 
 class Plan(NamedTuple):
@@ -57,7 +37,6 @@ class Plan(NamedTuple):
       excluded: int [Q], index of the candidate that each query excludes; -1 if none.
       drop_nearest: whether each query excludes its nearest candidate.
       full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
-      gain_ks: K of the discounted gains, if they are wanted; else None. Only for queries that are sorted.
     """
 
     gallery: TiledRows
@@ -74,7 +53,6 @@ class Plan(NamedTuple):
     excluded: np.ndarray
     drop_nearest: bool
     full_ks: tuple[int, ...] | None
-    gain_ks: tuple[int, ...] | None
 
     def describe(self) -> str:
         """One line with sizes, devices and an estimate of the memory per device."""
@@ -118,7 +96,6 @@ def make_plan(
     mesh: Mesh | None = None,
     memory: int | None = None,
     full_ks: tuple[int, ...] | None = None,
-    gain_ks: tuple[int, ...] | None = None,
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
@@ -131,10 +108,8 @@ def make_plan(
       excluded: int [Q], index of the candidate that each query excludes, of its class unless the query is sorted; -1 or
         None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
-      dtype: float32 or float64.
       mesh: devices, by default all of this process.
       memory: bytes to use per device; by default see `tiles.memory_budget`.
-      full_ks, gain_ks: see `Plan`.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -195,7 +170,6 @@ def make_plan(
         excluded=excluded,
         drop_nearest=drop_nearest,
         full_ks=full_ks,
-        gain_ks=gain_ks,
     )
 
 
@@ -245,12 +219,8 @@ def _choose_order(
 
 def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     """Runs a plan; `progress` is called with the number of tiles done and the total."""
-    relevant = plan.relevant.copy()
-    first = np.zeros(len(relevant), np.int32)
-    precision, average, nearest = np.full((3, len(first)), np.nan)
-    full = None if plan.full_ks is None else np.full((len(first), 1 + len(plan.full_ks)), np.nan)
-    gains = None if plan.gain_ks is None else np.full((len(first), len(plan.gain_ks)), np.nan)
-    results = first, precision, average, full, nearest, relevant, gains
+    results = QueryResults.undefined(len(plan.relevant), plan.full_ks)
+    results.relevant[:] = plan.relevant
     if plan.targets.size.any():
         order = plan.queries.order
         ranks, scores = count_ranks(
@@ -263,28 +233,29 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             progress=progress,
             drop=int(plan.drop_nearest),
         )
-        nearest[order] = scores.reshape(-1)[: len(first)]
-        ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(first)]
+        results.nearest[order] = scores.reshape(-1)[: len(order)]
+        ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(order)]
         ranks -= plan.drop_nearest
-        first[order], precision[order], average[order] = metrics_from_ranks(ranks, relevant[order])
-        if full is not None:
-            full[order] = full_ranking(ranks, plan.full_ks or ())
+        found = metrics_from_ranks(ranks, plan.relevant[order])
+        results.first_rank[order], results.r_precision[order], results.average_precision[order] = found
+        if results.full is not None:
+            results.full[order] = full_ranking(ranks, plan.full_ks or ())
     _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
-    squares = 2 - 2 * nearest if plan.queries.metric == "cosine" else -2 * nearest
+    squares = 2 - 2 * results.nearest if plan.queries.metric == "cosine" else -2 * results.nearest
     error = exact.error_bound(plan.queries.width, plan.queries.dtype)
     close = np.flatnonzero(exact.unreliable(squares, exact.squared_lengths(plan.queries), error))
     _rank_by_sorting(plan, close, results, True, progress)
-    return QueryResults(first, precision, average, relevant, full, gains)
+    return results
 
 
 def _rank_by_sorting(
     plan: Plan,
     queries: np.ndarray,
-    results: tuple[np.ndarray | None, ...],
+    results: QueryResults,
     in_float64: bool,
     progress: Progress | None,
 ) -> None:
-    """Writes the metrics of some queries, and the scores of their nearest relevant rows, into `results` by query."""
+    """Writes the metrics of some queries into `results`."""
     chosen = plan.share.of(queries)
     found: tuple[np.ndarray | None, ...] = (None,) * len(results)
     if len(chosen):
@@ -297,7 +268,6 @@ def _rank_by_sorting(
             plan.judgements,
             drop=int(plan.drop_nearest),
             full_ks=plan.full_ks,
-            gain_ks=plan.gain_ks,
         )
     for result, part in zip(results if len(queries) else (), found, strict=False):
         if result is not None:

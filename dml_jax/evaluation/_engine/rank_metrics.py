@@ -1,8 +1,37 @@
 """Metrics of single queries from the ranks of their relevant rows."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 UNUSED = np.iinfo(np.int32).max
+
+
+class QueryResults(NamedTuple):
+    """Metrics of Q queries; NaN if they are undefined without a relevant row.
+
+    Attributes:
+      first_rank: int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none.
+      r_precision: float64 [Q].
+      average_precision: float64 [Q], average precision at R.
+      relevant: int64 [Q], R, the number of relevant rows.
+      nearest: float64 [Q], score of the nearest relevant row.
+      full: float64 [Q, 1 + len(ks)], see `full_ranking`; None if it is not wanted.
+    """
+
+    first_rank: np.ndarray
+    r_precision: np.ndarray
+    average_precision: np.ndarray
+    relevant: np.ndarray
+    nearest: np.ndarray
+    full: np.ndarray | None
+
+    @classmethod
+    def undefined(cls, queries: int, full_ks: tuple[int, ...] | None) -> "QueryResults":
+        """Results of queries without relevant rows; K of the precision at K, None without the whole ranking."""
+        precision, average, nearest = np.full((3, queries), np.nan)
+        full = None if full_ks is None else np.full((queries, 1 + len(full_ks)), np.nan)
+        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full)
 
 
 def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -44,23 +73,3 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     average = np.einsum("qr,qr->q", used, np.arange(1, ranks.shape[1] + 1)[None, :] / ranks) / count
     precisions = [np.where(used.any(axis=1), (ranks <= k).sum(axis=1) / k, np.nan) for k in ks]
     return np.stack([average, *precisions], axis=1)
-
-
-def discounted_gains(grades: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Normalised discounted cumulative gain at each K (Järvelin & Kekäläinen, TOIS 2002): float64 [len(ks)].
-
-    NDCG@K = DCG@K / DCG@K of the best order, DCG@K = sum over the ranks i <= K of g_i / log2(i + 1).
-
-    Args:
-      grades: [G], by rank; 0 if not relevant.
-      ks: values of K.
-
-    Returns:
-      NaN if no row is relevant.
-    """
-    positive = grades[grades > 0]
-    if not len(positive):
-        return np.full(len(ks), np.nan)
-    best = np.sort(positive.astype(np.float64))[::-1]
-    discounts = 1 / np.log2(np.arange(2, max(ks, default=0) + 2))
-    return np.array([grades[:k] @ discounts[: len(grades[:k])] / (best[:k] @ discounts[: len(best[:k])]) for k in ks])

@@ -13,31 +13,30 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.evaluation._engine.judgements import Judgements
-from dml_jax.evaluation._engine.rank_metrics import discounted_gains, full_ranking
+from dml_jax.evaluation._engine.rank_metrics import QueryResults, full_ranking
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
 
-class Sorted(NamedTuple):
-    """Metrics of Q queries.
+class Judgements(NamedTuple):
+    """Relevant and omitted gallery rows of each query; without any, rows of the query's class are relevant.
 
     Attributes:
-      first: int32 [Q], rank of the first relevant row, 0 if there is none.
-      precision: float64 [Q], R-precision, NaN without a relevant row.
-      average: float64 [Q], average precision at R, likewise.
-      full: float64 [Q, 1 + len(full_ks)], see `rank_metrics.full_ranking`; None if it is not wanted.
-      nearest: float64 [Q], score of the first relevant row, NaN if there is none.
-      relevant: int64 [Q], R, the number of relevant rows.
-      gains: float64 [Q, len(gain_ks)], see `rank_metrics.discounted_gains`; None if they are not wanted.
+      relevant, omitted: map a query to the gallery rows that are relevant or left out, bool [G].
+      groups: int [Q] and int [G]; a query leaves out the relevant rows of its own group.
     """
 
-    first: np.ndarray
-    precision: np.ndarray
-    average: np.ndarray
-    full: np.ndarray | None
-    nearest: np.ndarray
-    relevant: np.ndarray
-    gains: np.ndarray | None
+    relevant: Callable[[int], np.ndarray] | None = None
+    omitted: Callable[[int], np.ndarray] | None = None
+    groups: tuple[np.ndarray, np.ndarray] | None = None
+
+    def of(self, query: int, members: Callable[[], np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows that are relevant and left out, bool [G]; `members` gives the rows of the query's class."""
+        relevant = members() if self.relevant is None else self.relevant(query)
+        omitted = None if self.omitted is None else self.omitted(query)
+        if self.groups is not None:
+            together = relevant & (self.groups[1] == self.groups[0][query])
+            omitted = together if omitted is None else together | omitted
+        return relevant, omitted
 
 
 def metrics_by_sorting(
@@ -50,8 +49,7 @@ def metrics_by_sorting(
     *,
     drop: int,
     full_ks: tuple[int, ...] | None = None,
-    gain_ks: tuple[int, ...] | None = None,
-) -> Sorted:
+) -> QueryResults:
     """Ranks the gallery for each of Q queries.
 
     Args:
@@ -60,41 +58,32 @@ def metrics_by_sorting(
       labels: int [Q], class of each query.
       gallery_labels: int [G].
       own: int [Q], index of the candidate that each query excludes, -1 if none.
-      judgements: relevant and omitted rows.
       drop: number of nearest candidates that are skipped and do not count as relevant.
-      full_ks: K of `rank_metrics.full_ranking`; None if it is not wanted.
-      gain_ks: K of `rank_metrics.discounted_gains`, likewise.
     """
     rows = len(labels)
-    first, precision, average, nearest = np.zeros(rows, np.int32), *np.full((3, rows), np.nan)
-    relevant = np.zeros(rows, np.int64)
-    full = None if full_ks is None else np.full((rows, 1 + len(full_ks)), np.nan)
-    gains = None if gain_ks is None else np.full((rows, len(gain_ks)), np.nan)
+    results = QueryResults.undefined(rows, full_ks)
 
     def rank_query(i: int, scores: np.ndarray) -> None:
-        grades, omitted = judgements.of(int(queries[i]), lambda: gallery_labels == labels[i])
+        relevant, omitted = judgements.of(int(queries[i]), lambda: gallery_labels == labels[i])
         order = nearest_first(scores, own[i])
         if omitted is not None:
             order = order[~omitted[order]]
-        graded = grades[order]
-        hits = np.flatnonzero(graded)
-        relevant[i] = r = len(hits) - drop
+        hits = np.flatnonzero(relevant[order])
+        results.relevant[i] = r = len(hits) - drop
         hits = hits[np.searchsorted(hits, drop) :] - drop
         if len(hits):
-            first[i], nearest[i] = hits[0] + 1, scores[order[hits[0] + drop]]
+            results.first_rank[i], results.nearest[i] = hits[0] + 1, scores[order[hits[0] + drop]]
         if r > 0:
             ranks = hits[: np.searchsorted(hits, r)] + 1
-            precision[i] = len(ranks) / r
-            average[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
-        if full is not None:
-            full[i] = full_ranking(hits[None] + 1, full_ks or ())[0]
-        if gains is not None:
-            gains[i] = discounted_gains(graded, gain_ks or ())
+            results.r_precision[i] = len(ranks) / r
+            results.average_precision[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
+        if results.full is not None:
+            results.full[i] = full_ranking(hits[None] + 1, full_ks or ())[0]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
             list(pool.map(rank_query, range(rows)[part], scores))
-    return Sorted(first, precision, average, full, nearest, relevant, gains)
+    return results
 
 
 def device_scores(
@@ -105,17 +94,12 @@ def device_scores(
     mesh: Mesh,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Scores of the queries, a tile at a time.
+    """Yields slices of `queries.order` and their scores [B, G], a tile at a time.
 
     Args:
       gallery: candidates in the order of their index.
-      queries: the queries.
       panel_tiles: tiles of the gallery that fit on a device.
-      mesh: devices.
       progress: called with the number of tiles done in each step.
-
-    Yields:
-      Slices of `queries.order`, and their scores [B, G].
     """
     rows = len(queries.order)
     replicated = NamedSharding(mesh, REPLICATED)

@@ -10,7 +10,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax.console import Console
 from dml_jax.errors import UserError
-from dml_jax.evaluation import protocol, verification
+from dml_jax.evaluation import pair_verification, protocol
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.evaluation import controls as without_learning
@@ -49,7 +49,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     )
     if test.gallery is None:
         try:
-            results |= verification.summary(embeddings["test"], test.labels)
+            results |= pair_verification.summary(embeddings["test"], test.labels)
         except UserError as problem:  # e.g. a single image of each class
             console.print(f"warning: no error rates of pairs: {problem}")
     if config.evaluation.refine:

@@ -1,7 +1,6 @@
-"""The command `dml-jax ensemble`: its metrics against NumPy, and its error messages."""
+"""`dml-jax evaluate --model=RUN,RUN`: metrics of stored embeddings against NumPy, and error messages."""
 
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -10,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.commands import cli, ensemble
-from dml_jax.evaluation import protocol
+from dml_jax.commands import cli, evaluate
+from dml_jax.evaluation import metrics, protocol
 from dml_jax.export import embedding_files
 
 ROWS = 24
@@ -47,19 +46,19 @@ def member(
     return points
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: Path | str) -> int:
-    monkeypatch.setattr(sys, "argv", ["ensemble", *map(str, arguments)])
-    return cli.exit_code(lambda: ensemble.execute(sys.argv[1:]))
+def run(runs: list[Path], *options: str) -> int:
+    return cli.exit_code(lambda: evaluate.execute([f"--model={','.join(map(str, runs))}", "--quiet", *options]))
 
 
 def recall(cosine: np.ndarray, labels: np.ndarray, own: np.ndarray) -> float:
     return float(np.mean(own[np.argmax(cosine, axis=1)] == labels))
 
 
-def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shops = [f"shop {i}" for i in range(ROWS)]
     points = [member(tmp_path / name, seed, 4 + seed, metadata={"shop": shops}) for seed, name in enumerate("abc")]
-    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", tmp_path / "c", f"--output={tmp_path / 'abc'}") == 0
+    runs, output = [tmp_path / name for name in "abc"], tmp_path / "abc.json"
+    assert run(runs, f"--output={output}", f"--export={tmp_path / 'abc'}") == 0
     labels = np.arange(ROWS) % 4
     cosines = [p.astype(np.float64) @ p.T for p in points]
     expected = []
@@ -67,13 +66,11 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
         outside = cosine.copy()
         np.fill_diagonal(outside, -2)
         expected.append(recall(outside, labels, labels))
-    results = json.loads((tmp_path / "abc" / "results.json").read_text())
-    found = [each["recall@1"] for each in (*results["members"].values(), results)]
-    np.testing.assert_allclose(found, expected, rtol=1e-9)
-    assert list(results["members"]) == [str(tmp_path / name) for name in "abc"]
-    assert (
-        run(monkeypatch, *(tmp_path / name for name in "abc"), f"--output={tmp_path / 'abc'}") == 0
-    )  # replaces its own output
+    for results in (json.loads(path.read_text()) for path in (output, tmp_path / "abc" / "results.json")):
+        found = [each["recall@1"] for each in (*results["members"].values(), results)]
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+        assert list(results["members"]) == [str(path) for path in runs]
+    assert run(runs, f"--export={tmp_path / 'abc'}") == 0  # replaces its own output
     written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
@@ -82,15 +79,29 @@ def test_against_numpy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert written.ids == [f"test{i}.png" for i in range(ROWS)]
     assert [each["config_hash"] for each in written.manifest["members"]] == ["hash0", "hash1", "hash2"]
     out = capsys.readouterr().out
-    assert "ensemble of 3" in out
+    assert "combined" in out
     assert f"{100 * expected[-1]:.1f}" in out
 
 
-def test_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run(tmp_path: Path) -> None:
+    """With the settings of the run, unless the command line gives others."""
+    points = member(tmp_path / "a", 0, 6, evaluation={"lone_queries": "omit", "full_ranking": True})
+    labels, output = np.arange(ROWS) % 4, tmp_path / "a.json"
+    for options, ks in (((), (1, 2)), (("--ks=3",), (3,))):
+        assert run([tmp_path / "a"], *options, f"--output={output}") == 0
+        results = json.loads(output.read_text())
+        expected = metrics.retrieval(points, labels, ks=ks, lone_queries="omit", full_ranking=True)
+        assert {key: results[key] for key in expected} == expected
+        assert (results["model"], results["selected"]) == (str(tmp_path / "a"), "last")
+        assert "members" not in results
+        assert "without a relevant row left out" in results["protocol"]
+
+
+def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by query."""
     first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
     output = tmp_path / "ab"
-    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", "--weights=1,2", f"--output={output}") == 0
+    assert run([tmp_path / "a", tmp_path / "b"], "--weights=1,2", f"--export={output}") == 0
     rows = embedding_files.read(output / "embeddings" / "test").embeddings
     cosine = (first @ first.T + 4 * second @ second.T) / 5
     np.testing.assert_allclose(rows @ rows.T, cosine, atol=1e-6)
@@ -99,14 +110,14 @@ def test_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     with np.load(output / "queries.npz") as kept:
         np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
     for text in ("1", "1,0", "1,a", "1,inf"):
-        assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--weights={text}") == 2
+        assert run([tmp_path / "a", tmp_path / "b"], f"--weights={text}") == 2
         assert f"--weights={text}: must be 2 positive numbers" in capsys.readouterr().err
 
 
-def test_queries_and_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_and_gallery(tmp_path: Path) -> None:
     queries = [member(tmp_path / name, seed, 6) for seed, name in enumerate("ab")]
     gallery = [member(tmp_path / name, seed + 5, 6, "gallery") for seed, name in enumerate("ab")]
-    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    assert run([tmp_path / "a", tmp_path / "b"], f"--export={tmp_path / 'ab'}") == 0
     labels = np.arange(ROWS) % 4
     cosine = sum(q.astype(np.float64) @ g.T for q, g in zip(queries, gallery, strict=True))
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
@@ -114,16 +125,14 @@ def test_queries_and_gallery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
 
 
-def test_evaluation_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluation_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Those of the members, which must agree."""
     options = {"cluster": True, "nmi_average": "geometric", "full_ranking": True}
     for seed, name in enumerate("ab"):
         member(tmp_path / name, seed, 6, evaluation=options)
     member(tmp_path / "c", 2, 6, evaluation={**options, "nmi_average": "arithmetic"})
     member(tmp_path / "d", 3, 6, evaluation={**options, "full_ranking": False})
-    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    assert run([tmp_path / "a", tmp_path / "b"], f"--export={tmp_path / 'ab'}") == 0
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
     assert "NMI (geometric mean of entropies)" in results["protocol"]
     rows = embedding_files.read(tmp_path / "ab" / "embeddings" / "test").embeddings
@@ -132,7 +141,7 @@ def test_evaluation_options(
     assert {key: results[key] for key in expected} == expected
     capsys.readouterr()
     for name, key in (("c", "nmi_average"), ("d", "full_ranking")):
-        assert run(monkeypatch, tmp_path / "a", tmp_path / name) == 2
+        assert run([tmp_path / "a", tmp_path / name]) == 2
         assert f"evaluation.{key}: is " in capsys.readouterr().err
 
 
@@ -145,17 +154,15 @@ def test_evaluation_options(
         (("validation", "last"), "last and validation"),
     ],
 )
-def test_selection_of_the_members(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, selects: tuple[str, str], model: str
-) -> None:
+def test_selection_of_the_members(tmp_path: Path, selects: tuple[str, str], model: str) -> None:
     """Stays known, as results of models that were selected on the test classes are optimistic."""
     for seed, (name, select) in enumerate(zip("ab", selects, strict=True)):
         member(tmp_path / name, seed, 6, select=select)
-    assert run(monkeypatch, tmp_path / "a", tmp_path / "b", f"--output={tmp_path / 'ab'}") == 0
+    assert run([tmp_path / "a", tmp_path / "b"], f"--export={tmp_path / 'ab'}") == 0
     assert json.loads((tmp_path / "ab" / "results.json").read_text())["model"] == model
 
 
-def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for seed, name in enumerate("ab"):
         member(tmp_path / name, seed, 6)
     member(tmp_path / "short", 2, 6, ids=["x"], labels=np.zeros(1, int))
@@ -166,36 +173,29 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     (tmp_path / "full" / "embeddings" / "test").mkdir(parents=True)
     (tmp_path / "full" / "embeddings" / "test" / "thesis.tex").touch()
     (tmp_path / "note").touch()
-    for place in ("foreign/thesis.tex", "numbers/results.json"):
-        (tmp_path / place).parent.mkdir()
-        (tmp_path / place).touch()
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "thesis.tex").touch()
     member(tmp_path / "paper", 2, 6)
     facts = (tmp_path / "paper" / "config.json").read_text()
     (tmp_path / "paper" / "config.json").write_text(facts.replace('"clean"', '"paper"'))
     a, b = tmp_path / "a", tmp_path / "b"
-    for arguments, words in (
-        ((), "RUN: give the work directories of two or more runs"),
-        ((a,), "RUN: give the work directories of two or more runs"),
-        ((a, a), f"{a}: is given twice"),
-        ((a, tmp_path / "none"), f"{tmp_path / 'none'}: there is no such directory"),
-        ((a, tmp_path / "foreign"), "foreign/embeddings/test: contains no embeddings (no manifest.json)"),
-        ((a, b, "--split=train"), "a/embeddings/train: contains no embeddings"),
-        ((a, tmp_path / "short"), "hold 24 and 1 images"),
-        ((a, tmp_path / "other"), 'hold different images, "test0.png" and "other0" in row 0'),
-        ((a, tmp_path / "labels"), "hold the same images with different labels"),
-        ((a, tmp_path / "changed"), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
-        ((a, b, f"--output={tmp_path / 'full'}"), "contains thesis.tex"),
-        ((a, b, f"--output={a}"), "holds a run or is a member"),
-        ((a, b, f"--output={tmp_path / 'short'}"), "holds a run or is a member"),
-        ((a, b, f"--output={tmp_path / 'note'}"), "note: is a file; give a directory"),
-        ((a, tmp_path / "paper"), "evaluation.protocol: is 'clean' in "),
-        ((a, b, f"--output={tmp_path / 'note' / 'y'}"), "is below a file"),
-        ((a, b, f"--output={tmp_path / 'foreign'}"), "foreign: is not empty; give another directory"),
-        ((a, b, f"--output={tmp_path / 'numbers'}"), "numbers: is not empty; give another directory"),
-        ((a, b, "--outptu=x"), "--outptu=x: there is no such option; did you mean --output?"),
-        ((a, b, "--config.seed=1"), "--config.seed: dml-jax ensemble has no configuration"),
+    for runs, options, words in (
+        ([a, a], (), f"--model: {a} is given twice"),
+        ([a, tmp_path / "none"], (), f"--model={tmp_path / 'none'}: is not the work directory of a run"),
+        ([tmp_path / "foreign"], (), "foreign: is not the work directory of a run; to embed images, give --data"),
+        ([a, tmp_path / "short"], (), "hold 24 and 1 images"),
+        ([a, tmp_path / "other"], (), 'hold different images, "test0.png" and "other0" in row 0'),
+        ([a, tmp_path / "labels"], (), "hold the same images with different labels"),
+        ([a, tmp_path / "changed"], (), "changed/embeddings/test/embeddings.npy: has changed since it was written"),
+        ([a, tmp_path / "paper"], (), "evaluation.protocol: is 'clean' in "),
+        ([a, b], (f"--export={tmp_path / 'full'}",), "contains thesis.tex"),
+        ([a, b], (f"--export={a}",), "holds a run or other files"),
+        ([a, b], (f"--export={tmp_path / 'foreign'}",), "foreign: holds a run or other files"),
+        ([a, b], (f"--export={tmp_path / 'note'}",), "is below a file"),
+        ([a, b], ("--labels=x.npy",), "--labels: is not used with --model"),
+        ([a, b], ("--flip",), "--flip: needs --model and --data"),
     ):
-        assert run(monkeypatch, *arguments) == 2, words
+        assert run(runs, *options) == 2, words
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1), err
         assert words in err, err

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation.verification import error_rates, summary
+from dml_jax.evaluation.pair_verification import error_rates, summary
 
 
 def test_against_every_pair() -> None:

@@ -1,0 +1,208 @@
+"""Embeddings and labels that `dml-jax evaluate` compares: of files, of a model's images, or stored by runs."""
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dml_jax
+from dml_jax import files
+from dml_jax.commands import cli, model_options, runtime
+from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.fields import validate
+from dml_jax.errors import ConfigError, DataError, counted
+from dml_jax.evaluation import check_inputs, relevance
+from dml_jax.export import embedding_files
+from dml_jax.export.embedding_files import Exported
+from dml_jax.inference import labelled
+from dml_jax.train.records import workdir
+
+JUDGEMENTS = ("relevant", "exclude", "groups", "query_groups")  # options that name files
+AGREED = ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries")  # settings common to all runs
+
+
+@dataclass
+class Source:
+    """Embeddings of queries, and of the gallery that they search; without one they search each other."""
+
+    queries: np.ndarray  # [Q, D]
+    labels: Any  # [Q], `relevance.Classes` or None
+    gallery: np.ndarray | None = None  # [G, D]
+    gallery_labels: Any = None
+    judgements: dict[str, Any] = field(default_factory=dict)  # arguments of `metrics.retrieval`
+
+
+@dataclass
+class Runs:
+    """Stored embeddings of the same images by several runs, by split: "test" and, if there is one, "gallery"."""
+
+    directories: list[Path]
+    exported: dict[str, list[Exported]]
+    weights: list[float]
+    settings: Evaluation  # common to the runs
+    selected: str  # how the models were selected
+
+    def source(self, number: int | None = None) -> Source:
+        """The embeddings of one run, or of all combined."""
+        rows = {
+            split: combine([member.embeddings for member in members], self.weights)
+            if number is None and len(members) > 1
+            else members[number or 0].embeddings
+            for split, members in self.exported.items()
+        }
+        labels = {split: members[0].labels for split, members in self.exported.items()}
+        return Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"))
+
+    def write(self, directory: Path, combined: Source) -> None:
+        """Writes the combined embeddings in the layout of a run."""
+        for split, members in self.exported.items():
+            rows = combined.queries if split == "test" else combined.gallery
+            assert rows is not None
+            embedding_files.write(
+                directory / "embeddings" / split, rows, members[0].labels, members[0].ids,
+                config_hash=None, step=None,
+                finished=all(member.manifest.get("finished", True) for member in members),
+                members=[member.manifest for member in members], metadata=members[0].metadata,
+            )  # fmt: skip
+
+
+def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
+    norm = math.hypot(*weights)
+    return np.concatenate(
+        [rows * np.float32(weight / norm) for rows, weight in zip(embeddings, weights, strict=True)], axis=1
+    )
+
+
+def of_runs(options: argparse.Namespace) -> Runs:
+    """The runs that --model names; raises UserError unless all embedded the same images with the same settings."""
+    names = [options.model] if Path(options.model).is_dir() else options.model.split(",")
+    runs = [files.expand_path("--model", name) for name in names]
+    for number, run in enumerate(runs):
+        if run.resolve() in [other.resolve() for other in runs[:number]]:
+            raise ConfigError(f"--model: {run} is given twice; name each run once")
+        if not (run / "config.json").is_file():
+            raise ConfigError(f"--model={run}: is not the work directory of a run; to embed images, give --data")
+    weights = [1.0] * len(runs)
+    if options.weights is not None:
+        rule = f"{counted(len(runs), 'positive number')}, one for each run, e.g. 1,2"
+        weights = list(cli.numbers("--weights", options.weights, float, rule, lambda weight: 0 < weight < math.inf))
+        if len(weights) != len(runs):
+            raise ConfigError(f"--weights={options.weights}: must be {rule}")
+    splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
+    exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
+    for members in exported.values():
+        _check_same_images(runs, members)
+    configs = [workdir.read_config(run)["config"] for run in runs]
+    selected = {config["train"]["select"] for config in configs}
+    return Runs(
+        runs, exported, weights, _common_settings(runs, configs),
+        # One member that was selected on the test classes makes the results of all optimistic.
+        "test" if "test" in selected else " and ".join(sorted(selected)),
+    )  # fmt: skip
+
+
+def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> None:
+    first = members[0]
+    if first.labels is None:
+        raise DataError(f"{runs[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
+    for run, other in zip(runs[1:], members[1:], strict=True):
+        pair = f"{runs[0]} and {run}"
+        if len(first.ids) != len(other.ids):
+            raise DataError(f"{pair}: hold {len(first.ids)} and {len(other.ids)} images; give runs of the same images")
+        row = next((i for i, (a, b) in enumerate(zip(first.ids, other.ids, strict=True)) if a != b), None)
+        if row is not None:
+            raise DataError(
+                f"{pair}: hold different images, {json.dumps(first.ids[row])} and {json.dumps(other.ids[row])} in row "
+                f"{row}; give runs of the same images in the same order"
+            )
+        if other.labels is None or not np.array_equal(first.labels, other.labels):
+            raise DataError(f"{pair}: hold the same images with different labels; export both from the same data set")
+
+
+def _common_settings(runs: Sequence[Path], configs: Sequence[dict[str, Any]]) -> Evaluation:
+    found = [
+        validate(Evaluation, config["evaluation"], f"{run}: evaluation")
+        for run, config in zip(runs, configs, strict=True)
+    ]
+    kmeans = [each.name for each in fields(found[0]) if each.name.startswith("kmeans")]
+    for run, other in zip(runs[1:], found[1:], strict=True):
+        for key in (*AGREED, *kmeans):
+            here, there = getattr(found[0], key), getattr(other, key)
+            if here != there:
+                raise ConfigError(
+                    f"evaluation.{key}: is {here!r} in {runs[0]} and {there!r} in {run}; give runs with the same "
+                    "evaluation settings"
+                )
+    return found[0]
+
+
+def of_images(options: argparse.Namespace) -> Source:
+    """Embeds labelled images with a model."""
+    path = files.expand_path("--data", options.data)
+    runtime.enable_compilation_cache()
+    versions = model_options.versions(options)
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+    split = labelled.load(path, model.config.data)
+    if not options.quiet:
+        print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
+    queries = model.embed_split(split)
+    if split.gallery is None:
+        return Source(queries, split.labels)
+    return Source(queries, split.labels, model.embed_split(split.gallery), split.gallery.labels)
+
+
+def of_files(options: argparse.Namespace) -> Source:
+    """Opens the files that the options name, memory-mapped."""
+    rows, labels = _rows_and_labels(options, "embeddings", "labels")
+    source = Source(rows, labels)
+    if options.query_embeddings:
+        source = Source(*_rows_and_labels(options, "query_embeddings", "query_labels"), rows, labels)
+    for key in JUDGEMENTS:
+        if text := getattr(options, key):
+            path, name = files.expand_path(f"--{key}", text), f"--{key}"
+            source.judgements[key] = _classes(path, name) if "groups" in key else _rows_of_queries(path, name)
+    if "query_groups" in source.judgements:
+        source.judgements["gallery_groups"] = source.judgements["groups"]
+        source.judgements["groups"] = source.judgements.pop("query_groups")
+    return source
+
+
+def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
+    path = files.expand_path(f"--{embeddings}", getattr(options, embeddings))
+    points = check_inputs.embeddings(check_inputs.load(path, name=f"--{embeddings}"), name=f"--{embeddings}")
+    if options.relevant:
+        return points, None
+    path = files.expand_path(f"--{labels}", getattr(options, labels))
+    classes = _classes(path, f"--{labels}")
+    return points, relevance.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+
+
+def _classes(path: Path, name: str) -> np.ndarray | list[list[str]]:
+    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
+    if path.suffix == ".npy":
+        return check_inputs.load(path, name=name)
+    if path.suffix == ".tsv":
+        return [[word for word in line.split("\t") if word] for line in check_inputs.text_lines(path, name=name)]
+    return check_inputs.read_lines(path, name=name)
+
+
+def _rows_of_queries(path: Path, name: str) -> Any:
+    """Gallery rows of each query, from a `.npy` file or from lines of JSON."""
+    if path.suffix == ".npy":
+        return check_inputs.load(path, name=name)
+    found = []
+    for number, line in enumerate(check_inputs.text_lines(path, name=name), start=1):
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, list):
+            raise DataError(f"{name}={path}: line {number} is not a list of rows such as [3,17]")
+        found.append(value)
+    return found
