@@ -23,7 +23,7 @@ def add(flags: argparse.ArgumentParser) -> None:
         default=FALSE_ACCEPT_RATE,
         help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE})",
     )
-    limit.add_argument("--threshold", type=float, help="similarity below which an image is unknown")
+    limit.add_argument("--threshold", type=float, help="cosine below which an image is unknown")
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:

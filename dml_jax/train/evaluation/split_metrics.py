@@ -33,10 +33,11 @@ def metrics(
     searched: dict[str, Any] = {}
     if split.gallery is not None:
         searched = {"gallery": gallery, "gallery_labels": split.gallery.labels}
+    candidates = len(embeddings) - 1 if gallery is None else len(gallery)
     return protocol.evaluate(
         embeddings,
         split.labels,
-        ks=options.ks,
+        ks=[k for k in options.ks if k <= candidates],
         protocol=options.protocol,
         cluster=cluster,
         average=options.nmi_average,
