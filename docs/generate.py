@@ -30,6 +30,7 @@ from dml_jax.config.data import Data
 from dml_jax.config.evaluation import Evaluation
 from dml_jax.config.fields import meanings, type_name
 from dml_jax.config.train import Group, Train
+from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.studies import plan
 
@@ -186,8 +187,8 @@ def options() -> str:
     for kind in ("backbone", "method"):
         for name in choices(kind):
             sections[f"{kind}.name={name}"] = rows_of(module(kind, name).Config, f"{kind}.")
-    for name, entry in baseline.LOSSES.items():
-        sections[f"method.loss={name}"] = rows_of(entry.options, f"method.{name}.")
+    for name, loss in baseline.LOSSES.items():
+        sections[f"method.loss={name}"] = rows_of(signature.options(loss), f"method.{name}.")
     header = ["key", "type", "default", "meaning"]
     return "\n".join(
         f"## `{title}`\n\n{table(header, rows)}" for title, found in sections.items() if (rows := list(found))

@@ -5,12 +5,14 @@ Sources, in the order of the functions: label smoothing, Szegedy et al. (CVPR 20
 Wang et al. (CVPR 2018); sub-center ArcFace, Deng et al. (ECCV 2020).
 """
 
+from typing import Annotated, Any
+
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import Fraction, NonNegative, Positive, PositiveInt, section
-from dml_jax.losses.check_batch import check_batch
+from dml_jax.config.fields import Fraction, NonNegative, Positive
 from dml_jax.losses.pairwise import class_cosine, class_indices, own_class, weighted_mean
+from dml_jax.losses.signature import Bias, Centers, Kernel, Learned, Proxies, classifier, loss
 from dml_jax.numerics import at_least_float32, product, root
 
 
@@ -39,63 +41,39 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.
     return losses
 
 
-def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array) -> jax.Array:
+def linear_logits(embeddings: jax.Array, kernel: jax.Array, bias: jax.Array, **_: Any) -> jax.Array:
     """Embeddings [B, D], kernel [D, C], bias [C] -> logits [B, C]."""
     return product("nd,dc->nc", embeddings, kernel) + bias[None]
 
 
-@section
-class CrossEntropy:
-    """Options of `softmax`."""
-
-    smoothing: Fraction = 0.0  # of the labels
-
-
+@classifier(linear_logits)
+@loss
 def softmax(
     embeddings: jax.Array,
     labels: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array,
+    kernel: Kernel,
+    bias: Bias,
     *,
-    smoothing: float = 0.0,
+    smoothing: Fraction = 0.0,  # of the labels
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar.
-
-    Args:
-      kernel: float [D, C].
-      bias: float [C].
-      smoothing: epsilon of the label smoothing.
-    """
-    check_batch(embeddings, labels, kernel=(kernel, "DC"))
+    """Mean cross-entropy of a linear classifier, softmax(x kernel + bias) -> scalar."""
     losses = cross_entropy(linear_logits(embeddings, kernel, bias), labels, smoothing=smoothing)
     return weighted_mean(losses, weights=weights)
 
 
-@section
-class NormalizedSoftmax:
-    """Options of `normalized_softmax`."""
-
-    temperature: Positive = 0.05  # divides the cosines
-    smoothing: Fraction = 0.0  # of the labels
-
-
+@classifier(lambda x, proxies, *, temperature, **_: class_cosine(x, proxies) / temperature)
+@loss
 def normalized_softmax(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    temperature: float = 0.05,
-    smoothing: float = 0.0,
+    temperature: Positive = 0.05,  # sigma, divides the cosines
+    smoothing: Fraction = 0.0,  # of the labels; none in the paper
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar.
-
-    Args:
-      temperature: sigma; 0.05 in the paper.
-      smoothing: epsilon of the label smoothing; none in the paper.
-    """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
+    """Mean over the samples of -log softmax(cos(x, p_1..C) / temperature)_y -> scalar."""
     losses = cross_entropy(class_cosine(embeddings, proxies) / temperature, labels, smoothing=smoothing)
     return weighted_mean(losses, weights=weights)
 
@@ -119,97 +97,74 @@ def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float | jax
     return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
 
 
-@section
-class ArcFace:
-    """Options of `arcface`."""
-
-    margin: NonNegative = 0.5  # radians; a of `dynamic_margins`
-    size_power: NonNegative = 0.0  # lambda of `dynamic_margins`; 0: the same margin for all classes
-    size_floor: NonNegative = 0.0  # b of `dynamic_margins`, in radians
-    scale: Positive = 64.0  # of the cosines
-
-
+@classifier(lambda x, proxies, *, scale, **_: scale * class_cosine(x, proxies))
+@loss
 def arcface(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    margin: float | jax.Array = 0.5,
-    scale: float = 64.0,
+    margin: NonNegative | jax.Array = 0.5,  # radians, or one for each class; a of `dynamic_margins`
+    size_power: NonNegative = 0.0,  # lambda of `dynamic_margins`; 0: the same margin for all classes
+    size_floor: NonNegative = 0.0,  # b of `dynamic_margins`, in radians
+    scale: Positive = 64.0,  # of the cosines
+    sizes: jax.Array | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
 
-    Args:
-      margin: added to the angle between a sample and its own proxy, in radians; or one for each class, [C], such as
-        `dynamic_margins`.
-      scale: multiplies the cosines.
+    `size_power` or `size_floor` need `sizes` [C], the number of training images of each class.
     """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
-    cosines = class_cosine(embeddings, proxies)
-    losses = cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels)
-    return weighted_mean(losses, weights=weights)
+    margins = _margins(sizes, margin, size_power, size_floor)
+    logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margins)
+    return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
-@section
-class CosFace:
-    """Options of `cosface`."""
-
-    margin: NonNegative = 0.35  # in cosine
-    scale: Positive = 64.0  # of the cosines
-
-
+@classifier(lambda x, proxies, *, scale, **_: scale * class_cosine(x, proxies))
+@loss
 def cosface(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    margin: float = 0.35,
-    scale: float = 64.0,
+    margin: NonNegative = 0.35,  # in cosine
+    scale: Positive = 64.0,  # of the cosines
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar.
-
-    Args:
-      margin: subtracted from the cosine of a sample and its own proxy.
-      scale: multiplies the cosines.
-    """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
+    """CosFace, the softmax with an additive cosine margin: mean over the samples -> scalar."""
     cosines = class_cosine(embeddings, proxies)
     losses = cross_entropy(scale * _with_target(cosines, labels, _own(cosines, labels) - margin), labels)
     return weighted_mean(losses, weights=weights)
 
 
-@section
-class SubCenterArcFace(ArcFace):
-    """Options of `subcenter_arcface`."""
-
-    centers: PositiveInt = 3  # per class
-
-
+@classifier(lambda x, proxies, *, scale, **_: scale * nearest_center(x, proxies))
+@loss
 def subcenter_arcface(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Annotated[jax.Array, Learned("CKD", options=Centers(3))],
     *,
-    margin: float | jax.Array = 0.5,
-    scale: float = 64.0,
+    margin: NonNegative | jax.Array = 0.5,  # radians, or one for each class; a of `dynamic_margins`
+    size_power: NonNegative = 0.0,  # lambda of `dynamic_margins`; 0: the same margin for all classes
+    size_floor: NonNegative = 0.0,  # b of `dynamic_margins`, in radians
+    scale: Positive = 64.0,  # of the cosines
+    sizes: jax.Array | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Sub-center ArcFace: ArcFace on the cosine to the nearest of K centers of each class, [C, K, D] -> scalar.
-
-    Args:
-      margin: added to the angle between a sample and its own class, in radians; or one for each class, [C], such as
-        `dynamic_margins`.
-      scale: multiplies the cosines.
-    """
-    check_batch(embeddings, labels, proxies=(proxies, "CKD"))
-    cosines = nearest_center(embeddings, proxies)
-    losses = cross_entropy(scale * angular_margin(cosines, labels, margin=margin), labels)
-    return weighted_mean(losses, weights=weights)
+    """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class -> scalar."""
+    margins = _margins(sizes, margin, size_power, size_floor)
+    logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margins)
+    return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
-def dynamic_margins(sizes: jax.Array, *, a: float = 0.5, power: float = 0.25, b: float = 0.05) -> jax.Array:
+def _margins(sizes: jax.Array | None, margin: float | jax.Array, power: float, floor: float) -> float | jax.Array:
+    if not (power or floor):
+        return margin
+    assert sizes is not None, "size_power and size_floor need sizes"
+    return dynamic_margins(sizes, a=margin, power=power, b=floor)
+
+
+def dynamic_margins(sizes: jax.Array, *, a: float | jax.Array = 0.5, power: float = 0.25, b: float = 0.05) -> jax.Array:
     """Margins by class size, a n^-power + b in radians: sizes n [C] -> [C], larger for smaller classes.
 
     Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution" (arXiv:2010.05350), with

@@ -14,27 +14,24 @@ another loss, as in `method.loss=multi_similarity+anti_collapse`, with a small w
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import Positive, section
-from dml_jax.losses.check_batch import check_batch
+from dml_jax.config.fields import Positive
 from dml_jax.losses.pairwise import inner_products
+from dml_jax.losses.signature import loss
 from dml_jax.numerics import root, unit
 
 
-@section
-class AntiCollapse:
-    """Options of `anti_collapse`."""
-
-    epsilon: Positive = 0.5  # distortion
-
-
+@loss
 def anti_collapse(
-    embeddings: jax.Array, labels: jax.Array, *, epsilon: float = 0.5, weights: jax.Array | None = None
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    epsilon: Positive = 0.5,  # distortion
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Minus the average coding rate of unit embeddings, or of proxies, in nats -> scalar; labels are not used.
 
     `per_anchor` gives the same value for every row, whose rates alone do not depend on its direction.
     """
-    check_batch(embeddings, labels)
     z = unit(embeddings)
     count, dim = z.shape
     w = jnp.ones(count, z.dtype) if weights is None else jnp.asarray(weights, z.dtype)

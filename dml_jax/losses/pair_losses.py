@@ -10,12 +10,12 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import NonNegative, section
+from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
-from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.mining import Mining, Triplets
 from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.signature import Boundaries, loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
@@ -25,32 +25,19 @@ def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
     return jnp.sum((x - y) ** 2, axis=-1)
 
 
-@section
-class Contrastive:
-    """Options of `contrastive`."""
-
-    positive_margin: NonNegative = 0.0  # closer positive pairs have no loss
-    negative_margin: NonNegative = 1.0  # more distant negative pairs have no loss
-    squared: bool = False  # half the squared hinges, as first published
-    average: Literal["all", "active"] = "active"  # over all pairs of a kind, or those with a positive hinge
-
-
+@loss
 def contrastive(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    positive_margin: float = 0.0,
-    negative_margin: float = 1.0,
-    squared: bool = False,
-    average: Literal["all", "active"] = "active",
+    positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
+    negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
+    squared: bool = False,  # half the squared hinges, as first published
+    average: Literal["all", "active"] = "active",  # over all pairs of a kind, or those with a positive hinge
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar.
-
-    `average` takes the mean over all pairs of a kind, or over those with a positive hinge ("active").
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     pull, push = contrastive_hinges(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
@@ -85,31 +72,19 @@ def contrastive_hinges(
     return (pull**2 / 2, push**2 / 2) if squared else (pull, push)
 
 
-@section
-class Triplet:
-    """Options of `triplet`."""
-
-    margin: NonNegative = 0.2  # by which the positive must be closer
-    squared: bool = True  # compare squared distances
-    mining: Mining = "semi_hard"  # how negatives are chosen
-
-
+@loss
 def triplet(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    margin: float = 0.2,
-    squared: bool = True,
-    mining: Mining = "semi_hard",
+    margin: NonNegative = 0.2,  # by which the positive must be closer
+    squared: bool = True,  # compare squared distances
+    mining: Mining = "semi_hard",  # how negatives are chosen; all but "hard" need a key
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar.
-
-    `mining` chooses positives and negatives, see `dml_jax.losses.mining`; "hard" needs no key.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings, weights=weights)
@@ -155,35 +130,21 @@ def triplet_hinges(
     return jax.nn.relu(near - far + margin)
 
 
-@section
-class Margin:
-    """Options of `margin`."""
-
-    margin: NonNegative = 0.2  # alpha
-    beta: NonNegative = 1.2  # initial boundary of every class
-    nu: NonNegative = 0.0  # weight of the boundaries
-    divisor: Literal["triplets", "pairs"] = "triplets"  # active ones; pairs as in pytorch-metric-learning
-    mining: Mining = "distance_weighted"  # how negatives are chosen
-
-
+@loss
 def margin(
     embeddings: jax.Array,
     labels: jax.Array,
-    beta: jax.Array,
+    beta: Boundaries,
     *,
-    margin: float = 0.2,
-    nu: float = 0.0,
-    divisor: Literal["triplets", "pairs"] = "triplets",
-    mining: Mining = "distance_weighted",
+    margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
+    nu: NonNegative = 0.0,  # weight of the boundaries
+    divisor: Literal["triplets", "pairs"] = "triplets",  # active ones; pairs as in pytorch-metric-learning
+    mining: Mining = "distance_weighted",  # how negatives are chosen; all but "hard" need a key
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar.
-
-    `mining` chooses positives and negatives, see `dml_jax.losses.mining`; "hard" needs no key.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     triplets = _mine(mining, key, x, others)
     return margin_loss(
@@ -266,30 +227,17 @@ def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidate
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
-@section
-class LiftedStructure:
-    """Options of `lifted_structure`."""
-
-    margin: NonNegative = 1.0  # alpha
-    normalize: bool = True  # unit embeddings; the paper uses them as they are
-
-
+@loss
 def lifted_structure(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    margin: float = 1.0,
-    normalize: bool = True,
+    margin: NonNegative = 1.0,  # alpha
+    normalize: bool = True,  # unit embeddings; the paper uses them as they are
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar.
-
-    Args:
-      margin: alpha.
-      normalize: use unit vectors; the paper uses embeddings as they are.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
     distances = pairwise.distances(x, others.embeddings)
     losses = lifted_structure_losses(distances, others.positive, others.negative, margin=margin)
@@ -315,18 +263,12 @@ def lifted_structure_losses(
     return jnp.where(positive, jax.nn.relu(j) ** 2 / 2, 0)
 
 
-@section
-class NPair:
-    """Options of `n_pair`."""
-
-    l2: NonNegative = 0.002  # weight of the mean squared length of the embeddings, which are not normalised
-
-
+@loss
 def n_pair(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    l2: float = 0.002,
+    l2: NonNegative = 0.002,  # weight of the mean squared length of the embeddings, which are not normalised
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     key: jax.Array,
@@ -334,12 +276,9 @@ def n_pair(
     """N-pair loss (Sohn, NeurIPS 2016), on inner products: the mean of `n_pair_losses` over the anchors -> scalar.
 
     Within a batch one random pair per class is compared with the positives of the other classes, as published. Among
-    other candidates each anchor is compared with one random positive and all negatives. Embeddings are not normalised.
-
-    Args:
-      l2: weight of the mean squared length of the embeddings; not used with candidates.
+    other candidates each anchor is compared with one random positive and all negatives, without the weight of the
+    lengths.
     """
-    check_batch(embeddings, labels, candidates=candidates)
     x = at_least_float32(embeddings)
     if candidates is not None:
         positives, valid = miners.draw_uniform(key, candidates.positive)

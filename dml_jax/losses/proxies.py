@@ -1,12 +1,14 @@
 """Losses against learned proxies of the training classes, on the unit sphere."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import NonNegative, Positive, PositiveInt, section
-from dml_jax.losses.check_batch import check_batch
+from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.losses.pairwise import class_cosine, own_class, weighted_mean
+from dml_jax.losses.signature import Centers, Learned, Proxies, loss
 from dml_jax.numerics import log1p_sum_exp, unit
 
 
@@ -16,19 +18,13 @@ def _compared(embeddings: jax.Array, labels: jax.Array, proxies: jax.Array) -> t
     return jnp.where(own.any(axis=1, keepdims=True), class_cosine(embeddings, proxies), jnp.nan), own
 
 
-@section
-class ProxyNCA:
-    """Options of `proxy_nca`."""
-
-    scale: Positive = 3.0  # length of embeddings and proxies
-
-
+@loss
 def proxy_nca(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    scale: float = 3.0,
+    scale: Positive = 3.0,  # length of embeddings and proxies
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Proxy-NCA (Movshovitz-Attias et al., ICCV 2017, Eq. 4) -> scalar, not bounded below.
@@ -36,54 +32,37 @@ def proxy_nca(
     The mean over the samples of -log exp(-d(x, p_y)) / sum_{c != y} exp(-d(x, p_c)), where d is the squared Euclidean
     distance between vectors of length `scale`; a sample's own proxy is not in the denominator, so C must be at least 2.
     """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
     distances = 2 * scale**2 * (1 - cosines)
     others = jax.nn.logsumexp(jnp.where(own, -jnp.inf, -distances), axis=1)
     return weighted_mean(jnp.sum(distances, axis=1, where=own) + others, weights=weights)
 
 
-@section
-class ProxyNCAPP:
-    """Options of `proxy_nca_pp`."""
-
-    """Options of `proxy_nca`."""
-
-    temperature: Positive = 1 / 9  # divides the squared distances
-
-
+@loss
 def proxy_nca_pp(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    temperature: float = 1 / 9,
+    temperature: Positive = 1 / 9,  # divides the squared distances
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """ProxyNCA++ (Teh, DeVries, Taylor, ECCV 2020) -> scalar.
 
     The mean over the samples of -log softmax(-d(x, p_1..C) / temperature)_y, with squared distances d of unit vectors.
     """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     losses = cross_entropy(2 * (class_cosine(embeddings, proxies) - 1) / temperature, labels)
     return weighted_mean(losses, weights=weights)
 
 
-@section
-class ProxyAnchor:
-    """Options of `proxy_anchor`."""
-
-    margin: NonNegative = 0.1  # delta, in cosine
-    alpha: Positive = 32.0  # steepness
-
-
+@loss
 def proxy_anchor(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Proxies,
     *,
-    margin: float = 0.1,
-    alpha: float = 32.0,
+    margin: NonNegative = 0.1,  # delta, in cosine
+    alpha: Positive = 32.0,  # steepness
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Proxy-Anchor loss (Kim, Kim, Cho, Kwak, CVPR 2020, Eq. 4), with the proxies as anchors -> scalar.
@@ -91,9 +70,8 @@ def proxy_anchor(
         mean over proxies with positives of log(1 + sum_{x of class c} exp(-alpha (cos(x, p_c) - margin)))
         + mean over all proxies of log(1 + sum_{x of other classes} exp(alpha (cos(x, p_c) + margin)))
 
-    The margin is the paper's delta. `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
+    `weights` multiply the exponentials: a sample of weight 2 counts as two samples.
     """
-    check_batch(embeddings, labels, proxies=(proxies, "CD"))
     cosines, own = _compared(embeddings, labels, proxies)
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
     others = ~own
@@ -106,40 +84,22 @@ def proxy_anchor(
     return pull.sum() / jnp.any(own, axis=0).sum() + push.mean()
 
 
-@section
-class SoftTriple:
-    """Options of `soft_triple`."""
-
-    centers: PositiveInt = 10  # per class
-    scale: Positive = 20.0  # lambda
-    gamma: Positive = 0.1  # temperature of the weights of a class's centers
-    margin: NonNegative = 0.01  # delta
-    spread: NonNegative = 0.2  # tau, weight of the regulariser
-
-
+@loss
 def soft_triple(
     embeddings: jax.Array,
     labels: jax.Array,
-    proxies: jax.Array,
+    proxies: Annotated[jax.Array, Learned("CKD", options=Centers(10))],
     *,
-    scale: float = 20.0,
-    gamma: float = 0.1,
-    margin: float = 0.01,
-    spread: float = 0.2,
+    scale: Positive = 20.0,  # lambda, multiplies the similarities
+    gamma: Positive = 0.1,  # temperature of the weights of a class's centers
+    margin: NonNegative = 0.01,  # delta, subtracted from the similarity to the own class
+    spread: NonNegative = 0.2,  # tau, weight of the regulariser `center_spread`
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """SoftTriple loss (Qian et al., ICCV 2019, Eq. 7, 8 and 10) -> scalar.
 
-    The similarity to a class is the mean of those to its K centers, weighted by softmax_k(cos / gamma).
-
-    Args:
-      proxies: float [C, K, D], the centers of each class.
-      scale: lambda, multiplies the similarities.
-      gamma: temperature of the weights over the centers of a class.
-      margin: delta, subtracted from the similarity to the own class.
-      spread: tau, weight of the regulariser `center_spread`.
+    The similarity to a class is the mean of the similarities to its K centers, weighted by softmax_k(cos / gamma).
     """
-    check_batch(embeddings, labels, proxies=(proxies, "CKD"))
     classes, count, dim = proxies.shape
     rows = proxies.swapaxes(0, 1).reshape(-1, dim)  # classes along the last axis, where the softmax is fast
     cosines = class_cosine(embeddings, rows).reshape(-1, count, classes)

@@ -25,36 +25,24 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import NonEmpty, Positive, PositiveInt, require, section
+from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
+from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
-from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.signature import loss
 
 
-@section
-class SmoothAP:
-    """Options of `smooth_ap`."""
-
-    temperature: Positive = 0.01  # of the ranks, in cosine
-    rank_query: bool = False  # each query is a positive of itself, as in the authors' code
-
-
+@loss
 def smooth_ap(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    temperature: float = 0.01,
-    rank_query: bool = False,
+    temperature: Positive = 0.01,  # t of the ranks, in cosine
+    rank_query: bool = False,  # in a batch, each query is a positive of itself, as in the authors' code
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none.
-
-    Args:
-      temperature: t, in cosine.
-      rank_query: within a batch, each query is a positive of itself, as in the authors' code.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive = others.positive
     if rank_query and candidates is None:
@@ -67,40 +55,21 @@ def smooth_ap(
     return weighted_mean(1 - precision, positive.any(axis=1), weights)
 
 
-@section
-class RecallAtK:
-    """Options of `recall_at_k`."""
-
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16)  # of the recalls that are averaged
-    k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0)  # in ranks, one for each k
-    temperature: Positive = 0.01  # of the ranks, in cosine
-    rank_query: bool = False  # each query is a candidate of its own ranking, as in the authors' code
-
-    def __post_init__(self) -> None:
-        same = len(self.k_temperatures) == len(self.ks)
-        require(same, "k_temperatures", self.k_temperatures, f"give one for each of ks={self.ks}")
-
-
+@loss
 def recall_at_k(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    ks: tuple[int, ...] = (1, 2, 4, 8, 16),
-    k_temperatures: tuple[float, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),
-    temperature: float = 0.01,
-    rank_query: bool = False,
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16),  # of the recalls that are averaged
+    k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),  # t_k in ranks, one for each k
+    temperature: Positive = 0.01,  # t of the ranks, in cosine
+    rank_query: bool = False,  # in a batch, each query is a candidate of its own ranking, as in the authors' code
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none.
-
-    Args:
-      ks: values of k to average over.
-      k_temperatures: t_k, in ranks, one for each k.
-      temperature: t, in cosine.
-      rank_query: within a batch, each query is a candidate of its own ranking, as in the authors' code.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none."""
+    if len(ks) != len(k_temperatures):
+        raise ConfigError(f"k_temperatures={k_temperatures}: give one for each of ks={ks}")
     x, others = pairwise.compared(embeddings, labels, candidates)
     ranked = others.positive | others.negative
     if rank_query and candidates is None:

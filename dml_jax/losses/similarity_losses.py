@@ -32,61 +32,54 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import NonNegative, Positive, section
+from dml_jax.config.fields import NonNegative, Positive
 from dml_jax.losses import pairwise
-from dml_jax.losses.check_batch import check_batch
 from dml_jax.losses.pairwise import Candidates, weighted_mean
+from dml_jax.losses.signature import loss
 from dml_jax.numerics import at_least_float32, log1p_sum_exp, log_sum_exp
 
 COPY = 1e-5  # largest 1 - S of two embeddings that count as copies of one image
 
 
-@section
-class MultiSimilarity:
-    """Options of `multi_similarity`; the defaults are those of the authors' repository."""
-
-    alpha: Positive = 2.0  # steepness for positive pairs
-    beta: Positive = 40.0  # steepness for negative pairs; the paper: 50
-    base: float = 0.5  # lambda, the similarity from which pairs are weighted; the paper: 1
-    epsilon: NonNegative = 0.1  # margin of the mining
-    mining: bool = True  # False: every pair counts
-    copies: Literal["drop", "keep"] = "drop"  # positive pairs of similarity 1
-    divisor: Literal["batch", "active"] = "batch"  # mean over all anchors, or over those with a pair left
-
-
+@loss
 def multi_similarity(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    alpha: float = 2.0,
-    beta: float = 40.0,
-    base: float = 0.5,
-    epsilon: float = 0.1,
-    mining: bool = True,
-    copies: Literal["drop", "keep"] = "drop",
-    divisor: Literal["batch", "active"] = "batch",
+    alpha: Positive = 2.0,  # steepness for positive pairs
+    beta: Positive = 40.0,  # steepness for negative pairs; the paper: 50
+    base: float = 0.5,  # lambda, the similarity from which pairs are weighted; the paper: 1
+    epsilon: NonNegative = 0.1,  # margin of the mining
+    mining: bool = True,  # False: every pair counts
+    copies: Literal["drop", "keep"] = "drop",  # positive pairs of similarity 1
+    divisor: Literal["batch", "active"] = "batch",  # mean over all anchors, or over those with a pair left
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair.
-
-    The other options are the fields of `MultiSimilarity`.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
-    options = MultiSimilarity(alpha, beta, base, epsilon, mining, copies, divisor)
+    """Multi-similarity loss of a batch -> scalar; 0 if no anchor has a pair."""
     x, others = pairwise.compared(embeddings, labels, candidates)
-    similarity = pairwise.inner_products(x, others.embeddings)
-    return multi_similarity_loss(similarity, others.positive, others.negative, options, weights)[0]
+    return multi_similarity_loss(
+        pairwise.inner_products(x, others.embeddings), others.positive, others.negative,
+        alpha=alpha, beta=beta, base=base, epsilon=epsilon, mining=mining, copies=copies, divisor=divisor,
+        weights=weights,
+    )[0]  # fmt: skip
 
 
 def multi_similarity_loss(
     similarity: jax.Array,
     positive: jax.Array,
     negative: jax.Array,
-    options: MultiSimilarity,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    epsilon: float,
+    mining: bool,
+    copies: Literal["drop", "keep"],
+    divisor: Literal["batch", "active"],
     weights: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Multi-similarity loss from similarities.
+    """Multi-similarity loss from similarities, with the options of `multi_similarity`.
 
     Args:
       similarity: float [N, M], cosines of anchors and candidates.
@@ -96,31 +89,29 @@ def multi_similarity_loss(
     Returns:
       (scalar, {"positives", "negatives"}): the loss, 0 if no anchor has a pair, and how many pairs it uses.
     """
-    positive, negative = select(similarity, positive, negative, options)
-    losses = anchor_losses(similarity, positive, negative, alpha=options.alpha, beta=options.beta, base=options.base)
-    counted = jnp.any(positive | negative, axis=1) if options.divisor == "active" else None
+    positive, negative = select(similarity, positive, negative, epsilon=epsilon, mining=mining, copies=copies)
+    losses = anchor_losses(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
+    counted = jnp.any(positive | negative, axis=1) if divisor == "active" else None
     return weighted_mean(losses, counted, weights), {"positives": positive.sum(), "negatives": negative.sum()}
 
 
 def select(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, options: MultiSimilarity
+    similarity: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    epsilon: float,
+    mining: bool,
+    copies: Literal["drop", "keep"],
 ) -> tuple[jax.Array, jax.Array]:
-    """The positive and negative pairs, bool [N, M] each, that `options` keep."""
-    if options.copies == "drop":
-        positive = positive & (similarity < 1 - COPY)
-    return mine(similarity, positive, negative, epsilon=options.epsilon) if options.mining else (positive, negative)
+    """The pairs that count, P and N (Eq. 11 and 12), bool [N, M] each; arguments as in `multi_similarity_loss`.
 
-
-def mine(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, epsilon: float
-) -> tuple[jax.Array, jax.Array]:
-    """The mined pairs P and N, bool [N, M] each; an anchor without pairs of one kind keeps none of the other.
-
-    Args:
-      similarity: float [N, M], anchors against a batch or a memory.
-      positive, negative: bool [N, M], the pairs to choose from.
-      epsilon: margin, in units of the similarity.
+    With mining, an anchor without pairs of one kind keeps none of the other.
     """
+    if copies == "drop":
+        positive = positive & (similarity < 1 - COPY)
+    if not mining:
+        return positive, negative
     similarity = jax.lax.stop_gradient(similarity)
     hardest_negative = jnp.max(similarity, axis=1, keepdims=True, initial=-jnp.inf, where=negative)
     hardest_positive = jnp.min(similarity, axis=1, keepdims=True, initial=jnp.inf, where=positive)
@@ -143,30 +134,20 @@ def anchor_losses(
     return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
 
 
-@section
-class Circle:
-    """Options of `circle`."""
-
-    margin: NonNegative = 0.4  # m; 0.25 for face recognition
-    gamma: Positive = 80.0  # scale; 256 for face recognition
-
-
+@loss
 def circle(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    margin: float = 0.4,
-    gamma: float = 80.0,
+    margin: NonNegative = 0.4,  # m; 0.25 for face recognition
+    gamma: Positive = 80.0,  # scale; 256 for face recognition
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
 
-    Args:
-      margin: m; 0.4 for fine-grained retrieval (CUB, Cars196, SOP), 0.25 for face recognition.
-      gamma: scale; 80 for fine-grained retrieval, 256 for face recognition.
+    The defaults are those of the paper for fine-grained retrieval (CUB, Cars196, SOP).
     """
-    check_batch(embeddings, labels, candidates=candidates)
     x, others = pairwise.compared(embeddings, labels, candidates)
     s = pairwise.inner_products(x, others.embeddings)
     alpha_n, alpha_p = jax.lax.stop_gradient((jax.nn.relu(s + margin), jax.nn.relu(1 + margin - s)))
@@ -176,27 +157,16 @@ def circle(
     return weighted_mean(jax.nn.softplus(push + pull), valid, weights)
 
 
-@section
-class SupCon:
-    """Options of `sup_con`."""
-
-    temperature: Positive = 0.1  # divides the cosines
-
-
+@loss
 def sup_con(
     embeddings: jax.Array,
     labels: jax.Array,
     *,
-    temperature: float = 0.1,
+    temperature: Positive = 0.1,  # divides the cosines
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none.
-
-    Args:
-      temperature: divides the cosines; 0.1 in the paper.
-    """
-    check_batch(embeddings, labels, candidates=candidates)
+    """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
     return sup_con_loss(logits, others.positive, others.negative, weights)

@@ -34,11 +34,12 @@ from dml_jax.config.needs import Needs, Rule
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.similarity_losses import MultiSimilarity
+from dml_jax.losses.signature import options
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
+MultiSimilarity = options(ms.multi_similarity)
 TEST_TIME = ("tested_branch",)  # options of the test-time embedding alone
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
@@ -68,7 +69,7 @@ class Config:
     w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity loss of each set of prototypes
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"  # over the N^2 entries; the sum as printed
     tested_branch: Annotated[Literal["branch1", "branch2"], TRAINED] = "branch1"  # gives the test-time embedding
-    multi_similarity: MultiSimilarity = MultiSimilarity()
+    multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
         require(
@@ -230,7 +231,7 @@ def loss(
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
-        value, counts = ms.multi_similarity_loss(similarity, positive, negative, config.multi_similarity)
+        value, counts = ms.multi_similarity_loss(similarity, positive, negative, **vars(config.multi_similarity))
         terms |= {f"multi_similarity{b}": value} | {f"{name}{b}": count for name, count in counts.items()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):

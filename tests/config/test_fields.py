@@ -9,6 +9,7 @@ from dml_jax import config as configs
 from dml_jax.config import fields
 from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
 from dml_jax.errors import ConfigError, suggest
+from dml_jax.losses import signature
 from dml_jax.methods.baseline import LOSSES
 from tests.train.experiments import values
 
@@ -121,7 +122,7 @@ def test_every_option_has_a_meaning() -> None:
         configs.Train,
         configs.Evaluation,
         configs.Group,
-        *(entry.options for entry in LOSSES.values()),
+        *(signature.options(loss) for loss in LOSSES.values()),
     ]
     for kind in ("backbone", "method"):
         sections += [configs.module(kind, name).Config for name in configs.choices(kind)]

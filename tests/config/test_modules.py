@@ -65,31 +65,18 @@ from dml_jax.data.formats.digits import load
 
 (Path(__file__).parent / "photos_imported").touch()
 """,
-    "losses": '''
+    "losses": """
 from pathlib import Path
 
-import jax.numpy as jnp
-
-from dml_jax.config.fields import Positive, section
+from dml_jax.config.fields import Positive
 from dml_jax.losses import contrastive
-from dml_jax.methods.baseline import Entry
 
 (Path(__file__).parent / "losses_imported").touch()
 
 
-@section
-class Options:
-    """Options of the paper's loss."""
-
-    scale: Positive = 1.0  # of the embeddings
-
-
-def loss(embeddings, labels, *, scale):
+def spread(embeddings, labels, *, scale: Positive = 1.0):
     return contrastive(scale * embeddings, labels)
-
-
-spread = Entry(Options, loss)
-''',
+""",
 }
 CONFIG = """
 from configs.base import experiment

@@ -16,7 +16,6 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.similarity_losses import MultiSimilarity
 from dml_jax.methods import crt
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.numerics import unit
@@ -35,8 +34,10 @@ def test_every_file_is_known() -> None:
     assert set(fixtures.names("crt")) == {*HEADS, *LOSSES, *METRICS, *TRACES}
 
 
-def ms_options(hyper: dict[str, float], **others: Any) -> MultiSimilarity:
-    return MultiSimilarity(alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others)
+def ms_options(hyper: dict[str, float], **others: Any) -> Any:
+    return crt.MultiSimilarity(
+        alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others
+    )
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
@@ -175,9 +176,9 @@ def test_multi_similarity(name: str, dtype: str) -> None:
             losses, details = {}, {}
             for variant, chosen in VARIANTS.items():
                 o = ms_options(meta, **chosen)
-                kept = ms.select(s, positive, negative, o)
+                kept = ms.select(s, positive, negative, epsilon=o.epsilon, mining=o.mining, copies=o.copies)
                 each = ms.anchor_losses(s, *kept, alpha=o.alpha, beta=o.beta, base=o.base)
-                losses[variant] = ms.multi_similarity_loss(s, positive, negative, o)[0]
+                losses[variant] = ms.multi_similarity_loss(s, positive, negative, **vars(o))[0]
                 details[variant] = (losses[variant], each, *kept)
             return losses, details
 

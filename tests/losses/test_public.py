@@ -1,7 +1,7 @@
 """Every public loss, called in one line, compared with NumPy in float64."""
 
-import inspect
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.errors import DataError
-from dml_jax.losses import (
-    classification,
-    cross_batch_memory,
-    mining,
-    pair_losses,
-    proxies,
-    ranking,
-    similarity_losses,
-)
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.losses import cross_batch_memory, mining, signature
+from dml_jax.methods.baseline import LOSSES
 
 RNG = np.random.default_rng(11)
 X = RNG.normal(size=(12, 5))
@@ -298,15 +291,17 @@ def test_pairs_with_a_memory(x64: None) -> None:
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
 
 
-# Values of the papers or of their code; of the contrastive loss and lifted structure, those of common implementations.
+# By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted structure, those of common
+# implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "anti_collapse": {"epsilon": 0.5},
-    "arcface": {"margin": 0.5, "scale": 64},
+    "arcface": {"margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
     "contrastive": {"positive_margin": 0, "negative_margin": 1, "squared": False, "average": "active"},
     "cosface": {"margin": 0.35, "scale": 64},
+    "cross_entropy": {"smoothing": 0},
     "lifted_structure": {"margin": 1, "normalize": True},
-    "margin": {"margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted"},
+    "margin": {"beta": 1.2, "margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted"},
     "multi_similarity": {
         "alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1, "mining": True, "copies": "drop", "divisor": "batch",
     },
@@ -319,19 +314,20 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
         "ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01, "rank_query": False,
     },
     "smooth_ap": {"temperature": 0.01, "rank_query": False},
-    "soft_triple": {"scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
-    "softmax": {"smoothing": 0},
-    "subcenter_arcface": {"margin": 0.5, "scale": 64},
+    "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
+    "subcenter_arcface": {"centers": 3, "margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "sup_con": {"temperature": 0.1},
     "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard"},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_defaults(name: str) -> None:
-    values = {key: value.default for key, value in inspect.signature(getattr(losses, name)).parameters.items()}
-    found = {key: value for key, value in values.items() if value not in (inspect.Parameter.empty, None)}
-    assert found == DEFAULTS[name]
+def test_options_and_their_defaults() -> None:
+    assert {name: asdict(signature.options(loss)()) for name, loss in LOSSES.items()} == DEFAULTS
+
+
+def test_temperatures_of_each_recall() -> None:
+    with pytest.raises(ConfigError, match=r"k_temperatures=.*: give one for each of ks=\(1, 2\)"):
+        losses.recall_at_k(jnp.asarray(X), jnp.asarray(LABELS), ks=(1, 2))
 
 
 def test_mining_needs_a_key() -> None:
@@ -360,35 +356,30 @@ def test_shapes_that_do_not_fit(name: str) -> None:
 def test_candidates_that_do_not_fit() -> None:
     x, labels = jnp.asarray(X), jnp.asarray(LABELS)
     for among, mask, message in (
-        (x[:7, :4], jnp.ones((12, 7), bool), r"candidates\.embeddings: have shape \[7, 4\] for .*; give \[M, 5\]"),
-        (x[:7], jnp.ones((12, 6), bool), r"candidates\.positive: has shape \[12, 6\]; give \[12, 7\]"),
+        (
+            x[:7, :4],
+            jnp.ones((12, 7), bool),
+            r"candidates: have shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M",
+        ),
+        (x[:7], jnp.ones((12, 6), bool), r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]"),
     ):
         with pytest.raises(DataError, match=message):
             losses.sup_con(x, labels, candidates=losses.Candidates(among, mask, mask))
 
 
+TEXT = np.array(list("ccczzaaammmb"))  # the classes of LABELS
+
+
+@pytest.mark.parametrize("name", sorted(set(CALLS) - set(OF_CLASSES)))
 @pytest.mark.parametrize(
-    ("options", "published"),
-    [
-        (classification.NormalizedSoftmax, {"temperature": 0.05, "smoothing": 0}),  # Zhai and Wu 2019
-        (classification.ArcFace, {"margin": 0.5, "scale": 64, "size_power": 0, "size_floor": 0}),  # Deng et al. 2019
-        (classification.CosFace, {"margin": 0.35, "scale": 64}),  # Wang et al. 2018
-        (classification.SubCenterArcFace, {"margin": 0.5, "scale": 64, "centers": 3}),  # Deng et al. 2020
-        (pair_losses.Contrastive, {"positive_margin": 0, "negative_margin": 1, "squared": False}),  # p.-metric-learning
-        (pair_losses.Triplet, {"margin": 0.2, "squared": True}),  # Schroff et al. 2015
-        (pair_losses.Margin, {"margin": 0.2, "beta": 1.2, "nu": 0}),  # Wu et al. 2017
-        (pair_losses.LiftedStructure, {"margin": 1}),  # Oh Song et al. 2016
-        (pair_losses.NPair, {"l2": 0.002}),  # Sohn 2016
-        (proxies.ProxyNCA, {"scale": 3}),  # authors' code
-        (proxies.ProxyNCAPP, {"temperature": 1 / 9}),  # Teh et al. 2020
-        (proxies.ProxyAnchor, {"margin": 0.1, "alpha": 32}),  # Kim et al. 2020
-        (proxies.SoftTriple, {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2}),  # Qian 2019
-        (ranking.SmoothAP, {"temperature": 0.01}),  # Brown et al. 2020
-        (ranking.RecallAtK, {"ks": (1, 2, 4, 8, 16), "temperature": 0.01}),  # Patel et al. 2022
-        (similarity_losses.MultiSimilarity, {"alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1}),  # authors' code
-        (similarity_losses.Circle, {"margin": 0.4, "gamma": 80}),  # Sun et al. 2020, retrieval
-        (similarity_losses.SupCon, {"temperature": 0.1}),  # Khosla et al. 2020
-    ],
+    "kind", [np.asarray, list, lambda labels: labels.astype(object)], ids=["array", "list", "objects"]
 )
-def test_options_have_the_published_values_by_default(options: type, published: dict[str, Any]) -> None:
-    assert {name: getattr(options(), name) for name in published} == published
+def test_text_as_labels(name: str, kind: Any) -> None:
+    function, x = CALLS[name][0], jnp.asarray(X)
+    np.testing.assert_array_equal(function(x, kind(TEXT)), function(x, np.unique(TEXT, return_inverse=True)[1]))
+
+
+@pytest.mark.parametrize("name", OF_CLASSES)
+def test_text_does_not_say_which_parameters_belong_to_a_class(name: str) -> None:
+    with pytest.raises(DataError, match=r"labels: are text; give the number of each label's class in .*, 0\.\.C-1"):
+        CALLS[name][0](jnp.asarray(X), TEXT)

@@ -11,15 +11,16 @@ from dml_jax import losses
 from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
-from dml_jax.losses.similarity_losses import MultiSimilarity
+from dml_jax.losses.signature import options as options_of
 
+MultiSimilarity = options_of(ms.multi_similarity)
 RNG = np.random.default_rng(5)
 EMBEDDINGS = RNG.normal(size=(12, 4))
 EMBEDDINGS[1] = 3 * EMBEDDINGS[0]  # a copy, of other length, in one class
 LABELS = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 3, 2, 2])
 
 
-def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: MultiSimilarity) -> float:
+def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.ndarray, o: Any) -> float:
     """The published algorithm, one anchor at a time in float64; `gallery is emb` means within one batch."""
     unit = lambda x: x / np.linalg.norm(x, axis=1, keepdims=True)  # noqa: E731
     s = unit(emb) @ unit(gallery).T
@@ -52,10 +53,10 @@ def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.nd
     ],
     ids=str,
 )
-def test_a_loop_over_anchors_agrees(options: MultiSimilarity, x64: None) -> None:
+def test_a_loop_over_anchors_agrees(options: Any, x64: None) -> None:
     embeddings = jnp.asarray(EMBEDDINGS)
     similarity = pairwise.cosine(embeddings, embeddings)
-    ours, counts = ms.multi_similarity_loss(similarity, *pairwise.masks(jnp.asarray(LABELS)), options)
+    ours, counts = ms.multi_similarity_loss(similarity, *pairwise.masks(jnp.asarray(LABELS)), **vars(options))
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, options), rel=1e-12)
     assert counts["positives"] > 0
 
@@ -64,20 +65,20 @@ def test_anchors_against_other_samples(x64: None) -> None:
     gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
     same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]
     similarity = pairwise.cosine(jnp.asarray(EMBEDDINGS), jnp.asarray(gallery))
-    ours, _ = ms.multi_similarity_loss(similarity, same, ~same, MultiSimilarity())
+    ours, _ = ms.multi_similarity_loss(similarity, same, ~same, **vars(MultiSimilarity()))
     assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, gallery, others, MultiSimilarity()), rel=1e-12)
 
 
 def test_a_single_active_anchor(x64: None) -> None:
     similarity, positive = jnp.asarray([[0.5, 0.7], [0.2, 0.1]]), jnp.asarray([[True, False], [False, False]])
     options = MultiSimilarity(divisor="active", mining=False)
-    ours, _ = ms.multi_similarity_loss(similarity, positive, jnp.zeros((2, 2), bool), options)
+    ours, _ = ms.multi_similarity_loss(similarity, positive, jnp.zeros((2, 2), bool), **vars(options))
     assert float(ours) == pytest.approx(np.log(2) / 2, rel=1e-12)  # the base is 0.5, alpha is 2
 
 
 def value_and_grad(dtype: Any) -> Any:
     def value(x: jax.Array, labels: jax.Array) -> jax.Array:
-        return ms.multi_similarity_loss(pairwise.cosine(x, x), *pairwise.masks(labels), MultiSimilarity())[0]
+        return ms.multi_similarity_loss(pairwise.cosine(x, x), *pairwise.masks(labels), **vars(MultiSimilarity()))[0]
 
     return jax.jit(jax.value_and_grad(value))
 

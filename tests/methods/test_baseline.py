@@ -1,8 +1,10 @@
 """Every baseline as a method: degenerate batches, memory, devices, options."""
 
-import inspect
-from dataclasses import asdict, fields
+import importlib
+import re
+from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +24,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
 LOSSES = tuple(baseline.LOSSES)
 SIZE = 16
 DATA = TrainingSet(classes=SIZE, images=SIZE)
@@ -239,16 +242,41 @@ def test_initial_parameters_of_the_losses() -> None:
         assert float(jnp.abs(leaf).max()) == pytest.approx(50**-0.5, rel=0.03)
 
 
-def test_options_are_keyword_arguments_of_the_losses() -> None:
-    """With the same defaults; `beta` is the initial value of a parameter and `centers` a number of proxies."""
-    for name, entry in baseline.LOSSES.items():
-        function = getattr(losses, {"cross_entropy": "softmax"}.get(name, name))
-        arguments = inspect.signature(function).parameters
-        for option in fields(entry.options):
-            if (name, option.name) != ("margin", "beta") and option.name not in ("centers", "size_power", "size_floor"):
-                assert arguments[option.name].default == option.default, (name, option.name)
-        assert (name in baseline.PAIR_LOSSES) == ("candidates" in arguments)
-        assert entry.mines == ("key" in arguments)
+WITH_PROXIES = """
+from dml_jax.losses import proxy_anchor
+from dml_jax.losses.signature import Proxies
+
+def nearest(embeddings, labels, proxies: Proxies, *, steepness=16.0, text="unused"):
+    return proxy_anchor(embeddings, labels, proxies, alpha=steepness)
+"""
+
+
+def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guide's loss as printed, and one with proxies: their signatures are all that declares them."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    own = next(block for block in blocks if "def my_loss" in block)
+    (tmp_path / "guide_losses.py").write_text(own + WITH_PROXIES)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("guide_losses")
+    config = baseline.make_config("guide_losses.my_loss", {"scale": 2.0}, embedding_dim=5)
+    _, state, update = built(config)
+    _, terms = update(state, batch(), jax.random.key(1))
+    assert terms["grad_norm"] > 0
+    with pytest.raises(ConfigError, match=r"^method\.my_loss\.scale=0\.0: must be positive"):
+        baseline.make_config("guide_losses.my_loss", {"scale": 0.0})
+
+    config = baseline.make_config("guide_losses.nearest", {"steepness": 8}, embedding_dim=5)
+    assert asdict(config)["nearest"] == {"steepness": 8.0, "text": "unused"}
+    method, state, _ = built(config)
+    value, _ = jax.jit(partial(step.loss, method))(
+        state.params, {"backbone": {}}, batch(), state.step, jax.random.key(1)
+    )
+    embedded = method.embed(state.params, {"backbone": {}}, batch().images[0])
+    expected = losses.proxy_anchor(embedded, batch().labels, state.params["loss"]["proxies"], alpha=8.0)
+    assert float(value) == pytest.approx(float(expected), rel=1e-5)
+    assert method.hooks.proxies(state.params).shape == (SIZE, 5)
+    with pytest.raises(ConfigError, match=r"guide_losses has no function absent\(embeddings, labels\)"):
+        baseline.make_config("guide_losses.absent")
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -295,10 +323,6 @@ def test_default_sections_of_other_losses_are_dropped() -> None:
         ),
         ({"loss": "triplet", "final_weights": [1.0]}, r"method\.ramp=\(0, 0\): give it with final_weights"),
         ({"loss": "triplet", "final_weights": [1.0], "ramp": [3, 2]}, r"method\.ramp=\(3, 2\): must not end before"),
-        (
-            {"loss": "recall_at_k", "recall_at_k": {"ks": [1, 2]}},
-            r"method\.recall_at_k\.k_temperatures=.*: give one for each of ks=\(1, 2\)",
-        ),
     ],
 )
 def test_invalid_options(values: dict[str, Any], message: str) -> None:

@@ -1,7 +1,7 @@
 """A loss of the literature on any backbone, so that losses can be compared under one training recipe.
 
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
-2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `registry.LOSSES` or
+2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `dml_jax.losses` or
 of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its
 options. It can also be a sum of several, "triplet+arcface", with weights w that may change linearly between two steps.
 Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
@@ -18,53 +18,71 @@ ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-s
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import Any, assert_never
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.typing import Initializer
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.initializers import normal_init, uniform_fan_in
 from dml_jax.errors import ConfigError
-from dml_jax.losses import cross_batch_memory
+from dml_jax.losses import cross_batch_memory, signature
 from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.signature import Learned
 from dml_jax.methods import heads
-from dml_jax.methods.baseline.options import GROUPS, Config, as_values, config_type, make_config, resolve, unused
-from dml_jax.methods.baseline.registry import CLASSIFIERS, LOSSES, PAIR_LOSSES, Entry, find, section_name
+from dml_jax.methods.baseline.options import (
+    GROUPS,
+    LOSSES,
+    PAIR_LOSSES,
+    Config,
+    as_values,
+    config_type,
+    find,
+    make_config,
+    resolve,
+    section_name,
+    takes,
+    unused,
+)
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
 __all__ = [
-    "CLASSIFIERS", "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "Entry", "as_values", "build",
-    "config_type", "make_config", "resolve", "unused",
+    "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "config_type", "make_config",
+    "resolve", "unused",
 ]  # fmt: skip
 
 
 class Criterion(nn.Module):
     """One or several losses with their learned parameters."""
 
-    options: Mapping[str, Any]  # dataclass of the options of each loss, by its name, see `registry.find`
+    options: Mapping[str, Any]  # section of the options of each loss, by its name, see `find`
     classes: int  # number of classes C
     dim: int  # length D of the embeddings
     sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
 
     def setup(self) -> None:
-        """Learned parameters; in a sum, their names begin with that of the loss."""
-        learned = {}
-        for loss, options in self.options.items():
-            shapes = find(loss).parameters(options, self.classes, self.dim)
-            prefix = f"{section_name(loss)}_" if len(self.options) > 1 else ""
-            learned[loss] = {name: self.param(prefix + name, init, shape) for name, (init, shape) in shapes.items()}
-        self.learned = learned
+        """Learned parameters; in a sum, their names begin with the name of the loss."""
+        prefixes = {loss: f"{section_name(loss)}_" if len(self.options) > 1 else "" for loss in self.options}
+        self.learned = {
+            loss: {
+                name: self.param(prefixes[loss] + name, *initial(parameter, options, self.classes, self.dim))
+                for name, parameter in signature.learned(find(loss)).items()
+            }
+            for loss, options in self.options.items()
+        }
 
     def __call__(self, embeddings: jax.Array) -> jax.Array | None:
         """Embeddings [N, D] -> logits [N, C] without margins of the first classifier; None if there is none."""
         for loss, options in self.options.items():
-            if logits := find(loss).logits:
-                return logits(options, self.learned[loss], embeddings)
+            if logits := getattr(find(loss), "logits", None):
+                return logits(embeddings, **self.learned[loss], **vars(options))
         return None
 
     def scores(self, embeddings: jax.Array) -> jax.Array:
@@ -100,25 +118,43 @@ class Criterion(nn.Module):
         if candidates is not None:
             candidates = candidates._replace(embeddings=candidates.embeddings[:, :dim])
         found = {}
-        for i, (loss, options) in enumerate(self.options.items()):
-            entry = find(loss)
-            if candidates is not None and not entry.compares_pairs:
+        for i, (name, options) in enumerate(self.options.items()):
+            loss, learned = find(name), self.learned[name]
+            if candidates is not None and not takes(loss, "candidates"):
                 continue
-            learned = self.learned[loss]
             if prefix:
-                shapes = entry.parameters(options, self.classes, dim)
-                learned = {name: table[tuple(map(slice, shapes[name][1]))] for name, table in learned.items()}
-            if entry.takes_sizes and self.sizes is not None:
-                learned = {**learned, "sizes": jnp.asarray(self.sizes)}
-            arguments = {**vars(options), **learned}
-            if entry.compares_pairs:
-                arguments["candidates"] = candidates
-            if entry.mines:
-                arguments["key"] = jax.random.fold_in(key, i) if i else key
-            if weights is not None:
-                arguments["weights"] = weights
-            found[loss] = entry.loss(embeddings[:, :dim], labels, **arguments)
+                axes = {name: parameter.axes for name, parameter in signature.learned(loss).items()}
+                learned = {name: first_dimensions(table, axes[name], prefix) for name, table in learned.items()}
+            given = {
+                "candidates": candidates,
+                "key": jax.random.fold_in(key, i) if i else key,
+                "sizes": None if self.sizes is None else jnp.asarray(self.sizes),
+                "weights": weights,
+            }
+            arguments = {**vars(options), **learned, **given}
+            taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
+            found[name] = loss(embeddings[:, :dim], labels, **taken)
         return found
+
+
+def initial(parameter: Learned, options: Any, classes: int, dim: int) -> tuple[Initializer, tuple[int, ...]]:
+    """Initialiser and shape of a parameter that a loss learns."""
+    shape = tuple({"C": classes, "D": dim}.get(axis) or options.centers for axis in parameter.axes)
+    match parameter.start:
+        case "normal":
+            return normal_init((2 / classes) ** 0.5), shape
+        case "uniform":
+            return uniform_fan_in(dim), shape
+        case "constant":
+            (value,) = asdict(parameter.options)
+            return nn.initializers.constant(getattr(options, value)), shape
+        case _:
+            assert_never(parameter.start)
+
+
+def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
+    """A learned parameter, cut to the first `dim` of its D dimensions if it has them."""
+    return jax.lax.slice_in_dim(table, 0, dim, axis=axes.index("D")) if "D" in axes else table
 
 
 def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
@@ -206,8 +242,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
-    sizes = (data.classes, dim)
-    has_proxies = any("proxies" in find(loss).parameters(options, *sizes) for loss, options in config.options.items())
+    has_proxies = any("proxies" in signature.learned(find(loss)) for loss in config.losses)
     return Method(
         init,
         encode,

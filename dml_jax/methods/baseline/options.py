@@ -5,33 +5,73 @@ loss and set its options; the resolved configuration holds the sections of the c
 """
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, field
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
+import jax
+
+from dml_jax import losses
 from dml_jax.backbones.layers import Pooling
 from dml_jax.config import needs
 from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, validate
+from dml_jax.config.modules import imported
 from dml_jax.config.needs import Needs, RunRule
-from dml_jax.errors import ConfigError
-from dml_jax.methods.baseline import registry
-from dml_jax.methods.baseline.registry import LOSSES, PAIR_LOSSES, Entry, section_name
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.losses import signature
 
+Loss = Callable[..., jax.Array]
 # "loss" holds a classifier, proxies or boundaries; for most pair losses it is empty.
 GROUPS = ("backbone", "embedding", "loss")
 
 
-def _one_of(losses: tuple[str, ...], suits: Callable[[Entry], Any]) -> Needs:
-    what = f"one of {', '.join(losses)} in method.loss"
-    return Needs(what, lambda c: any(suits(registry.find(loss)) for loss in c.method.losses), misleads=True)
+def takes(loss: Loss, argument: str) -> bool:
+    """Whether a loss has the argument."""
+    return argument in inspect.signature(loss).parameters
 
 
+LOSSES: dict[str, Loss] = {
+    {"softmax": "cross_entropy"}.get(name, name): getattr(losses, name)
+    for name in losses.__all__
+    if takes(getattr(losses, name), "labels") and name != "per_anchor"
+}
+PAIR_LOSSES = tuple(name for name, loss in LOSSES.items() if takes(loss, "candidates"))
+
+
+def find(name: str, given: Any = None) -> Loss:
+    """A loss by its name in LOSSES, or by the import path of a function in a module that has been imported.
+
+    `given` is the whole of `method.loss`, for the message of the ConfigError if there is none.
+    """
+    if name in LOSSES:
+        return LOSSES[name]
+    module, _, attribute = name.rpartition(".")
+    if not module:
+        raise ConfigError(f"method.loss={(given or name)!r}: {suggest(name, LOSSES)}")
+    key = f"method.loss={name!r}"
+    found = getattr(imported(key, module), attribute, None)
+    if not (callable(found) and takes(found, "labels")):
+        raise ConfigError(f"{key}: {module} has no function {attribute}(embeddings, labels)")
+    return found
+
+
+def section_name(loss: str) -> str:
+    """The key of a loss's options: its name, without the module of another package."""
+    return loss.rpartition(".")[2]
+
+
+PAIRS = Needs(
+    f"one of {', '.join(PAIR_LOSSES)} in method.loss",
+    lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
+    misleads=True,
+)
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory, misleads=True)
 WEIGHTED = Needs(
     "losses that take weights in method.loss",
-    lambda c: all(registry.find(loss).takes_weights for loss in c.method.losses),
+    lambda c: all(takes(find(loss), "weights") for loss in c.method.losses),
     misleads=True,
 )
 REACHED = RunRule(
@@ -49,7 +89,7 @@ class Config:
     """The options that all losses share; `config_type` adds those of a loss, `make_config` builds both."""
 
     name: str = "baseline"
-    # One of LOSSES, a sum such as "triplet+arcface", or the import path of an Entry; sections of these names.
+    # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of these names.
     loss: str = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
     final_weights: tuple[NonNegative, ...] = ()  # reached linearly over `ramp`; by default the weights stay
@@ -64,7 +104,7 @@ class Config:
     prefixes: tuple[PositiveInt, ...] = ()
     prefix_weights: tuple[NonNegative, ...] = ()  # of the losses of the prefixes; by default 1 each, as published
     # Number of embeddings of past batches that pair losses also compare with.
-    memory: Annotated[NonNegativeInt, _one_of(PAIR_LOSSES, lambda entry: entry.compares_pairs)] = 0
+    memory: Annotated[NonNegativeInt, PAIRS] = 0
     memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
     # Steps before the memory is used; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
@@ -97,7 +137,7 @@ def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
     sections: dict[str, tuple[type, Any]] = {"loss": (str, loss)}
     for name in loss.split("+"):
-        kind = registry.find(name).options
+        kind = signature.options(find(name))
         sections[section_name(name)] = (kind, field(default_factory=kind))
     annotations = {name: kind for name, (kind, _) in sections.items()}
     defaults = {name: default for name, (_, default) in sections.items()}
@@ -109,7 +149,7 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
     loss = values.get("loss", Config.loss)
     names = loss.split("+") if isinstance(loss, str) else [str(loss)]
     for name in names:
-        registry.find(name, loss)
+        find(name, loss)
     if len({section_name(name) for name in names}) < len(names):
         raise ConfigError(f"method.loss={loss!r}: names a loss twice; give it a weight instead (method.weights)")
     return _with_losses(loss)
@@ -119,7 +159,7 @@ def resolve(values: Mapping[str, Any], path: str = "method", known: Iterable[str
     """`fields.validate` for the section, with the options of the chosen loss below its name; others are dropped."""
     kind, others = config_type(values), _other_losses(values)
     for other in others:
-        validate(LOSSES[other].options, values[other], f"{path}.{other}")
+        validate(signature.options(LOSSES[other]), values[other], f"{path}.{other}")
     return validate(kind, {key: value for key, value in values.items() if key not in others}, path, known)
 
 
@@ -132,7 +172,7 @@ def _other_losses(values: Mapping[str, Any]) -> list[str]:
 def unused(values: Mapping[str, Any], path: str = "method") -> Iterator[needs.Problem]:
     """Options in a valid section that belong to a loss that is not chosen and differ from their defaults."""
     for other in _other_losses(values):
-        for option in dataclasses.fields(LOSSES[other].options):
+        for option in dataclasses.fields(signature.options(LOSSES[other])):
             value = values[other].get(option.name, option.default)
             value = tuple(value) if isinstance(value, list) else value
             if value != option.default:
@@ -156,4 +196,4 @@ def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | N
 
 def as_values(config: Config) -> dict[str, Any]:
     """The configuration as nested values for a configuration file, with the default sections of all other losses."""
-    return {name: asdict(entry.options()) for name, entry in LOSSES.items()} | asdict(config)
+    return {name: asdict(signature.options(loss)()) for name, loss in LOSSES.items()} | asdict(config)
