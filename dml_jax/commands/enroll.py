@@ -6,11 +6,11 @@
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
 a class, --restore=wren enrolls it again, --purge deletes what was removed for good; --list prints the number of images
 and the name of each class. The second prints one tab-separated line per image:
-class or "unknown", similarity to the best class, the image, the nearest image of that class. Strangers are told by a
-threshold on the similarity, which is measured for an index of this size and --false_accept_rate: on the unseen classes
-of the run, or on --calibrate=others/, class folders of classes that are not enrolled, which published weights need.
-What to expect of it is printed to stderr. Enrolling ends with a table of what to expect at several rates, measured with
-the enrolled images themselves.
+class or "unknown", the score of the class (a margin, or with --decide or --threshold a cosine), the image, and the
+nearest image of that class. Images of unknown classes are rejected by a threshold, which is measured for an index of
+this size and --false_accept_rate: on the unseen classes of the run, or on --calibrate=others/, class folders of classes
+that are not enrolled, which published weights need. Its expected error rates are printed to stderr. Enrolling ends with
+a table of error rates at several thresholds, measured with the enrolled images themselves.
 """
 
 import argparse
@@ -25,13 +25,14 @@ from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, UserError, counted, printable
 from dml_jax.evaluation import held_out
+from dml_jax.files import locked
 from dml_jax.inference import labelled
 from dml_jax.inference.index import EMPTY, Index
 from dml_jax.inference.model import Model
 
 
 def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
-    """The images by class that are not yet enrolled as what they are."""
+    """The images by class that are not yet enrolled in their class."""
     enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
     new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
     return {name: files for name, files in new.items() if files}
@@ -50,12 +51,12 @@ def usable(model: Model, files: Sequence[str | Path], *, needed: bool = True) ->
         except DataError as error:
             print(f"left out: {printable(str(error))}", file=sys.stderr)
     if not kept and needed:
-        raise DataError(f"none of {len(files)} images can be used; the reasons are listed above")
+        raise DataError(f"none of {counted(len(files), 'image')} can be used; the reasons are listed above")
     return kept
 
 
-def of_usable(model: Model, classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
-    """The classes with only the images that the model can embed, see `usable`; without those that have none."""
+def usable_classes(model: Model, classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
+    """The classes with only their `usable` images, without classes that have none."""
     good = set(usable(model, [file for images in classes.values() for file in images], needed=needed))
     return {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
 
@@ -71,7 +72,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
     flags.add_argument("--purge", action="store_true", help="delete the removed classes, which --restore then lacks")
-    flags.add_argument("--thumbnails", action="store_true", help="store small pictures for the page of dml-jax serve")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
     decision_options.add(flags)
@@ -80,52 +80,56 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     model_options.check(options)
     if not options.index:
         raise ConfigError("--index: missing; e.g. --index=birds.npz")
+    if not options.index.endswith(".npz"):
+        raise ConfigError(f"--index={options.index}: must end in .npz")
     changes = options.remove or options.restore or options.purge
     if options.list and (options.paths or options.classify or changes or options.calibrate):
         raise ConfigError("--list: cannot be combined with images or with changes of the index; give it alone")
-    if options.thumbnails and not options.paths:
-        raise ConfigError("--thumbnails: are stored of the images that are enrolled; give directories of class folders")
     if not options.paths and (options.classify or not (changes or options.list or options.calibrate)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
-    if options.threshold is not None and not options.classify:
-        raise ConfigError("--threshold: needs --classify; give that too")
-    if options.threshold is not None and options.calibrate:
-        raise ConfigError("--calibrate: measures a threshold, but --threshold gives one; leave one of them out")
+    if options.threshold is not None and (options.calibrate or not options.classify):
+        raise ConfigError("--threshold: needs --classify, without --calibrate, which measures a threshold")
     decision_options.given(options)
-    if options.classify and (changes or options.thumbnails):
-        name = next(name for name in ("remove", "restore", "purge", "thumbnails") if getattr(options, name))
-        raise ConfigError(f"--{name}: cannot be combined with --classify; change the index first, then classify")
+    if options.classify and changes:
+        raise ConfigError("--classify: changes nothing; remove, restore or purge classes first, then classify")
     return options
 
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
-
     versions = model_options.versions(options)
     path = cli.file_to_write("--index", options.index)
-    if path.suffix != ".npz":
-        raise ConfigError(f"--index={options.index}: must end in .npz")
-    if not (options.paths and not options.classify) and not path.is_file():
+    adds = options.paths and not options.classify
+    if not adds and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
-    classes = labelled.class_folders(options.paths) if options.paths and not options.classify else {}
+    classes = labelled.class_folders(options.paths) if adds else {}
     others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-    if options.classify:
-        kept = usable(model, files) if options.skip_bad else files
-        index = Index.load(model, path)
-        if others:
-            index.calibrate(of_usable(model, others) if options.skip_bad else others)
-        _classify(index, kept, options)
-        return
-    found = _version(path)
-    index = Index.load(model, path) if path.exists() else Index(model)
+    if others and options.skip_bad:
+        others = usable_classes(model, others)
     if options.list:
+        index = Index.load(model, path)
         counts = Counter(int(label) for label in index.labels)
         for label, name in enumerate(index.classes):
             print(f"{counts[label]}\t{printable(name)}")
-        return
+    elif options.classify:
+        kept = usable(model, files) if options.skip_bad else files
+        index = Index.load(model, path)
+        if others:
+            index.calibrate(others)
+        _classify(index, kept, options)
+    else:
+        with locked(path):
+            _change(model, path, classes, others, options)
+
+
+def _change(
+    model: Model, path: Path, classes: dict[str, list[Path]], others: dict[str, list[Path]], options: argparse.Namespace
+) -> None:
+    """Changes the index, which no other command changes meanwhile, and prints what to expect of it."""
+    index = Index.load(model, path) if path.exists() else Index(model)
     for name in options.remove:
         index.remove(name)
     for name in options.restore:
@@ -137,17 +141,15 @@ def execute(arguments: list[str]) -> None:
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
     if options.skip_bad and classes:
-        classes = of_usable(model, classes, needed=not known)
+        classes = usable_classes(model, classes, needed=not known)
     if classes:
-        index.add(classes, thumbnails=options.thumbnails)
+        index.add(classes)
     if others:
-        index.calibrate(of_usable(model, others) if options.skip_bad else others)
+        index.calibrate(others)
     try:
         expected = _expected(index, options) + _table(index, options) if index.images else EMPTY
     except UserError as error:  # with an explicit threshold, the index can be used all the same
         expected = f"warning: no threshold for unknown images: {error}"
-    if _version(path) != found:
-        raise DataError(f"--index={options.index}: another command has changed it; run this one again")
     if classes or options.remove or options.restore or options.purge or others:
         index.save(path)
     done = [
@@ -166,22 +168,17 @@ def execute(arguments: list[str]) -> None:
     print(expected)
 
 
-def _version(path: Path) -> tuple[int, int] | None:
-    """Tells one content of a file that is replaced on writing from another; None without the file."""
-    return (path.stat().st_ino, path.stat().st_mtime_ns) if path.exists() else None
-
-
 def _classify(index: Index, files: Sequence[str | Path], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
     if options.threshold is None:
         print(_expected(index, options), file=sys.stderr)
     found = index.nearest(files, **decision_options.given(options))
-    for name, similarity, nearest, file in zip(*found, files, strict=True):
-        print("\t".join(map(printable, (name, f"{similarity:.4f}", str(file), index.images[nearest]))))
+    for name, score, nearest, file in zip(*found, files, strict=True):
+        print("\t".join(map(printable, (name, f"{score:.4f}", str(file), index.images[nearest]))))
 
 
 def _expected(index: Index, options: argparse.Namespace) -> str:
-    """What is to be expected of the threshold for the rule and the rate, as a sentence."""
+    """The error rates to expect of the threshold for the rule and the rate, as a sentence."""
     rate = options.false_accept_rate
     rule = index.rule(options.decide)
     expected = index.expect(rate, rule)

@@ -1,14 +1,15 @@
 """An index of enrolled classes: a nearest-neighbour classifier with rejection, without training.
 
-An image is assigned the most similar class (by one of the rules of `open_set.decide`), or "unknown" if its similarity
-is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the images of other classes are
-expected to reach, measured with the test split of the run, or with `Index.calibrate` on other classes.
+An image is assigned the most similar class (by one of the rules of `open_set.decide`), or "unknown" if its score is
+below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the images of other classes are expected
+to reach, measured with the test split of the run, or with `Index.calibrate` on other classes.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image as pillow
@@ -18,9 +19,7 @@ from dml_jax.evaluation import background_margin, held_out, open_set
 from dml_jax.evaluation.background_margin import Background, Scorer
 from dml_jax.evaluation.held_out import HeldOut, Point
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Calibration, Expected, Rule
-from dml_jax.inference import index_file
-from dml_jax.inference import thumbnails as small_pictures
-from dml_jax.inference.index_file import Enrolled, Stored
+from dml_jax.files import atomic_write
 
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
@@ -38,7 +37,12 @@ class Embedder(Protocol):
 
     def embed(self, images: Images) -> np.ndarray: ...
 
-    def read(self, image: Image, name: str = "image") -> np.ndarray: ...
+
+class Enrolled(NamedTuple):
+    """Embeddings float32 [N, D] of images, and their names."""
+
+    embeddings: np.ndarray
+    images: list[str]
 
 
 class Index:
@@ -52,7 +56,6 @@ class Index:
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
       images: N file names, "" for images that were not given by path.
-      thumbnails: N small JPEG files, empty for images that were added without.
       removed: classes that `restore` enrolls again, by name.
     """
 
@@ -62,7 +65,6 @@ class Index:
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
-        self.thumbnails: list[bytes] = []
         self.removed: dict[str, Enrolled] = {}
         self._forget()
 
@@ -73,31 +75,26 @@ class Index:
         self._strangers: np.ndarray | None = None  # margins of the background
         self._held: dict[Rule, HeldOut] = {}
 
-    def add(self, classes: Mapping[str, Sequence[Image]], *, thumbnails: bool = False) -> None:
+    def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
         """Enrolls images of new or existing classes. On an error, nothing is enrolled.
 
         Args:
           classes: images of each class, as for `Model.embed`.
-          thumbnails: whether small pictures of them are stored in the index, which the page of the server shows.
 
         Raises:
-          DataError: no classes; a name that is empty or "unknown"; a class without images; an image that cannot be used
-            or is already enrolled.
+          DataError: a name that is empty or "unknown"; a class without images; an image that cannot be used or is
+            already enrolled.
         """
-        if not classes:
-            raise DataError("classes: none were given; give at least one")
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         files: list[Image] = []
         names: list[str] = []
         for name, images in classes.items():
-            if not isinstance(name, str) or name.strip() != name or not name or name == UNKNOWN:
+            if name.strip() != name or name in ("", UNKNOWN):
                 raise DataError(
                     f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
                 )
-            if isinstance(images, str | Path):
-                raise DataError(f"{name}: {images} is a single path; give a list of images")
-            if len(images) == 0:
-                raise DataError(f"{name}: has no images; give at least one, or omit the class")
+            if isinstance(images, str | Path) or len(images) == 0:
+                raise DataError(f"{name}: give a list of one image or more")
             for image in images:
                 if (key := _file_name(image)) in class_of:
                     raise DataError(f"{key}: is already enrolled as {class_of[key]}; give each image once")
@@ -105,18 +102,14 @@ class Index:
                     class_of[key] = name
             files += list(images)
             names += [name] * len(images)
-        embeddings = self._model.embed(files)
-        pictures = [small_pictures.jpeg(self._model.read(file)) if thumbnails else b"" for file in files]
-        self._append(names, Enrolled(embeddings, [_file_name(file) for file in files], pictures))
+        self._append(names, Enrolled(self._model.embed(files), [_file_name(file) for file in files]))
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
-        """Adds images of the named classes."""
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
         position = {name: i for i, name in enumerate(self.classes)}
         self.embeddings = np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
         self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
         self.images += new.images
-        self.thumbnails += new.thumbnails
         self._forget()
 
     def remove(self, name: str) -> None:
@@ -132,13 +125,12 @@ class Index:
         keep = self.labels != label
         self.classes.remove(name)
         kept, self.removed[name] = self._rows_where(keep), self._rows_where(~keep)
-        self.embeddings, self.images, self.thumbnails = kept
+        self.embeddings, self.images = kept
         self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
 
     def _rows_where(self, chosen: np.ndarray) -> Enrolled:
-        rows = np.flatnonzero(chosen)
-        return Enrolled(self.embeddings[rows], [self.images[i] for i in rows], [self.thumbnails[i] for i in rows])
+        return Enrolled(self.embeddings[chosen], [self.images[i] for i in np.flatnonzero(chosen)])
 
     def restore(self, name: str) -> None:
         """Enrolls a removed class again, with its images as they were.
@@ -147,7 +139,7 @@ class Index:
           DataError: it is not removed, or one of its images has been enrolled since.
         """
         if name not in self.removed:
-            known = f"those are {', '.join(self.removed)}" if self.removed else "there is none; enroll its images again"
+            known = f"removed: {', '.join(self.removed)}" if self.removed else "there is none; enroll its images again"
             raise DataError(f"{name}: is not a removed class; {known}")
         if again := sorted(set(self.removed[name].images) & set(self.images) - {""}):
             raise DataError(f"{again[0]}: has been enrolled since {name} was removed; remove that first")
@@ -165,8 +157,7 @@ class Index:
         Raises:
           DataError: nothing is enrolled; a class or an image is enrolled; an image cannot be used; too few images.
         """
-        if not self.images:
-            raise DataError(EMPTY)
+        self._check_not_empty()
         files = [image for images in classes.values() for image in images]
         enrolled = set(self.classes) | set(self.images) - {""}
         if shared := [name for name in (*classes, *map(_file_name, files)) if name in enrolled]:
@@ -175,9 +166,12 @@ class Index:
         self._forget()
         self._calibration = open_set.calibrate(self._model.embed(files), labels, np.bincount(self.labels))
 
-    def _calibrated(self) -> Calibration:
+    def _check_not_empty(self) -> None:
         if not self.images:
             raise DataError(EMPTY)
+
+    def _calibrated(self) -> Calibration:
+        self._check_not_empty()
         if self._calibration is None:
             self._calibration = self._model.calibrate(np.bincount(self.labels))
         return self._calibration
@@ -185,7 +179,7 @@ class Index:
     def rule(self, decide: Rule | None = None, threshold: float | None = None) -> Rule:
         """The rule of `classify` if `decide` is None: "background", but "nearest" with a threshold, which is a cosine.
 
-        Also "nearest" if the index was calibrated by an earlier version, without images of other classes.
+        Also "nearest" for embeddings of more dimensions than "background" can use.
         """
         if decide is not None:
             return decide
@@ -244,23 +238,21 @@ class Index:
 
         Args:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
-          threshold: images whose similarity is below it are "unknown"; None for that of `false_accept_rate`.
+          threshold: images with a lower cosine are "unknown"; None for the threshold of `false_accept_rate`.
           false_accept_rate: see `expect`.
           decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest), "mean" (nearest class mean) or
             "background" (margin over all other classes, also some that are not enrolled); None for that of `rule`.
 
         Returns:
-          Class names, and similarities float32 [N]: cosines to the nearest image of the class or to its mean, or
-          margins, see `open_set.decide`.
+          Class names, and scores float32 [N]: margins by the rule "background", otherwise cosines to the nearest image
+          of the class or to its mean, see `open_set.decide`.
 
         Raises:
           DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
           CheckpointError: see `expect`.
         """
-        names, similarities, _ = self.nearest(
-            images, threshold=threshold, false_accept_rate=false_accept_rate, decide=decide
-        )
-        return names, similarities
+        names, scores, _ = self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate, decide=decide)
+        return names, scores
 
     def nearest(
         self,
@@ -271,8 +263,7 @@ class Index:
         decide: Rule | None = None,
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
-        if not self.images:
-            raise DataError(EMPTY)
+        self._check_not_empty()
         open_set.check(decide or "nearest", false_accept_rate, threshold)
         rule = self.rule(decide, threshold)
         if threshold is None:
@@ -280,10 +271,8 @@ class Index:
         if rule == "background" and self._scorer is None:
             self._scorer = Scorer(self._background(), self.embeddings, self.labels)
         found = open_set.decide(self._rows(images), self.embeddings, self.labels, rule, scorer=self._scorer)
-        names = [
-            self.classes[label] if similarity >= threshold else UNKNOWN
-            for similarity, label in zip(found.similarities, found.labels, strict=True)
-        ]
+        accepted = found.similarities >= threshold
+        names = [self.classes[i] if good else UNKNOWN for i, good in zip(found.labels, accepted, strict=True)]
         return names, found.similarities, found.nearest
 
     def _rows(self, images: Images) -> np.ndarray:
@@ -302,8 +291,7 @@ class Index:
         Raises:
           DataError: nothing is enrolled, or an image cannot be used.
         """
-        if not self.images:
-            raise DataError(EMPTY)
+        self._check_not_empty()
         cosines = self._rows(images) @ self.embeddings.T
         order = np.argsort(self.labels, kind="stable")
         ends = np.cumsum(np.bincount(self.labels, minlength=len(self.classes)))[:-1]
@@ -316,11 +304,28 @@ class Index:
         """Writes a `.npz` file, completely or not at all; after `expect`, with what it needs.
 
         Raises:
-          DataError: the path does not end in `.npz`, or its directory does not exist.
+          DataError: the path does not end in `.npz`.
         """
-        enrolled = Enrolled(self.embeddings, self.images, self.thumbnails)
-        stored = Stored(enrolled, self.labels, self.classes, self.removed, self._calibration)
-        index_file.write(Path(path).expanduser(), stored, self._model.fingerprint)
+        path = Path(path).expanduser()
+        if path.suffix != ".npz":
+            raise DataError(f"{path}: must end in .npz")
+        parts = [Enrolled(self.embeddings, self.images), *self.removed.values()]
+        arrays = {
+            "embeddings": np.concatenate([part.embeddings for part in parts if part.images] or [self.embeddings]),
+            "labels": self.labels,
+            "classes": np.array(self.classes, np.str_),
+            "images": np.array([name for part in parts for name in part.images], np.str_),
+            "removed_classes": np.array(list(self.removed), np.str_),
+            "removed_counts": np.array([len(part.images) for part in self.removed.values()], np.int64),
+            "fingerprint": np.array(self._model.fingerprint),
+        }
+        if self._calibration is not None:
+            *measured, background = self._calibration
+            parts_of_it = (*measured, *(background or ()))
+            arrays |= {f"calibration_{i}": np.asarray(part) for i, part in enumerate(parts_of_it)}
+        arrays["sha256"] = np.array(_digest(arrays))
+        with atomic_write(path) as draft, draft.open("wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":
@@ -329,12 +334,44 @@ class Index:
         Raises:
           DataError: no such file, not an index, damaged, or created with another model.
         """
-        stored = index_file.read(Path(path).expanduser(), model.fingerprint)
+        path = Path(path).expanduser()
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such file")
+        try:
+            with path.open("rb") as file:
+                arrays = dict(np.load(file, allow_pickle=False))
+            intact = str(arrays.pop("sha256")) == _digest(arrays)
+        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
+            intact = False
+        if not intact:
+            raise DataError(f"{path}: is not an index, or is damaged; enroll again")
+        if str(arrays["fingerprint"]) != model.fingerprint:
+            raise DataError(
+                f"{path}: was created with another model or checkpoint, or other --flip or --scales; give those, or "
+                "enroll again"
+            )
         index = cls(model)
-        index.embeddings, index.images, index.thumbnails = stored.enrolled
-        index.labels, index.classes, index.removed = stored.labels, stored.classes, stored.removed
-        index._calibration = stored.calibration
+        index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
+        ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
+        rows, names = np.split(arrays["embeddings"], ends), np.split(arrays["images"], ends)
+        parts = [Enrolled(part, images.tolist()) for part, images in zip(rows, names, strict=True)]
+        index.embeddings, index.images = parts[0]
+        index.removed = dict(zip(arrays["removed_classes"].tolist(), parts[1:], strict=True))
+        measured = [arrays[name] for name in arrays if name.startswith("calibration_")]
+        if measured:
+            strangers, known, growth, images, classes, *background = measured
+            others = Background(*background) if background else None
+            index._calibration = Calibration(strangers, known, growth, int(images), int(classes), others)
         return index
+
+
+def _digest(arrays: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of the names, types and contents of arrays."""
+    sha256 = hashlib.sha256()
+    for name, array in arrays.items():
+        sha256.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        sha256.update(array.tobytes())
+    return sha256.hexdigest()
 
 
 def _file_name(image: Image) -> str:
