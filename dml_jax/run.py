@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax import files
+from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.backbones.weights import pretrained
@@ -82,6 +82,7 @@ def train(
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_sources(directory, workdir.identity(run))
+            (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
         console.log_to(directory / "logs" / f"{outputs.process_name()}.log")
         console.log(
@@ -113,10 +114,13 @@ def train(
             for name, split in with_gallery(experiment.splits).items()
         }
         experiment = readings.embedding_as(experiment, results.get("reading", ""))
-        query_results.write(directory, queries)
-        write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
-        run_report.write(TrainedRun(directory, experiment, state, console, embeddings), results)
-        files.write_json(directory / "results.json", results)
+        with files.locked(directory / "embeddings"):
+            query_results.write(directory, queries)
+            write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
+            run_report.write(TrainedRun(directory, experiment, state, console, embeddings), results)
+            files.write_json(directory / "results.json", results)
+            kind = "latest" if config.train.select == "last" else "best"
+            workdir.finish(directory, f"{kind}/{int(state.step)}")
         metrics.finish(results)
         run_report.print_table(config, results, console.rich)
         console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
@@ -174,11 +178,12 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     if not mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
-    write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
-    console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
     file = directory / "model.stablehlo"
-    model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
-    difference = stablehlo.write(file, model, experiment.shape)
+    with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/", file.name)):
+        write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
+        console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
+        model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
+        difference = stablehlo.write(file, model, experiment.shape)
     console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 

@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
     {"console", "files", "numerics"},
-    {"buckets", "remote"},
+    {"buckets", "manifest", "remote"},
     {"config"},
     {"losses"},
     {"data", "backbones", "evaluation"},

@@ -38,7 +38,8 @@ from dml_jax.analysis.findings import Subject
 from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analysed, cli, model_options
-from dml_jax.errors import CheckpointError, ConfigError, counted, printable, suggest
+from dml_jax.errors import ConfigError, counted, printable, suggest
+from dml_jax.train.records import workdir
 
 SPLITS = ("test", "train", "validation")
 
@@ -168,10 +169,9 @@ def applicable(run: TrainedRun, subjects: dict[str, Subject], *, required: bool)
 
 def renew_report(run: TrainedRun) -> None:
     """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
-    path = run.directory / "results.json"
-    if not path.exists():
+    results = workdir.read_results(run.directory)
+    if not results:
         run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
         return
-    results = files.read_json(path, dict, "write it again with --mode=evaluate --output", CheckpointError)
     run_report.write_page(run.directory, run.config, results, run.metrics())
     run.console.print(f"report: {run.directory / 'report.html'}")

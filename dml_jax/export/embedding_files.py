@@ -2,27 +2,21 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.files import atomic_directory, below_a_file, read_json, reading, restore_directory, sha256, write_json
+from dml_jax.files import atomic_directory, below_a_file, read_json, reading, restore_directory
 
-WRITTEN = {"embeddings.npy", "labels.npy", "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
+ARRAYS = ("embeddings.npy", "labels.npy")
+WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
-
-
-@dataclass
-class Manifest:
-    """The field of `manifest.json` that is read back: SHA-256 by file name."""
-
-    sha256: dict[Literal["embeddings.npy", "labels.npy"], str]
 
 
 def check_replaceable(directory: Path) -> None:
@@ -60,20 +54,16 @@ def read(directory: Path) -> Exported:
     restore_directory(directory)
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
-    manifest = read_json(directory / "manifest.json", Manifest, REMEDY)
+    content = manifest.check(directory)
     ids = read_json(directory / "ids.json", list[str], REMEDY)
-    for name, digest in manifest["sha256"].items():
-        with reading(directory / name, REMEDY):
-            if sha256(directory / name) != digest:
-                raise DataError(f"has changed since it was written (SHA-256 differs); {REMEDY}")
-    arrays = {name: check_inputs.load(directory / name, name="array") for name in manifest["sha256"]}
-    if "embeddings.npy" not in arrays or len(arrays["embeddings.npy"]) != len(ids):
+    arrays = {name: check_inputs.load(directory / name, name="array") for name in ARRAYS if (directory / name).exists()}
+    if len(arrays["embeddings.npy"]) != len(ids):
         raise DataError(f"{directory}: the numbers of embeddings and ids differ; {REMEDY}")
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):
             metadata = split_metadata.checked_columns(json.loads(path.read_text(encoding="utf-8")), len(ids))
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, manifest, metadata)
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, content, metadata)
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:
@@ -131,20 +121,19 @@ def write(
         (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         if metadata:
             (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-        manifest: dict[str, Any] = {
+        about: dict[str, Any] = {
             "shapes": {name: list(array.shape) for name, array in arrays.items()},
             "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
             "normalised": True,
             "distance": "cosine",
             "config_hash": config_hash,
             "checkpoint_step": step,
-            "sha256": {name: sha256(draft / name) for name in arrays},
         }
-        manifest |= {} if finished is None else {"finished": finished}
-        manifest |= {} if data_hash is None else {"data_hash": data_hash}
+        about |= {} if finished is None else {"finished": finished}
+        about |= {} if data_hash is None else {"data_hash": data_hash}
         if members:
-            manifest["members"] = list(members)
+            about["members"] = list(members)
         if plan:
-            manifest["plan"] = dict(plan)
-        write_json(draft / "manifest.json", manifest)
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), manifest, metadata)
+            about["plan"] = dict(plan)
+        content = manifest.write(draft, about)
+    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), content, metadata)

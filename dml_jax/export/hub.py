@@ -1,7 +1,7 @@
 """Runs on the Hugging Face hub: pushed with a model card, pulled for `dml_jax.load("hf://user/name")` (extra "hub").
 
-A repository holds `config.json`, `results.json`, `model/<step>.safetensors` and `README.md`. Only the first three are
-pulled; none of them can contain code.
+A repository holds `config.json`, `results.json`, `model/<step>.safetensors`, `manifest.json` and `README.md`, which
+alone is not pulled; none of them can contain code.
 """
 
 import fnmatch
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dml_jax import files
+from dml_jax import files, manifest
 from dml_jax.data.prepare.sources import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
@@ -23,7 +23,7 @@ from dml_jax.train.state import TrainState
 
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
-PULLED = ("config.json", "results.json", MODELS)
+PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
 # Files that an earlier push of another model may have left; `pull` would return the model of the highest step.
 REPLACED = (MODELS, "model.onnx", "model.stablehlo", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
@@ -48,7 +48,7 @@ def create(repository: str, *, private: bool) -> None:
 
 def results_of(directory: Path, state: TrainState) -> dict[str, Any]:
     """The results of a run; raises `DataError` if they are missing or describe another model than `state`."""
-    results: dict[str, Any] = files.read_json(directory / "results.json", dict[str, Any], "finish the run first")
+    results = workdir.read_results(directory)
     if results.get("step") != int(state.step):
         raise DataError(
             f"{directory}: results.json is for step {results.get('step')}, but the model is from step "
@@ -77,6 +77,7 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
         kept_models.write(staged / MODEL, state, workdir.identity(facts))
+        workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dml_jax import config as configs
+from dml_jax import manifest
 from dml_jax.errors import CheckpointError, ConfigError, DataError
-from dml_jax.files import read_json, sha256
+from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
-from dml_jax.train.records import timing
+from dml_jax.train.records import timing, workdir
 
 WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
 GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `results["geometry"]` that are columns
@@ -24,10 +25,8 @@ GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `resul
 
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
-    with suppress(DataError):
-        results: dict[str, Any] = read_json(directory / "results.json", dict[str, Any])
-        return results if "protocol" in results else {}
-    return {}
+    results = workdir.read_results(directory)
+    return results if "protocol" in results else {}
 
 
 def missing(trial: Trial) -> str:
@@ -99,6 +98,7 @@ def read_run(directory: Path, row: str = "") -> Run:
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The complete lines of a log."""
     lines = []
+    manifest.check_file(path, CheckpointError)
     with suppress(OSError):
         for text in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError, RecursionError):
@@ -122,9 +122,9 @@ def _manifest(directory: Path) -> dict[str, Any]:
 def _test_images(directory: Path) -> str:
     """A digest of the labels and names of the test images, from the exported embeddings; empty without them."""
     # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows names only.
-    with suppress(OSError, KeyError, TypeError):
-        names = sha256(directory / "embeddings" / "test" / "ids.json")
-        return f"{_manifest(directory)['sha256']['labels.npy']}-{names}"
+    with suppress(KeyError, TypeError):
+        known = _manifest(directory)["files"]
+        return f"{known['labels.npy']['sha256']}-{known['ids.json']['sha256']}"
     return ""
 
 
@@ -195,6 +195,7 @@ def per_query(run: Run, metric: str) -> np.ndarray | None:
     path = run.directory / "queries.npz"
     if not path.exists():
         return None
+    manifest.check_file(path, CheckpointError)
     with np.load(path, allow_pickle=False) as arrays:
         if metric.startswith("recall@"):
             rank = arrays["rank"]

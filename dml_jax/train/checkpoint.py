@@ -24,16 +24,17 @@ import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from dml_jax import buckets
+from dml_jax import buckets, manifest
 from dml_jax.errors import CheckpointError
 from dml_jax.files import reading, reason
 from dml_jax.train.distributed import process_group
-from dml_jax.train.records import manifest, workdir
+from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, check_finite, inference_state
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
 NONE = -1  # instead of a step
+CORRUPT = "the checkpoint is corrupt"
 NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
 ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the fields of `TrainState` in a checkpoint
 
@@ -80,7 +81,7 @@ class Checkpoints:
     def _remove_incomplete(self) -> int:
         """Removes the remains of a killed run; returns their number."""
         found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
-        incomplete = set(found).difference(*(manifest.complete(self.directory / kind) for kind in KEPT))
+        incomplete = set(found).difference(*(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT))
         for path in incomplete:
             epath.Path(path).rmtree()
         return len(incomplete)
@@ -135,7 +136,7 @@ class Checkpoints:
 
     def steps(self, kind: str = "latest") -> list[int]:
         """Steps of the complete checkpoints on disk, oldest first."""
-        return [int(path.name) for path in manifest.complete(self.directory / kind)]
+        return [int(path.name) for path in workdir.complete_checkpoints(self.directory / kind)]
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
         """(state, notes) of the checkpoint of a step, or of the newest; None if there is none.
@@ -150,8 +151,9 @@ class Checkpoints:
             if step not in steps:
                 known = ", ".join(map(str, steps)) or "none"
                 raise CheckpointError(f"--checkpoint={step}: not in {self.directory / kind}; available: {known}")
-            manifest.check(self.directory / kind / str(step))
-            self._check_run(self.directory / kind / str(step))
+            path = self.directory / kind / str(step)
+            stored = manifest.check(path, None, CheckpointError, CORRUPT)
+            workdir.check_same_facts(path, stored.get("run", {}), self.run)
             return self._read(kind, step)
         newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
         if newest == NONE:
@@ -166,7 +168,7 @@ class Checkpoints:
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
             try:
-                manifest.check(path)
+                run = manifest.check(path, None, CheckpointError, CORRUPT).get("run", {})
             except CheckpointError as error:
                 if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
                     raise
@@ -178,13 +180,9 @@ class Checkpoints:
                 if self._writing:
                     epath.Path(path).rmtree()
             else:
-                self._check_run(path)
+                workdir.check_same_facts(path, run, self.run)
                 return candidate
         return NONE
-
-    def _check_run(self, checkpoint: Path) -> None:
-        if (stored := manifest.run_of(checkpoint)) is not None:
-            workdir.check_same_facts(checkpoint, stored, self.run)
 
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
@@ -246,7 +244,7 @@ def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], 
         manager.wait_until_finished()
         if jax.process_index() == 0:
             buckets.push(local)
-            manifest.write(path, run)
+            manifest.write(path, {"run": run})
 
 
 def _ignore_abandoned_transfers() -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax.errors import DivergedError
+from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.train import on_devices, training_set_refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -30,7 +30,7 @@ class Progress(NamedTuple):
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
-    lines: int = 0  # number of lines of metrics up to this step
+    metrics: str = ""  # SHA-256 of the lines of metrics up to this step
 
 
 def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
@@ -113,11 +113,10 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 saving = saving or notes.best != best_before
             elif logging:
                 out.metrics.write(line)
-                notes = notes._replace(lines=notes.lines + 1)
             if logging or evaluating:
                 clock.restart(done)  # the throughput is that of training alone
             if saving:
-                out.checkpoints.save("latest", state, notes._asdict(), background=not stopping)
+                save(out, state, notes, background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
     return state
@@ -126,7 +125,13 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
 def save_unless_held(out: Outputs, state: TrainState, notes: Progress) -> None:
     """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
     if not out.checkpoints.holds(int(state.step)):
-        out.checkpoints.save("latest", state, notes._asdict())
+        save(out, state, notes)
+
+
+def save(out: Outputs, state: TrainState, notes: Progress, *, background: bool = False) -> None:
+    """Saves the newest checkpoint, which also knows the lines of metrics before it."""
+    notes = notes._replace(metrics=out.metrics.digest())
+    out.checkpoints.save("latest", state, notes._asdict(), background=background)
 
 
 def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Progress]:
@@ -147,25 +152,26 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, P
     kept_models.drop_newer(out.checkpoints.kept, start)
     out.metrics.truncate(start - 1 if notes.pending else start)
     out.timing.truncate(start)
-    return state, checked_lines(experiment, out, notes, start) if mesh.is_main_process() else notes
+    if restored and mesh.is_main_process():
+        check_lines(experiment, out, notes, start)
+    return state, notes
 
 
-def checked_lines(experiment: Experiment, out: Outputs, notes: Progress, start: int) -> Progress:
-    """Compares the lines of metrics up to a step with the notes; warns if some are missing.
+def check_lines(experiment: Experiment, out: Outputs, notes: Progress, start: int) -> None:
+    """Raises CheckpointError unless the lines of metrics up to a step are as they were; warns if they are missing.
 
     The line at the end of a shorter run is removed, where this run has none.
     """
-    lines = out.metrics.read()
-    due = logging_due(experiment, start) or evaluation_due(experiment, start)
-    if lines and lines[-1]["step"] == start and not due:
-        out.metrics.truncate(start - 1)
-        lines, notes = lines[:-1], notes._replace(lines=notes.lines - 1)
-    if (missing := notes.lines - len(lines)) > 0:
-        out.console.print(
-            f"warning: {out.metrics.path}: {missing} of {notes.lines} lines up to step {start} are missing; the report "
-            "will show the others"
+    path, digest = out.metrics.path, out.metrics.digest()
+    if notes.metrics and not digest:
+        out.console.print(f"warning: {path}: is missing; the report will show the lines after step {start}")
+    elif digest != notes.metrics:
+        raise CheckpointError(
+            f"{path}: is not what the run had written up to step {start}; restore it from a copy, or delete it to go "
+            "on without these lines"
         )
-    return notes
+    if not (logging_due(experiment, start) or evaluation_due(experiment, start)):
+        out.metrics.truncate(start - 1)
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
@@ -228,7 +234,6 @@ def evaluate_and_record(
         raise
     each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
-    notes = notes._replace(lines=notes.lines + 1)
     recall = results["recall@1"]
     which = f"  ({reading})" if reading else ""
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")

@@ -14,12 +14,13 @@ import pytest
 from pyarrow import parquet as reader
 
 import dml_jax
+from dml_jax import manifest
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.export import embedding_files
 from dml_jax.remote import hub_client
-from dml_jax.train.records import manifest, workdir
+from dml_jax.train.records import workdir
 from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
 from tests.train.test_teacher import trained
@@ -38,8 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     facts["config"]["backbone"]["pretrained"] = "/no/such/weights"
     facts["config"]["data"]["path"] = "/home/me/photos"
     (directory / "config.json").write_text(json.dumps(facts))
-    for checkpoint in manifest.complete(directory / "checkpoints" / "latest"):
-        manifest.write(checkpoint, workdir.identity(facts))
+    for checkpoint in workdir.complete_checkpoints(directory / "checkpoints" / "latest"):
+        manifest.write(checkpoint, {"run": workdir.identity(facts)})
     (directory / "results.json").write_text(json.dumps(RESULTS))
     for split in ("gallery", "test"):
         embedding_files.write(
@@ -89,7 +90,14 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path,
     push(run, "--private")
     assert account.private == {"me/digits"}
     pushed = account.repositories["me/digits"]
-    assert sorted(pushed) == [".gitattributes", "README.md", "config.json", "model/5.safetensors", "results.json"]
+    assert sorted(pushed) == [
+        ".gitattributes",
+        "README.md",
+        "config.json",
+        "manifest.json",
+        "model/5.safetensors",
+        "results.json",
+    ]
     assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
     pushed["model.py"] = b"raise SystemExit"
 
@@ -118,7 +126,7 @@ def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path:
     assert dml_jax.load("hf://me/digits").step == 5
     pushed = account.repositories["me/digits"]
     assert sorted(pushed) == [
-        "README.md", "config.json", "gallery.parquet", "model/5.safetensors", "photo.jpg", "results.json",
+        "README.md", "config.json", "gallery.parquet", "manifest.json", "model/5.safetensors", "photo.jpg", "results.json",
         "test.parquet",
     ]  # fmt: skip
     assert pushed["test.parquet"] == (tmp_path / "test.parquet").read_bytes()

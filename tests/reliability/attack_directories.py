@@ -1,11 +1,11 @@
 """Hostile directories: runs, prepared data sets, and what the library exports."""
 
 import functools
-import hashlib
 import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
+from dml_jax import manifest
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
 from dml_jax.errors import DataError
@@ -70,7 +71,7 @@ def _prepared() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as folder:
         split_metadata.save(Path(folder) / store.INDEX, splits)
         index = (Path(folder) / store.INDEX).read_bytes()
-    entry = {store.INDEX: [len(index), hashlib.sha256(index).hexdigest()]}
+    entry = {store.INDEX: [len(index), sha256(index).hexdigest()]}
     marker = {"name": "folder", "sha256": "0", "splits": {}, "files": entry, "request": {}, "skipped": []}
     return {store.INDEX: index, store.MARKER: json.dumps(marker).encode()}
 
@@ -141,12 +142,23 @@ def _damaged_exports(draw: DrawFn) -> Files:
     name = draw(st.sampled_from(sorted(files)))
     text = name.endswith(".json")
     files[name] = draw(mutations.json_file(json.loads(files[name])) if text else mutations.damaged(files[name]))
-    for manifest, entry in (("e/manifest.json", "sha256"), ("w/weights.json", "weights_sha256")):
-        if draw(st.booleans()) and name != manifest and name[0] == manifest[0]:  # damage that the digests confirm
-            digest, content = hashlib.sha256(files[name]).hexdigest(), json.loads(files[manifest])
-            content[entry] = digest if name[0] == "w" else {**content[entry], Path(name).name: digest}
-            files[manifest] = json.dumps(content).encode()
+    if draw(st.booleans()) and name[0] in "ew" and not name.endswith(("manifest.json", "weights.json")):
+        files |= _confirmed(files, name)
     return files
+
+
+def _confirmed(files: Files, name: str) -> Files:
+    """The digests that confirm a damaged file."""
+    if name[0] == "w":
+        content = json.loads(files["w/weights.json"])
+        return {"w/weights.json": json.dumps(content | {"weights_sha256": sha256(files[name]).hexdigest()}).encode()}
+    with tempfile.TemporaryDirectory() as folder:
+        for path, content in files.items():
+            if path.startswith("e/"):
+                Path(folder, path[2:]).write_bytes(content)
+        Path(folder, manifest.NAME).unlink()
+        manifest.write(Path(folder), {})
+        return {"e/manifest.json": Path(folder, manifest.NAME).read_bytes()}
 
 
 def _read_exports(directory: Path) -> None:

@@ -33,7 +33,7 @@ def write_run(
       metrics: further entries of `results.json`.
     """
     (directory / "embeddings" / "test").mkdir(parents=True)
-    manifest = {"sha256": {"labels.npy": labels}}
+    manifest = {"files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": str(len(hits))}}}
     (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
     (directory / "embeddings" / "test" / "ids.json").write_text(json.dumps([f"{i}.png" for i in range(len(hits))]))
     np.savez(directory / "queries.npz", rank=hits.astype(np.int32))

@@ -18,10 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax import manifest
 from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import process_group
-from dml_jax.train.records import manifest
 from dml_jax.train.state import TrainState
 
 
@@ -240,10 +240,10 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
     """It returns before the manifest is written, and the state may be overwritten by then."""
     written, order = threading.Event(), []
 
-    def slow(path: Path) -> dict[str, Any]:
+    def slow(path: Path, *rest: Any) -> dict[str, Any]:
         order.append(f"{path.parent.name}/{path.name}")
         assert written.wait(60)
-        return digests(path)
+        return digests(path, *rest)
 
     digests = manifest.digests
     monkeypatch.setattr(manifest, "digests", slow)
@@ -280,7 +280,7 @@ def test_what_fails_in_the_background_is_raised_by_whatever_follows(
 
 
 def raising(error: Exception) -> Callable[[Path], dict[str, Any]]:
-    def fail(path: Path) -> dict[str, Any]:
+    def fail(*_: Any) -> dict[str, Any]:
         raise error
 
     return fail

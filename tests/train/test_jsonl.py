@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax import files
+from dml_jax import files, manifest
 from dml_jax.errors import CheckpointError
 from dml_jax.train.records.jsonl import JsonLines
 
@@ -68,3 +68,13 @@ def test_a_full_disk_names_the_file_that_is_replaced(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.filename == str(tmp_path / "results.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_that_has_changed_since_the_run_finished(tmp_path: Path) -> None:
+    log = JsonLines(tmp_path / "metrics.jsonl")
+    log.write({"step": 1, "loss": 2.5})
+    manifest.write(tmp_path, {})
+    assert log.read() == [{"step": 1, "loss": 2.5}]
+    log.path.write_text('{"step": 1, "loss": 1.5}\n')
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: has changed since it was written"):
+        log.read()

@@ -15,9 +15,10 @@ import numpy as np
 import optax
 import pytest
 
+from dml_jax import manifest
 from dml_jax.console import Console
 from dml_jax.data import pipeline
-from dml_jax.errors import DivergedError
+from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, on_devices, step
 from dml_jax.train.checkpoint import Checkpoints
@@ -25,7 +26,7 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.evaluation import embedding
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import diagnostics, kept_models, manifest, meter
+from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.state import TrainState
@@ -144,13 +145,13 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     """The first checkpoint, of step 7, is not complete before the line of step 8; a stop waits for its own."""
     metrics, digests = tmp_path / "metrics.jsonl", manifest.digests
 
-    def slow(path: Path) -> dict[str, Any]:
+    def slow(path: Path, *rest: Any) -> dict[str, Any]:
         deadline = time.monotonic() + 600
         while path.name == "7" and '"step": 8' not in metrics.read_text() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.1)
         assert path.name != "7" or '"step": 8' in metrics.read_text()
-        return digests(path)
+        return digests(path, *rest)
 
     monkeypatch.setattr(manifest, "digests", slow)
     store = checkpoints(experiment, tmp_path)
@@ -291,17 +292,22 @@ def test_a_finished_schedule_is_not_compiled_again(
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
 
 
-def test_missing_metrics_are_announced(
+def test_changed_metrics_are_refused_and_missing_ones_announced(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(10))
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines(keepends=True)
+    file = tmp_path / "metrics.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
     assert len(lines) == 4  # after steps 3, 6, 8 and 9
+    for changed in (lines[1:], [*lines[:2], lines[2].replace('"loss": ', '"loss": 1'), lines[3]]):
+        file.write_text("".join(changed))
+        with pytest.raises(CheckpointError, match=r"metrics\.jsonl: is not what the run had written up to step 10"):
+            train(experiment, tmp_path)
     capsys.readouterr()
-    (tmp_path / "metrics.jsonl").write_text("".join(lines[1:3]))
+    file.unlink()
     assert bits(train(experiment, tmp_path)) == whole[0]
-    assert "metrics.jsonl: 2 of 4 lines up to step 10 are missing" in capsys.readouterr().out
+    assert "metrics.jsonl: is missing; the report will show the lines after step 10" in capsys.readouterr().out
 
 
 @pytest.mark.slow

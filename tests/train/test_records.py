@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import run
+from dml_jax import manifest, run
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
@@ -24,7 +24,7 @@ from dml_jax.train import loop, on_devices
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.evaluation import embedding, final_results
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import manifest
+from dml_jax.train.records import workdir
 from dml_jax.train.records.outputs import Outputs
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
@@ -83,22 +83,9 @@ def finished(interrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return directory
 
 
-def of_earlier_version(directory: Path) -> None:
-    """Rewrites the records of a run as version 0.1.0 wrote them."""
-    for path in directory.glob("checkpoints/*/*/"):
-        files = json.loads((path / manifest.NAME).read_text())["files"]
-        (path / manifest.NAME).unlink()
-        (path / "sha256.json").write_text(json.dumps({name: entry["sha256"] for name, entry in files.items()}))
-    facts = json.loads((directory / "config.json").read_text())
-    del facts["x64"]
-    for key in ("momentum", "alpha"):
-        del facts["config"]["train"][key]
-    (directory / "config.json").write_text(json.dumps(facts))
-
-
 def test_a_manifest_says_everything(interrupted: Path) -> None:
     facts = json.loads((interrupted / "config.json").read_text())
-    for checkpoint in manifest.complete(interrupted / "checkpoints" / "latest"):
+    for checkpoint in workdir.complete_checkpoints(interrupted / "checkpoints" / "latest"):
         content = json.loads((checkpoint / manifest.NAME).read_text())
         keys = ("config", "data_hash", "classes", "images", "shape", "x64")
         assert content["run"] == {key: facts[key] for key in keys}
@@ -111,6 +98,7 @@ def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_
     """And nothing is written that claims otherwise; the same run goes on."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
     (directory / "config.json").unlink()
+    (directory / manifest.NAME).unlink(missing_ok=True)
     groups = {name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()}
     other = replace(CONFIG, seed=7, train=replace(CONFIG.train, groups=groups))
     message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), train.groups"
@@ -136,14 +124,11 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     ):
         with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .* method\.tau \(16\.0 there, 99\.0 here\)"):
             read()
-    assert len(manifest.complete(directory / "checkpoints" / "latest")) == 2
+    assert len(workdir.complete_checkpoints(directory / "checkpoints" / "latest")) == 2
 
 
 def test_a_run_in_float32_does_not_go_on_in_float64(interrupted: Path, tmp_path: Path, x64: None) -> None:
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    with pytest.raises(CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"):
-        run.train(CONFIG, directory, QUIET, Stop())
-    of_earlier_version(directory)
     with pytest.raises(CheckpointError, match=r"JAX_ENABLE_X64, .* has changed since this run started"):
         run.train(CONFIG, directory, QUIET, Stop())
 
@@ -179,20 +164,23 @@ def test_a_run_that_has_not_finished_says_so(
         assert embedding_files.read(directory / "embeddings" / "test").manifest["finished"] == (source is finished)
 
 
-def test_runs_of_an_earlier_version(interrupted: Path, finished: Path, tmp_path: Path) -> None:
-    """They are read and continued, and refused only where nothing says what they are."""
-    directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
-    of_earlier_version(directory)
-    assert dml_jax.load(directory, "latest").step == 4
-    unknown = Path(shutil.copytree(directory, tmp_path / "unknown"))
-    (unknown / "config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"latest/4: does not say which run it belongs to, and .*config\.json"):
-        run.train(CONFIG, unknown, QUIET, Stop())
+@pytest.mark.parametrize("name", ["results.json", "config.json", "queries.npz", "embeddings/test/ids.json"])
+def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(finished, tmp_path / "run"))
+    content = (directory / name).read_bytes()
+    place = max(content.rfind(digit) for digit in b"1234567")
+    (directory / name).write_bytes(content[:place] + bytes([content[place] + 1]) + content[place + 1 :])
+    with pytest.raises(CheckpointError, match=rf"^{directory / name}: has changed since it was written; restore it"):
+        run.train(CONFIG, directory, QUIET, Stop())
+    if name in ("config.json", "results.json"):
+        with pytest.raises(CheckpointError, match=rf"{name}: has changed"):
+            dml_jax.load(directory)
+
+
+def test_a_finished_run_can_be_exported_again_and_continued(finished: Path, tmp_path: Path) -> None:
+    directory = Path(shutil.copytree(finished, tmp_path / "run"))
+    run.export(CONFIG, directory, "2", QUIET)
     run.train(CONFIG, directory, QUIET, Stop())
-    written = [manifest.run_of(run / "checkpoints" / "latest" / "6") for run in (directory, finished)]
-    assert written[0] == written[1] is not None
-    run.train(CONFIG, directory, QUIET, Stop())  # it has finished
-    facts = json.loads((directory / "config.json").read_text())
-    del facts["config"]["data"]["erasing"]  # as if this option had been added since
-    (directory / "config.json").write_text(json.dumps(facts))
-    assert dml_jax.load(directory).step == 6
+    assert "embeddings/train/ids.json" in manifest.check(directory)["files"]
+    run.train(replace(CONFIG, train=replace(CONFIG.train, steps=8)), directory, QUIET, Stop())
+    assert manifest.check(directory)["checkpoint"] == "latest/8"

@@ -1,6 +1,5 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
-import fcntl
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -80,23 +79,8 @@ def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) 
     with workdir.locked(directory):
         with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(directory):
             pass
-        assert (directory / ".lock").exists()
         (directory / "kept").touch()
     assert (directory / "kept").exists()
-
-
-def test_a_run_that_loses_the_race_for_a_new_directory_leaves_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other one locks the directory after both have seen that it does not exist."""
-
-    def taken(*_: object) -> None:
-        raise BlockingIOError
-
-    monkeypatch.setattr(fcntl, "flock", taken)
-    with pytest.raises(CheckpointError, match="another run is using it"), workdir.locked(tmp_path / "run"):
-        pass
-    assert (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize(
@@ -122,20 +106,12 @@ def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str
         workdir.check_same_run(tmp_path, CONFIG)
 
 
-def test_the_lock_neither_follows_links_nor_truncates(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.write_text("my work")
+def test_the_lock_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    lock = tmp_path / "run" / ".lock"
-    lock.symlink_to(precious)
-    with pytest.raises(CheckpointError, match=r"run: \.lock is a link; remove it"), workdir.locked(tmp_path / "run"):
+    (tmp_path / "run" / ".config.json.lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(CheckpointError, match=r"run: is not writable"), workdir.locked(tmp_path / "run"):
         pass
-    assert precious.read_text() == "my work"
-    lock.unlink()
-    lock.hardlink_to(precious)
-    with workdir.locked(tmp_path / "run"):
-        pass
-    assert precious.read_text() == "my work"
+    assert not (tmp_path / "precious").exists()
 
 
 def test_an_unused_directory_is_removed(tmp_path: Path) -> None:

@@ -11,11 +11,11 @@ import numpy as np
 from dml_jax.config import Config, Evaluation
 from dml_jax.config.evaluation import BEST
 from dml_jax.data.split import Split
-from dml_jax.files import read_json
 from dml_jax.methods.contract import PyTree
 from dml_jax.train.evaluation import embedding
 from dml_jax.train.evaluation.embedding import Embedder
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState
 
 Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name and, if there is one, of its "gallery"
@@ -66,8 +66,7 @@ def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> s
 
 def name_in_results(config: Config, directory: Path) -> str:
     """The reading that the results of a run report; empty if there are none, or it has no readings."""
-    path = directory / "results.json"
-    name = read_json(path, dict[str, Any]).get("reading") if path.exists() else None
+    name = workdir.read_results(directory).get("reading")
     return name if name in config.evaluation.readings else ""
 
 

@@ -1,10 +1,12 @@
 """Logs as lines of JSON: `metrics.jsonl` is a function of the run alone, `timing.jsonl` holds clock readings."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from dml_jax import manifest
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, name_file
 
@@ -36,6 +38,7 @@ class JsonLines:
         lines: list[dict[str, Any]] = []
         if not self.path.exists():
             return lines
+        manifest.check_file(self.path, CheckpointError)
         texts = self.path.read_bytes().splitlines(keepends=True)
         for number, text in enumerate(texts, start=1):
             try:
@@ -50,6 +53,11 @@ class JsonLines:
                 ) from None
             lines.append(line)
         return lines
+
+    def digest(self) -> str:
+        """SHA-256 of the lines; empty if there are none."""
+        text = self.path.read_bytes() if self.path.exists() else b""
+        return hashlib.sha256(text).hexdigest() if text else ""
 
     def truncate(self, step: int) -> None:
         """Removes lines after `step`, and an incomplete one: the resumed run writes them again."""

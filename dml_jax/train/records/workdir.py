@@ -1,13 +1,10 @@
 """The work directory of a run: one configuration, one writing process at a time."""
 
-import errno
-import fcntl
 import hashlib
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,12 +15,11 @@ from annotated_types import Ge, Lt
 from pydantic import StrictInt
 
 import dml_jax
-from dml_jax import buckets
+from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json, sha256
-from dml_jax.train.records import manifest
 
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
@@ -34,6 +30,13 @@ WHAT = {
     "teacher": "the teacher has changed since this run started; give another --workdir",
     "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as it was",
 }  # fmt: skip
+
+# What a finished run consists of, besides its reported checkpoint; `analyse` may write figures and the report again.
+ARTEFACTS = (
+    "config.json", "metrics.jsonl", "results.json", "queries.npz", "model.stablehlo", "embeddings/**/*",
+    "checkpoints/kept/*", "model/*",
+)  # fmt: skip
+REMEDY = "restore it from a copy, or delete manifest.json to have the same command evaluate and write it again"
 
 Count = Annotated[StrictInt, Ge(1), Lt(2**31)]
 
@@ -49,7 +52,7 @@ class Facts:
     shape: tuple[Count, Count]
     x64: bool = False
     teacher: dict[str, Any] | None = None
-    class_names: list[str] | None = None  # of the training classes; earlier versions did not write them
+    class_names: list[str] | None = None  # of the training classes
 
 
 def read_config(workdir: Path) -> dict[str, Any]:
@@ -57,6 +60,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
     path = workdir / "config.json"
     if not path.exists():
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
+    manifest.check_file(path, CheckpointError, REMEDY)
     facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
     return facts | {"config": configs.upgraded(facts["config"])}
 
@@ -102,18 +106,21 @@ def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
 
     `here` is the `identity` of this run, or a part of it.
     """
-    known = (workdir / "config.json").exists()
-    if known:
+    if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here)
-    if newest := manifest.newest(buckets.origin(workdir / "checkpoints" / "latest")):
-        checkpoint, run = newest
-        if run is not None:
-            check_same_facts(checkpoint, run, here)
-        elif not known:
-            raise CheckpointError(
-                f"{checkpoint}: does not say which run it belongs to, and {workdir / 'config.json'} is missing; "
-                "restore that file from a copy, or give another --workdir"
-            )
+    for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
+        try:
+            run = manifest.read(checkpoint, CheckpointError).get("run", {})
+        except CheckpointError:  # what to do about damage is said when a checkpoint is restored
+            continue
+        check_same_facts(checkpoint, run, here)
+        break
+
+
+def complete_checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints in a directory, by step."""
+    found = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
+    return sorted((path for path in found if path.name.isdigit()), key=lambda path: int(path.name))
 
 
 def _comparable(fact: Any) -> Any:
@@ -171,22 +178,16 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         yield workdir
         return
     existed = workdir.exists()
-    try:
-        workdir.mkdir(parents=True, exist_ok=True)
-        # Nothing is written, and what a link points to is not opened.
-        lock = os.fdopen(os.open(workdir / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666), "r+b", 0)
-    except FileExistsError:
-        raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
-    except NotADirectoryError:
-        raise CheckpointError(f"--workdir={workdir}: a parent of this path is a file, not a directory") from None
-    except OSError as error:
-        what = ".lock is a link; remove it" if error.errno == errno.ELOOP else f"is not writable ({error.strerror})"
-        raise CheckpointError(f"--workdir={workdir}: {what}") from error
-    with lock:
+    with ExitStack() as held:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            workdir.mkdir(parents=True, exist_ok=True)
+            held.enter_context(files.locked(workdir / "config.json", wait=False))
+        except FileExistsError:
+            raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
+        except BlockingIOError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
+        except OSError as error:
+            raise CheckpointError(f"--workdir={workdir}: is not writable ({error.strerror})") from error
         try:
             yield workdir
         finally:
@@ -199,7 +200,7 @@ def _remove_unused(workdir: Path, existed: bool) -> None:
         return
     entries = {entry.name for entry in workdir.iterdir()}
     trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
-    unused = {".lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
+    unused = {".config.json.lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
     if not existed and not trained and entries <= unused:
         shutil.rmtree(workdir)
 
@@ -222,12 +223,43 @@ def provenance(config: Config, data_hash: str, classes: int, images: int, shape:
     }
 
 
+def read_results(workdir: Path) -> dict[str, Any]:
+    """The `results.json` of a run; empty if there is none."""
+    path = workdir / "results.json"
+    if not path.exists():
+        return {}
+    manifest.check_file(path, CheckpointError, REMEDY)
+    results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
+    return results
+
+
+def finish(workdir: Path, checkpoint: str) -> None:
+    """Writes the manifest of a finished run, whose reported model is `<workdir>/checkpoints/<checkpoint>`."""
+    patterns = (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*")
+    found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
+    names = sorted(path.relative_to(workdir).as_posix() for path in found if not path.name.startswith("."))
+    manifest.write(workdir, {"checkpoint": checkpoint}, names)
+
+
+@contextmanager
+def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
+    """Context that writes files of a finished run again, whose names begin as `replaced`; the others are checked."""
+    if (workdir / manifest.NAME).exists():
+        content = manifest.read(workdir, CheckpointError)
+        others = (name for name in content["files"] if not name.startswith(replaced))
+        manifest.check(workdir, others, CheckpointError, REMEDY)
+        yield
+        finish(workdir, content["checkpoint"])
+    else:
+        yield
+
+
 def is_finished(workdir: Path, steps: int) -> bool:
-    """Whether the results for all steps of a run are on disk."""
-    with suppress(DataError):
-        results: dict[str, Any] = read_json(workdir / "results.json", dict[str, Any])
-        return results.get("steps") == steps
-    return False
+    """Whether all steps of a run are made and its files are complete; CheckpointError if one of them has changed."""
+    if not (workdir / manifest.NAME).exists() or read_results(workdir).get("steps") != steps:
+        return False
+    manifest.check(workdir, None, CheckpointError, REMEDY)
+    return True
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
@@ -237,10 +269,9 @@ def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
     """
     train = read_config(workdir)["config"]["train"]
     length = {key: train.get(key) for key in ("steps", "epochs")}
-    with suppress(DataError):
-        results = read_json(workdir / "results.json", dict[str, Any])
-        if results.get("length", length) == length and (not reported or results.get("step") == step):
-            return ""
+    results = read_results(workdir)
+    if results and results.get("length", length) == length and (not reported or results.get("step") == step):
+        return ""
     wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
     return f"{workdir}: this run of {wanted} has not finished; its model is so far that of step {step}"
 

@@ -1,0 +1,100 @@
+"""`manifest.json` of a directory: size and SHA-256 of its files, and what they belong to.
+
+It is written last, so that a directory without one is incomplete; readers check what they read. It holds a digest of
+itself, so that damage to it is not mistaken for other files. The manifest of a checkpoint in a bucket has sizes only,
+because the bucket and orbax have checksums of their own.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dml_jax.errors import DataError, UserError
+from dml_jax.files import is_url, read_json, reading, sha256, write_json
+
+NAME = "manifest.json"
+REMEDY = "restore it from a copy, or write it again"
+
+
+@dataclass
+class _File:
+    size: int
+    sha256: str | None = None
+
+
+@dataclass
+class _Content:
+    files: dict[str, _File]
+    sha256: str
+    run: dict[str, Any] = field(default_factory=dict)  # of a checkpoint, see `workdir.identity`
+
+
+def write(directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
+    """Writes and returns the manifest of the files of these relative names, by default of all in the directory."""
+    content = {**about, "files": digests(directory, names)}
+    content["sha256"] = _digest(content)
+    write_json(directory / NAME, content)
+    return content
+
+
+def read(directory: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> dict[str, Any]:
+    """The manifest of a directory; raises `error` if it is missing or damaged."""
+    content: dict[str, Any] = read_json(directory / NAME, _Content, remedy, error)
+    if content["sha256"] != _digest(content):
+        raise error(f"{directory / NAME}: has changed since it was written; {remedy}")
+    return content
+
+
+def check(
+    directory: Path,
+    names: Iterable[str] | None = None,
+    error: type[UserError] = DataError,
+    remedy: str = REMEDY,
+) -> dict[str, Any]:
+    """The manifest; raises `error` if a file, of these names or of all in the manifest, is missing or has changed."""
+    content = read(directory, error, remedy)
+    expected = {name: content["files"].get(name) for name in (content["files"] if names is None else names)}
+    found = digests(directory, expected, error, remedy)
+    for name, known in expected.items():
+        if known is None or found.get(name) != known:
+            what = "has changed since it was written" if name in found else "is missing"
+            raise error(f"{directory / name}: {what}; {remedy}")
+    return content
+
+
+def check_file(path: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> None:
+    """Raises `error` if a file is not as the manifest beside it says, if there is one and the file is in it."""
+    if (path.parent / NAME).exists() and path.name in read(path.parent, error, remedy)["files"]:
+        check(path.parent, [path.name], error, remedy)
+
+
+def digests(
+    directory: Path,
+    names: Iterable[str] | None = None,
+    error: type[UserError] = DataError,
+    remedy: str = REMEDY,
+) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of those files that exist."""
+    if is_url(directory):
+        import fsspec
+
+        root = str(directory).removeprefix("gs://")
+        listed = fsspec.filesystem("gs", use_listings_cache=False).find(root, detail=True)
+        sizes = {path[len(root) + 1 :]: {"size": about["size"]} for path, about in listed.items()}
+        return {name: size for name, size in sizes.items() if name and name[-1] != "/" and name != NAME}
+    if names is None:
+        names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.name != NAME)
+    found = {}
+    for name in names:
+        if (path := directory / name).is_file():
+            with reading(path, remedy, error):
+                found[name] = {"size": path.stat().st_size, "sha256": sha256(path)}
+    return found
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps({key: value for key, value in content.items() if key != "sha256"}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
