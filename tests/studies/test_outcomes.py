@@ -25,8 +25,10 @@ def rows(*directories: Path) -> list[str]:
 def test_other_images_with_names_of_the_same_length(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_run(tmp_path / name, hits(0.5), config=config())
-    ids = tmp_path / "b" / "embeddings" / "test" / "ids.json"
-    ids.write_text(ids.read_text().replace("png", "jpg"))
+    manifest = tmp_path / "b" / "embeddings" / "test" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["ids.json"]["sha256"] = "of other names"
+    manifest.write_text(json.dumps(content))
     images = {name: outcomes.read_run(tmp_path / name).data for name in ("a", "b", "c")}
     assert images["a"] == images["c"] != images["b"]
 

@@ -40,7 +40,8 @@ if tau == 13:
 images = directory / "embeddings" / "test"
 images.mkdir(parents=True, exist_ok=True)
 (images / "ids.json").write_text("[]")
-(images / "manifest.json").write_text(json.dumps({"files": {name: {"sha256": "0"} for name in ("labels.npy", "ids.json")}}))
+files = {name: {"sha256": "0"} for name in ("labels.npy", "ids.json")}
+(images / "manifest.json").write_text(json.dumps({"files": files}))
 results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
 (directory / "results.json").write_text(json.dumps(results))
 """
