@@ -14,28 +14,23 @@ authors' sampler repeats the images of small classes until all classes have the 
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
+from configs.recipes import mpn
 from dml_jax.backbones import bn_inception
-from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.config import Group
 from dml_jax.methods import group_loss
+
+PAPER_PROTOCOL = mpn.PAPER_PROTOCOL
 
 
 def get_config() -> ConfigDict:
-    return experiment(
-        "cars_group_loss",
-        data=Data(
-            name="cars", path="data/cars", sampler="mpn", batch_size=35, images_per_class=7,
-            crop="random_resized", image_size=227, resize=256, flip=0.5,
-        ),
+    return mpn.config(
+        "cars",
+        "",
+        {},
+        sampler="mpn",
+        batch_size=35,
+        images_per_class=7,
         backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
         method=group_loss.Config(embedding_dim=0, pooling="avg", anchors=3, temperature=79.0),
-        train=Train(
-            groups=dict.fromkeys(group_loss.GROUPS, Group(0.0002, weight_decay=4.863656728256105e-07)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
-    )  # fmt: skip
+        groups=dict.fromkeys(group_loss.GROUPS, Group(0.0002, weight_decay=4.863656728256105e-07)),
+    )

@@ -32,10 +32,10 @@ PAPER_PROTOCOL = {
 BN_INCEPTION = {
     "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True, bn_momentum=0.9),
     "train.groups": {
-        "backbone": Group(1e-4, weight_decay=5e-5, warmup="freeze"),
-        "embedding": Group(1e-4, weight_decay=5e-5),
-        "distributions": Group(1e-1, weight_decay=5e-5),
-        "hgnn": Group(5e-4, weight_decay=5e-5),
+        "backbone": Group(learning_rate=1e-4, weight_decay=5e-5, warmup="freeze"),
+        "embedding": Group(learning_rate=1e-4, weight_decay=5e-5),
+        "distributions": Group(learning_rate=1e-1, weight_decay=5e-5),
+        "hgnn": Group(learning_rate=5e-4, weight_decay=5e-5),
     },
     "train.optimizer": "adamw",
     "train.epochs": 60,
@@ -61,10 +61,10 @@ def get_config(variant: str = "") -> ConfigDict:
         method=hist.Config(tau=32.0, alpha=0.9, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
         train=Train(
             groups={
-                "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
-                "embedding": Group(1e-4, weight_decay=1e-4),
-                "distributions": Group(1e-1, weight_decay=1e-4),
-                "hgnn": Group(1e-3, weight_decay=1e-4),
+                "backbone": Group(learning_rate=1e-4, weight_decay=1e-4, warmup="freeze"),
+                "embedding": Group(learning_rate=1e-4, weight_decay=1e-4),
+                "distributions": Group(learning_rate=1e-1, weight_decay=1e-4),
+                "hgnn": Group(learning_rate=1e-3, weight_decay=1e-4),
             },
             optimizer="adam",
             warmup_epochs=1,  # before the others

@@ -14,14 +14,14 @@ passing has one layer and four heads (`refined`). For the sources of the other s
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
-from configs.recipes.mpn import BACKBONE
-from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
-from dml_jax.config import Data, Evaluation, Group, Train
+from configs.base import Variants
+from configs.recipes import mpn as recipe
+from dml_jax.config import Group
 from dml_jax.methods import mpn
 
+PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
 VARIANTS: Variants = {
-    "large": {"data.image_size": 256, "data.resize": 288},  # appendix B
+    "large": recipe.LARGE,
     "refined": {  # Table 3: evaluated also after message passing among reciprocal neighbours
         "evaluation.refine": ("reciprocal",),
         "method.layers": 1,
@@ -32,22 +32,11 @@ VARIANTS: Variants = {
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "cars_mpn",
+    return recipe.config(
+        "cars",
         variant,
         VARIANTS,
-        data=Data(
-            name="cars", path="data/cars", sampler="mpn", batch_size=70, images_per_class=7,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=BACKBONE,  # ResNet-50
+        sampler="mpn", batch_size=70, images_per_class=7, erasing=0.5,
         method=mpn.Config(temperature=0.1111111111111, layers=2, heads=8, concatenate=True, embedding_dim=512),
-        train=Train(
-            groups=dict.fromkeys(mpn.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
+        groups=dict.fromkeys(mpn.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
     )  # fmt: skip

@@ -15,38 +15,22 @@ cross-entropy with the labels is kept; here it is. The other settings are those 
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
 from configs.recipes import mpn
-from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.config import Group
 from dml_jax.methods import student
 
 PAPER_PROTOCOL = {**mpn.PAPER_PROTOCOL, "method.teacher": "runs/cars_mpn-paper"}
-VARIANTS: Variants = {
-    "distillation_kl": {"method.kind": "distillation_kl"},
-    "imitation": {"method.kind": "imitation"},
-    "relational": {"method.kind": "relational", "method.weight": 0.01},
-}
+VARIANTS = mpn.STUDENTS
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "cars_student",
+    return mpn.config(
+        "cars",
         variant,
         VARIANTS,
-        data=Data(
-            name="cars", path="data/cars", sampler="mpn", batch_size=70, images_per_class=7,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=mpn.BACKBONE,  # ResNet-50
+        sampler="mpn", batch_size=70, images_per_class=7, erasing=0.5,
         method=student.Config(
-            teacher="runs/cars_mpn", embedding_dim=512, temperature=0.1111111111111, soft_temperature=10.0,
+            teacher="runs/cars_mpn", embedding_dim=512, temperature=0.1111111111111, soft_temperature=10.0
         ),
-        train=Train(
-            groups=dict.fromkeys(student.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
+        groups=dict.fromkeys(student.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
     )  # fmt: skip

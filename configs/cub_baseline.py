@@ -12,12 +12,10 @@ not published. For the sources of the settings, see configs/recipes/baseline.py.
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs.base import EVALUATION, experiment
 from configs.recipes import baseline
-from dml_jax.config import Evaluation
 
-PAPER_PROTOCOL = baseline.PAPER_PROTOCOL
-VARIANTS = baseline.VARIANTS
+PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
 CLASSES, IMAGES = 100, 5_864  # in training
 
 
@@ -37,5 +35,4 @@ def get_config(variant: str = "") -> ConfigDict:
             sections = baseline.memory("cub", memory, images=IMAGES)
         case loss:
             sections = baseline.shared("cub", loss, epochs=150)
-    evaluation = Evaluation(ks=(1, 2, 4, 8))
-    return experiment("cub_baseline", variant, **sections, evaluation=evaluation)
+    return experiment("cub_baseline", variant, **sections, evaluation=EVALUATION["cub"])

@@ -11,30 +11,10 @@ chosen where the paper is silent, see configs/recipes/crt.py.
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from configs.recipes.crt import MIT_B2, VARIANTS
-from configs.recipes.crt import PAPER_PROTOCOL as PAPER_PROTOCOL
-from dml_jax.config import Data, Evaluation, Group, Train
-from dml_jax.methods import crt
+from configs.recipes import crt
+
+PAPER_PROTOCOL, VARIANTS = crt.PAPER_PROTOCOL, crt.VARIANTS
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "cub_crt",
-        variant,
-        VARIANTS,
-        data=Data(
-            name="cub", path="data/cub", sampler="ms", batch_size=80, images_per_class=5, flip=0.5,
-            resize=256, resize_first=True, crop="random_resized", crop_scale=(0.16, 1.0), image_size=227,
-        ),
-        backbone=MIT_B2,
-        method=crt.Config(embedding_dims=(128, 1024), prototypes=(64, 64), lambda1=(1.0, 0.1), lambda2=0.9),
-        train=Train(
-            groups=dict.fromkeys(crt.GROUPS, Group(3e-5, weight_decay=5e-4)),
-            optimizer="adam",
-            epochs=40,
-            schedule="step", milestones=(16, 32), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
-    )  # fmt: skip
+    return crt.config("cub", variant, batch_size=80, lambda1=(1.0, 0.1))

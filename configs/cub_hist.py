@@ -15,26 +15,18 @@ alpha and lambda_s, and the other settings are the reproduction's.
 from ml_collections import ConfigDict
 
 from configs.base import Variants, experiment
+from configs.cars_hist import PAPER_PROTOCOL as PAPER_PROTOCOL
 from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
 
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-    "evaluation.nmi_average": "geometric",
-    "evaluation.kmeans_init": "k-means++",
-    "evaluation.kmeans_restarts": 10,
-    "evaluation.kmeans_iterations": 300,
-}
 BN_INCEPTION = {
     "backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True, bn_momentum=0.9),
     "train.groups": {
-        "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
-        "embedding": Group(1e-4, weight_decay=1e-4),
-        "distributions": Group(5e-2, weight_decay=1e-4),
-        "hgnn": Group(5e-4, weight_decay=1e-4),
+        "backbone": Group(learning_rate=1e-4, weight_decay=1e-4, warmup="freeze"),
+        "embedding": Group(learning_rate=1e-4, weight_decay=1e-4),
+        "distributions": Group(learning_rate=5e-2, weight_decay=1e-4),
+        "hgnn": Group(learning_rate=5e-4, weight_decay=1e-4),
     },
     "train.optimizer": "adamw",
     "train.epochs": 30,
@@ -60,10 +52,10 @@ def get_config(variant: str = "") -> ConfigDict:
         method=hist.Config(tau=32.0, alpha=1.1, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
         train=Train(
             groups={
-                "backbone": Group(1.2e-4, weight_decay=5e-5, warmup="freeze"),
-                "embedding": Group(1.2e-4, weight_decay=5e-5),
-                "distributions": Group(1e-1, weight_decay=5e-5),
-                "hgnn": Group(6e-4, weight_decay=5e-5),
+                "backbone": Group(learning_rate=1.2e-4, weight_decay=5e-5, warmup="freeze"),
+                "embedding": Group(learning_rate=1.2e-4, weight_decay=5e-5),
+                "distributions": Group(learning_rate=1e-1, weight_decay=5e-5),
+                "hgnn": Group(learning_rate=6e-4, weight_decay=5e-5),
             },
             optimizer="adam",
             warmup_epochs=1,  # before the others

@@ -14,38 +14,27 @@ For the sources of the other settings, see configs/recipes/mpn.py.
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
-from configs.recipes.mpn import BACKBONE
-from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
-from dml_jax.config import Data, Evaluation, Group, Train
+from configs.base import Variants
+from configs.recipes import mpn as recipe
+from dml_jax.config import Group
 from dml_jax.methods import mpn
 
+PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
 VARIANTS: Variants = {
     # As the paper and its reproduction print the batches; the code draws a new factorisation every epoch.
     "printed": {"data.sampler": "mpn", "data.images_per_class": 9},
-    "large": {"data.image_size": 256, "data.resize": 288},  # appendix B
+    "large": recipe.LARGE,
     # Table 3: evaluated also after message passing among reciprocal neighbours; test-time batches may be from clusters.
     "refined": {"evaluation.refine": ("reciprocal",), "data.images_per_class": 9},
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "cub_mpn",
+    return recipe.config(
+        "cub",
         variant,
         VARIANTS,
-        data=Data(
-            name="cub", path="data/cub", sampler="mpn_redraw", batch_size=54,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=BACKBONE,  # ResNet-50
+        sampler="mpn_redraw", batch_size=54, erasing=0.5,
         method=mpn.Config(temperature=0.2, layers=1, heads=2, embedding_dim=512),
-        train=Train(
-            groups=dict.fromkeys(mpn.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
+        groups=dict.fromkeys(mpn.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
     )  # fmt: skip

@@ -15,38 +15,20 @@ cross-entropy with the labels is kept; here it is. The other settings are those 
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
 from configs.recipes import mpn
-from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.config import Group
 from dml_jax.methods import student
 
 PAPER_PROTOCOL = {**mpn.PAPER_PROTOCOL, "method.teacher": "runs/cub_mpn-paper"}
-VARIANTS: Variants = {
-    "distillation_kl": {"method.kind": "distillation_kl"},
-    "imitation": {"method.kind": "imitation"},
-    "relational": {"method.kind": "relational", "method.weight": 0.01},
-}
+VARIANTS = mpn.STUDENTS
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "cub_student",
+    return mpn.config(
+        "cub",
         variant,
         VARIANTS,
-        data=Data(
-            name="cub", path="data/cub", sampler="mpn_redraw", batch_size=54,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=mpn.BACKBONE,  # ResNet-50
-        method=student.Config(
-            teacher="runs/cub_mpn", embedding_dim=512, temperature=0.2, soft_temperature=1.0,
-        ),
-        train=Train(
-            groups=dict.fromkeys(student.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
+        sampler="mpn_redraw", batch_size=54, erasing=0.5,
+        method=student.Config(teacher="runs/cub_mpn", embedding_dim=512, temperature=0.2, soft_temperature=1.0),
+        groups=dict.fromkeys(student.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
     )  # fmt: skip

@@ -12,12 +12,10 @@ published. For the sources of the settings, see configs/recipes/baseline.py.
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs.base import EVALUATION, experiment
 from configs.recipes import baseline
-from dml_jax.config import Evaluation
 
-PAPER_PROTOCOL = baseline.PAPER_PROTOCOL
-VARIANTS = baseline.VARIANTS
+PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
 CLASSES, IMAGES = 3_997, 25_882  # in training
 
 
@@ -37,5 +35,4 @@ def get_config(variant: str = "") -> ConfigDict:
             sections = baseline.memory("inshop", memory, images=IMAGES)
         case loss:
             sections = baseline.shared("inshop", loss, epochs=100)
-    evaluation = Evaluation(ks=(1, 10, 20, 30, 40), cluster=False)
-    return experiment("inshop_baseline", variant, **sections, evaluation=evaluation)
+    return experiment("inshop_baseline", variant, **sections, evaluation=EVALUATION["inshop"])

@@ -11,39 +11,9 @@ et al. 2021, Table 2). Cost: not published.
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from dml_jax.backbones import resnet
-from dml_jax.config import Data, Evaluation, Group, Train
-from dml_jax.methods import hist
-
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-}
+from configs import sop_hist
+from configs.base import PAPER_PROTOCOL as PAPER_PROTOCOL
 
 
 def get_config() -> ConfigDict:
-    return experiment(
-        "inshop_hist",
-        data=Data(
-            name="inshop", path="data/inshop", sampler="shuffled", batch_size=32,
-            crop="random_resized", image_size=224, resize=256, flip=0.5,
-        ),
-        backbone=resnet.Config(pretrained="weights/resnet50"),
-        method=hist.Config(tau=16.0, alpha=2.0, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
-        train=Train(
-            groups={
-                "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
-                "embedding": Group(1e-4, weight_decay=1e-4),
-                "distributions": Group(1e-2, weight_decay=1e-4),
-                "hgnn": Group(1e-3, weight_decay=1e-4),
-            },
-            optimizer="adam",
-            warmup_epochs=1,  # before the others
-            epochs=60,
-            schedule="step", milestones=(10, 20, 30, 40, 50), gamma=0.5,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 10, 20, 30, 40), cluster=False),
-    )  # fmt: skip
+    return sop_hist.on_many_classes("inshop", "", {})

@@ -9,40 +9,30 @@ selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the 
 numbers: configs/published.csv. Cost: 10.5 hours on a Titan X (the reproduction).
 
 The reproduction's table prints a weight decay of 1.55e-7; the value used here is that of the authors' configuration
-file. Test-time batches (`k_r`) are the query and three gallery images. For the sources of the other settings, see
+file. Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`) are the query and three gallery
+images. For the sources of the other settings, see
 configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
-from configs.recipes.mpn import BACKBONE
-from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
-from dml_jax.config import Data, Evaluation, Group, Train
+from configs.base import Variants
+from configs.recipes import mpn as recipe
+from dml_jax.config import Group
 from dml_jax.methods import mpn
 
+PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
 VARIANTS: Variants = {
-    "large": {"data.image_size": 256, "data.resize": 288},  # appendix B
+    "large": recipe.LARGE,
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "inshop_mpn",
+    return recipe.config(
+        "inshop",
         variant,
         VARIANTS,
-        data=Data(
-            name="inshop", path="data/inshop", sampler="mpn", batch_size=56, images_per_class=4,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=BACKBONE,  # ResNet-50
-        method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, k_r=4, embedding_dim=512),
-        train=Train(
-            groups=dict.fromkeys(mpn.GROUPS, Group(0.00011265974954242144, weight_decay=1.0554824926510768e-07)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 10, 20, 30, 40), cluster=False),
+        sampler="mpn", batch_size=56, images_per_class=4, erasing=0.5,
+        method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, embedding_dim=512),
+        groups=dict.fromkeys(mpn.GROUPS, Group(0.00011265974954242144, weight_decay=1.0554824926510768e-07)),
     )  # fmt: skip

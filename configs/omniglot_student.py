@@ -16,16 +16,13 @@ probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
+from configs.base import experiment
 from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
+from configs.recipes.mpn import STUDENTS
 from dml_jax.config import Group, Train
 from dml_jax.methods import student
 
-VARIANTS: Variants = {
-    "distillation_kl": {"method.kind": "distillation_kl"},
-    "imitation": {"method.kind": "imitation"},
-    "relational": {"method.kind": "relational", "method.weight": 0.01},
-}
+VARIANTS = STUDENTS
 
 
 def get_config(variant: str = "") -> ConfigDict:

@@ -12,12 +12,10 @@ published for a fixed schedule. Cost: not published. For the sources of the sett
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs.base import EVALUATION, experiment
 from configs.recipes import baseline
-from dml_jax.config import Evaluation
 
-PAPER_PROTOCOL = baseline.PAPER_PROTOCOL
-VARIANTS = baseline.VARIANTS
+PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
 CLASSES, IMAGES = 11_318, 59_551  # in training
 
 
@@ -37,5 +35,4 @@ def get_config(variant: str = "") -> ConfigDict:
             sections = baseline.memory("sop", memory, images=IMAGES)
         case loss:
             sections = baseline.shared("sop", loss, epochs=100)
-    evaluation = Evaluation(ks=(1, 10, 100, 1000))
-    return experiment("sop_baseline", variant, **sections, evaluation=evaluation)
+    return experiment("sop_baseline", variant, **sections, evaluation=EVALUATION["sop"])

@@ -14,18 +14,14 @@ than a single task, within 12 GB. For the sources of the settings, see configs/r
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
+from configs.base import Variants
 from configs.recipes import diva
-from dml_jax.config import Data, Evaluation, Train
-from dml_jax.methods.diva import Config
 
 PAPER_PROTOCOL = diva.MANY_CLASSES
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,
-    "method.alpha_selfsimilarity": 0.1,
-    "method.alpha_shared": 0.1,
-    "method.alpha_intra": 0.1,
+    **diva.alpha(0.1),
     "train.milestones": (80,),
 }
 VARIANTS: Variants = {
@@ -33,42 +29,13 @@ VARIANTS: Variants = {
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
     "printed": diva.PRINTED,
-    "bn_inception-printed": {
-        **BN_INCEPTION,
-        **diva.PRINTED,
-        "data.image_size": 224,
-        "method.alpha_selfsimilarity": 0.2,
-        "method.alpha_shared": 0.2,
-        "method.alpha_intra": 0.2,
-    },
+    "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.2)},
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "sop_diva",
-        variant,
-        VARIANTS,
-        data=Data(
-            name="sop", path="data/sop", sampler="diva", batch_size=112, images_per_class=2,
-            crop="random_resized", image_size=224, resize=256, flip=0.5,
-        ),
-        backbone=diva.RESNET_50,
-        method=Config(
-            embedding_dim=128,
-            base="margin",
-            alpha_selfsimilarity=0.2, alpha_shared=0.2, alpha_intra=0.2,
-            rho=(150.0,),
-            ensemble=(1.0, 1.0, 1.0, 1.0),
-            queue_batches=70,
-            temperature=0.01,
-        ),
-        train=Train(
-            groups=diva.GROUPS,  # 1e-5 for the network
-            optimizer="adam",
-            epochs=150,
-            schedule="step", milestones=(70,), gamma=0.3,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 10, 100, 1000)),
+    return diva.config(
+        "sop", variant, VARIANTS,
+        alpha=0.2, rho=150.0, ensemble=(1.0, 1.0, 1.0, 1.0), queue_batches=70,
+        epochs=150, milestone=70, gamma=0.3,
     )  # fmt: skip

@@ -14,20 +14,12 @@ alpha and lambda_s, and the other settings are the reproduction's.
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
+from configs.base import EVALUATION, Variants, experiment
+from configs.cars_hist import PAPER_PROTOCOL as PAPER_PROTOCOL
 from dml_jax.backbones import bn_inception, resnet
-from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.config import Data, Group, Train
 from dml_jax.methods import hist
 
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-    "evaluation.nmi_average": "geometric",
-    "evaluation.kmeans_init": "k-means++",
-    "evaluation.kmeans_restarts": 10,
-    "evaluation.kmeans_iterations": 300,
-}
 BN_INCEPTION = {
     "backbone": bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
     "train.optimizer": "adamw",
@@ -40,22 +32,27 @@ VARIANTS: Variants = {
 
 
 def get_config(variant: str = "") -> ConfigDict:
+    return on_many_classes("sop", variant, VARIANTS)
+
+
+def on_many_classes(dataset: str, variant: str, variants: Variants) -> ConfigDict:
+    """These settings on this data set or In-Shop."""
     return experiment(
-        "sop_hist",
+        f"{dataset}_hist",
         variant,
-        VARIANTS,
+        variants,
         data=Data(
-            name="sop", path="data/sop", sampler="shuffled", batch_size=32,
+            name=dataset, path=f"data/{dataset}", sampler="shuffled", batch_size=32,
             crop="random_resized", image_size=224, resize=256, flip=0.5,
         ),
         backbone=resnet.Config(pretrained="weights/resnet50"),
         method=hist.Config(tau=16.0, alpha=2.0, lambda_s=1.0, embedding_dim=512, hidden_dim=512, drop_underflow=True),
         train=Train(
             groups={
-                "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
-                "embedding": Group(1e-4, weight_decay=1e-4),
-                "distributions": Group(1e-2, weight_decay=1e-4),
-                "hgnn": Group(1e-3, weight_decay=1e-4),
+                "backbone": Group(learning_rate=1e-4, weight_decay=1e-4, warmup="freeze"),
+                "embedding": Group(learning_rate=1e-4, weight_decay=1e-4),
+                "distributions": Group(learning_rate=1e-2, weight_decay=1e-4),
+                "hgnn": Group(learning_rate=1e-3, weight_decay=1e-4),
             },
             optimizer="adam",
             warmup_epochs=1,  # before the others
@@ -63,5 +60,5 @@ def get_config(variant: str = "") -> ConfigDict:
             schedule="step", milestones=(10, 20, 30, 40, 50), gamma=0.5,
             checkpoint_every=1000,
         ),
-        evaluation=Evaluation(ks=(1, 10, 100, 1000)),
+        evaluation=EVALUATION[dataset],
     )  # fmt: skip

@@ -16,35 +16,24 @@ configs/recipes/mpn.py.
 
 from ml_collections import ConfigDict
 
-from configs.base import Variants, experiment
-from configs.recipes.mpn import BACKBONE
-from configs.recipes.mpn import PAPER_PROTOCOL as PAPER_PROTOCOL
-from dml_jax.config import Data, Evaluation, Group, Train
+from configs.base import Variants
+from configs.recipes import mpn as recipe
+from dml_jax.config import Group
 from dml_jax.methods import mpn
 
+PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
 VARIANTS: Variants = {
-    "auxiliary": {"method.losses": "auxiliary"},
-    "large": {"data.image_size": 256, "data.resize": 288},  # appendix B
+    "auxiliary": {"method.losses": "auxiliary", "method.heads": 2},  # heads: the default, as none are trained
+    "large": recipe.LARGE,
 }
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "sop_mpn",
+    return recipe.config(
+        "sop",
         variant,
         VARIANTS,
-        data=Data(
-            name="sop", path="data/sop", sampler="mpn", batch_size=90, images_per_class=6,
-            crop="random_resized", image_size=227, resize=256, flip=0.5, erasing=0.5,
-        ),
-        backbone=BACKBONE,  # ResNet-50
+        sampler="mpn", batch_size=90, images_per_class=6, erasing=0.5,
         method=mpn.Config(temperature=0.6046908988578005, layers=1, heads=8, embedding_dim=512),
-        train=Train(
-            groups=dict.fromkeys(mpn.GROUPS, Group(0.0002472471515853406, weight_decay=2.7650277063275255e-13)),
-            optimizer="radam",
-            epochs=70,
-            schedule="step", milestones=(30,), gamma=0.1,
-            checkpoint_every=1000,
-        ),
-        evaluation=Evaluation(ks=(1, 10, 100, 1000)),
+        groups=dict.fromkeys(mpn.GROUPS, Group(0.0002472471515853406, weight_decay=2.7650277063275255e-13)),
     )  # fmt: skip

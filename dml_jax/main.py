@@ -9,6 +9,7 @@ be repeated as it is; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of t
 
 import sys
 from argparse import Namespace
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal, assert_never, get_args
 
@@ -78,22 +79,16 @@ def execute(arguments: list[str]) -> None:
         cli.check_installed(f"--log={options.log}", LOGGERS[name], LOGGERS[name])
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    config, given = config_files.resolved(
-        options.config,
-        overrides,
-        lambda text: print(f"warning: {text}", flush=True),
-        options.protocol,
-        trust_code=options.trust_code,
-    )
-    if explain or options.mode == "show":
-        if explain:
-            parser().print_help()
-            print()
-            show.print_options(config)
-        else:
-            show.print_values(config)
-        return
-    run_mode(options, config, given, directory, output, log)
+    warn = lambda text: print(f"warning: {text}", flush=True)  # noqa: E731
+    config = config_files.resolved(options.config, overrides, warn, options.protocol, trust_code=options.trust_code)
+    if explain:
+        parser().print_help()
+        print()
+        show.print_options(config)
+    elif options.mode == "show":
+        show.print_values(config)
+    else:
+        run_mode(options, config, overrides, directory, output, log)
 
 
 def check_options(options: Namespace) -> None:
@@ -106,16 +101,14 @@ def check_options(options: Namespace) -> None:
     if not (checkpoint in (None, "reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
     if checkpoint and options.mode not in ("evaluate", "export"):
-        raise ConfigError(
-            f"--checkpoint={checkpoint}: only --mode=evaluate and export use it; training continues from the latest"
-        )
+        raise ConfigError("--checkpoint is only valid with --mode=evaluate or export; training resumes from the latest")
     options.checkpoint = checkpoint or "reported"
     if options.log and options.mode != "train":
-        raise ConfigError(f"--log={options.log}: only --mode=train has something to show")
+        raise ConfigError("--log is only valid with --mode=train")
     if options.output and options.mode != "evaluate":
-        raise ConfigError(f"--output={options.output}: only --mode=evaluate writes its numbers to a file of their own")
+        raise ConfigError("--output is only valid with --mode=evaluate")
     if options.profile and options.mode != "train":
-        raise ConfigError(f"--profile: --mode={options.mode} makes no steps to trace; use --mode=train")
+        raise ConfigError("--profile is only valid with --mode=train")
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
@@ -153,7 +146,7 @@ def work_directory(options: Namespace) -> Path | str:
 
 
 def run_mode(
-    options: Namespace, config: "Config", given: frozenset[str], where: Path | str, output: Path | None,
+    options: Namespace, config: Config, typed: Collection[str], where: Path | str, output: Path | None,
     log: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Starts JAX and runs the mode."""
@@ -178,13 +171,13 @@ def run_mode(
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(config, directory, console, stop, log, options.profile, given)
+                    run.train(config, directory, console, stop, log, options.profile, typed)
                 case "evaluate":
-                    run.evaluate(config, directory, options.checkpoint, console, output, given)
+                    run.evaluate(config, directory, options.checkpoint, console, output, typed)
                 case "export":
                     run.export(config, directory, options.checkpoint, console)
                 case "check":
-                    run.check(config, console, given)
+                    run.check(config, console, typed)
                 case "show":
                     raise AssertionError("printed without JAX")
                 case _:

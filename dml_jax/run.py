@@ -45,14 +45,14 @@ def train(
     stop: Stop,
     log: Sequence[str] = (),
     traced: tuple[int, int] | None = None,
-    given: Collection[str] = (),
+    typed: Collection[str] = (),
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
     Args:
       log: where the metrics are shown besides `metrics.jsonl`.
       traced: first and last step of a trace.
-      given: keys of the configuration that the user gave, see `needs.report`.
+      typed: keys of the configuration that the command line sets.
 
     Raises:
       UserError: before training, if the configuration, the data or the work directory do not fit.
@@ -61,7 +61,7 @@ def train(
     workdir.check_same_run(directory, config)
     experiment = facts.build(config)
     started = (directory / "config.json").exists()  # such a run can be continued all the same
-    run_rules.check(experiment, () if started else given, console)
+    run_rules.check(experiment, () if started else typed, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
@@ -132,7 +132,7 @@ def evaluate(
     checkpoint: str,
     console: Console,
     output: Path | None = None,
-    given: Collection[str] = (),
+    typed: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
 
@@ -144,7 +144,7 @@ def evaluate(
         state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
-    run_rules.check(experiment, given, console, of="evaluation.")
+    run_rules.check(experiment, typed, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
     with device_memory.of_evaluation(config):
         results, _ = evaluation(experiment, state, model, console)
@@ -187,13 +187,13 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
-def check(config: Config, console: Console, given: Collection[str] = ()) -> None:
+def check(config: Config, console: Console, typed: Collection[str] = ()) -> None:
     """Validates configuration and data and makes one training step; nothing is written.
 
     Raises DivergedError if the loss, the gradient or the state after that step is not finite.
     """
     experiment = facts.build(config)
-    run_rules.check(experiment, given, console)
+    run_rules.check(experiment, typed, console)
     experiment = teacher.with_teacher(experiment, console)
     if config.head:
         facts.build(head_first.head_config(config))

@@ -75,7 +75,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
             [CONFIG, "--log=wandb,tensorbord"],
             "--log=wandb,tensorbord: there is no 'tensorbord'; did you mean tensorboard?",
         ),
-        ([CONFIG, "--log=wandb", "--mode=check"], "--log=wandb: only --mode=train has something to show"),
+        ([CONFIG, "--log=wandb", "--mode=check"], "--log is only valid with --mode=train"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
@@ -112,12 +112,13 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "stray"], "stray: unexpected argument"),
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
+        ([CONFIG, "--checkpoint=best"], "--checkpoint is only valid with --mode=evaluate or export"),
         ([CONFIG, "--checkpoint=newest"], "--checkpoint=newest: must be reported, latest, best or a step"),
         ([CONFIG, "--profile=20:10"], "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20"),
         ([CONFIG, "--profile=ten"], "--profile=ten: must be FIRST:LAST"),
-        ([CONFIG, "--profile=1:2", "--mode=check"], "--profile: --mode=check makes no steps to trace"),
+        ([CONFIG, "--profile=1:2", "--mode=check"], "--profile is only valid with --mode=train"),
         ([CONFIG, "--profile=1:2000"], "--profile=1:2000: the run has 1200 steps"),
-        ([CONFIG, "--output=r.json"], "--output=r.json: only --mode=evaluate writes its numbers"),
+        ([CONFIG, "--output=r.json"], "--output is only valid with --mode=evaluate"),
         ([CONFIG, "--mode=evaluate", "--output=/no/such/r.json"], "there is no directory /no/such"),
         ([CONFIG, "--mode=evaluate", "--output=."], "--output=.: is a directory; give a file"),
         (["--config=configs/nope.py"], "--config=configs/nope.py: there is no such file"),
@@ -173,7 +174,7 @@ def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -
         ("import no_such_module", "no_such_module"),
         (f"{assign}evaluation.ks = 1\n    return config", "TypeError: Could not override field 'ks'"),
         (f"{assign}no_such_section.steps = 1\n    return config", "no_such_section"),
-        ("def get_config(): pass", "AttributeError: 'NoneType'"),
+        ("def get_config(): pass", "must return a ConfigDict, not NoneType"),
     ):
         (tmp_path / "broken.py").write_text(text)
         done = in_process(f"--config={tmp_path / 'broken.py'}", f"--workdir={tmp_path / 'run'}")

@@ -78,10 +78,9 @@ def test_control_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     write(tmp_path / "w", resnet, RESNET)
     layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(6)), each=4)
     values = config_files.load_config(str(Path(__file__).parents[1] / "configs" / "folder_baseline.py") + ":small", {})
-    values["data"] |= {"path": str(tmp_path / "photos"), "batch_size": 8, "images_per_class": 4, "image_size": 32,
-                       "resize": 37}  # fmt: skip
-    values["backbone"] = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
-    values["evaluation"] |= {"cluster": False, "batch_size": 8, "controls": False}
+    values.data.update(path=str(tmp_path / "photos"), batch_size=8, images_per_class=4, image_size=32, resize=37)
+    values.backbone = asdict(RESNET) | {"pretrained": str(tmp_path / "w")}
+    values.evaluation.update(cluster=False, batch_size=8, controls=False)
     experiment = experiments.build(configs.resolve(values))
     results, _ = final_results.final(experiment, on_devices.initial_state(experiment), "last", Console(active=False))
     test = experiment.splits["test"]

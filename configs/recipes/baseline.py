@@ -31,15 +31,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict
 
+from configs import base
 from dml_jax.backbones import resnet
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline
 
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-}
+PAPER_PROTOCOL = base.PAPER_PROTOCOL
 make = partial(baseline.make_config, embedding_dim=128)
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),

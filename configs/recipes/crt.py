@@ -14,15 +14,16 @@ code, 3,000 steps with decays after 1,200 and 2,400.
 from dataclasses import replace
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from configs import base
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
+from dml_jax.config import Data, Group, Train
+from dml_jax.methods import crt
 
 # Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: this
 # follows the practice of comparable code.
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-}
+PAPER_PROTOCOL = base.PAPER_PROTOCOL
 MIT_B2 = replace(mit.mit_b2(), pretrained="weights/mit_b2", drop_path=0.1)
 VARIANTS: dict[str, dict[str, Any]] = {
     # The multi-similarity loss with the values printed in its paper instead of those of its code, 40 and 0.5; the paper
@@ -35,3 +36,26 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bn_inception": {"backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True)},
     "googlenet": {"backbone": googlenet.Config(pretrained="weights/googlenet", freeze_bn=True)},
 }
+
+
+def config(dataset: str, variant: str, *, batch_size: int, lambda1: tuple[float, float]) -> ConfigDict:
+    """CRT on a data set."""
+    return base.experiment(
+        f"{dataset}_crt",
+        variant,
+        VARIANTS,
+        data=Data(
+            name=dataset, path=f"data/{dataset}", sampler="ms", batch_size=batch_size, images_per_class=5, flip=0.5,
+            resize=256, resize_first=True, crop="random_resized", crop_scale=(0.16, 1.0), image_size=227,
+        ),
+        backbone=MIT_B2,
+        method=crt.Config(embedding_dims=(128, 1024), prototypes=(64, 64), lambda1=lambda1, lambda2=0.9),
+        train=Train(
+            groups=dict.fromkeys(crt.GROUPS, Group(3e-5, weight_decay=5e-4)),
+            optimizer="adam",
+            epochs=40,
+            schedule="step", milestones=(16, 32), gamma=0.1,
+            checkpoint_every=1000,
+        ),
+        evaluation=base.EVALUATION[dataset],
+    )  # fmt: skip

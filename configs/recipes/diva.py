@@ -15,8 +15,12 @@ others).
 
 from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
+from configs import base
 from dml_jax.backbones import bn_inception, resnet
-from dml_jax.config import Group
+from dml_jax.config import Data, Group, Train
+from dml_jax.methods.diva import Config
 
 
 def weightings(*ratios: tuple[int, int]) -> dict[str, dict[str, tuple[float, ...]]]:
@@ -24,10 +28,13 @@ def weightings(*ratios: tuple[int, int]) -> dict[str, dict[str, tuple[float, ...
     return {f"{own}:{other}": {"ensemble": (1.0 * own, *[1.0 * other] * 3)} for own, other in ratios}
 
 
+def alpha(value: float) -> dict[str, float]:
+    """The weight of the three auxiliary tasks."""
+    return {f"method.alpha_{task}": value for task in ("selfsimilarity", "shared", "intra")}
+
+
 PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
+    **base.PAPER_PROTOCOL,
     "evaluation.kmeans_init": "random",  # as in faiss
     "evaluation.kmeans_restarts": 1,
     "evaluation.kmeans_iterations": 20,
@@ -55,6 +62,49 @@ GROUPS = {
     "psi": Group(1e-5),
     "temperature": Group(5e-4),
 }
+
+
+def config(
+    dataset: str,
+    variant: str,
+    variants: base.Variants,
+    *,
+    alpha: float,
+    rho: float,
+    epochs: int,
+    milestone: int,
+    gamma: float,
+    queue_batches: int,
+    ensemble: tuple[float, ...],
+) -> ConfigDict:
+    """DiVA on a data set."""
+    return base.experiment(
+        f"{dataset}_diva",
+        variant,
+        variants,
+        data=Data(
+            name=dataset, path=f"data/{dataset}", sampler="diva", batch_size=112, images_per_class=2,
+            crop="random_resized", image_size=224, resize=256, flip=0.5,
+        ),
+        backbone=RESNET_50,
+        method=Config(
+            embedding_dim=128,
+            base="margin",
+            alpha_selfsimilarity=alpha, alpha_shared=alpha, alpha_intra=alpha,
+            rho=(rho,),
+            ensemble=ensemble,
+            queue_batches=queue_batches,
+            temperature=0.01,
+        ),
+        train=Train(
+            groups=GROUPS,  # 1e-5 for the network
+            optimizer="adam",
+            epochs=epochs,
+            schedule="step", milestones=(milestone,), gamma=gamma,
+            checkpoint_every=1000,
+        ),
+        evaluation=base.EVALUATION[dataset],
+    )  # fmt: skip
 
 
 class Ablations(NamedTuple):

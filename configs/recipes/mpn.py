@@ -11,8 +11,13 @@ the methods it compares with there.
 """
 
 from dataclasses import replace
+from typing import Any
 
+from ml_collections import ConfigDict
+
+from configs import base
 from dml_jax.backbones import resnet
+from dml_jax.config import Data, Group, Train
 
 BACKBONE = replace(
     resnet.resnet50(),
@@ -22,9 +27,41 @@ BACKBONE = replace(
 )
 # After 30 and 50 epochs, the code of MPN and of the Group Loss returns to the best epoch; it decays the learning rate
 # only at the first of the two. The clean protocol decays it but does not go back.
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "train.reload_best_epochs": (30, 50),
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
+PAPER_PROTOCOL = {**base.PAPER_PROTOCOL, "train.reload_best_epochs": (30, 50)}
+LARGE = {"data.image_size": 256, "data.resize": 288}  # appendix B
+STUDENTS: base.Variants = {
+    "distillation_kl": {"method.kind": "distillation_kl"},
+    "imitation": {"method.kind": "imitation", "method.soft_temperature": 1.0},
+    "relational": {"method.kind": "relational", "method.weight": 0.01, "method.soft_temperature": 1.0},
 }
+
+
+def config(
+    dataset: str,
+    variant: str,
+    variants: base.Variants,
+    *,
+    method: Any,
+    groups: dict[str, Group],
+    backbone: Any = BACKBONE,
+    **data: Any,
+) -> ConfigDict:
+    """MPN, one of its students or the Group Loss on a data set; `data` are further options of the data."""
+    return base.experiment(
+        f"{dataset}_{method.name}",
+        variant,
+        variants,
+        data=Data(
+            name=dataset, path=f"data/{dataset}", crop="random_resized", image_size=227, resize=256, flip=0.5, **data
+        ),
+        backbone=backbone,
+        method=method,
+        train=Train(
+            groups=groups,
+            optimizer="radam",
+            epochs=70,
+            schedule="step", milestones=(30,), gamma=0.1,
+            checkpoint_every=1000,
+        ),
+        evaluation=base.EVALUATION[dataset],
+    )  # fmt: skip

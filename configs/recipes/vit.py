@@ -14,16 +14,12 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs import base
 from dml_jax.backbones import vit
-from dml_jax.config import Data, Evaluation, Group, Train
+from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline, hist
 
-PAPER_PROTOCOL = {
-    "data.exif_rotation": False,  # the authors' loaders ignore it
-    "train.select": "test",  # the epoch that is best on the test classes
-    "evaluation.protocol": "paper",  # drops the first neighbour, whichever image it is
-}
+PAPER_PROTOCOL = base.PAPER_PROTOCOL
 WEIGHTS = ("dinov2_vits14", "dino_vits16", "vit_small")
 LOSSES = ("proxy_anchor", "multi_similarity", "hist")
 VARIANTS = {f"{loss}-{weights}": (loss, weights) for loss in LOSSES for weights in WEIGHTS}
@@ -50,7 +46,7 @@ def recipe(dataset: str, variant: str, *, tau: float, alpha: float) -> ConfigDic
     else:
         method = baseline.make_config(loss, embedding_dim=DIMENSIONS)
         groups |= {"loss": own}
-    return experiment(
+    return base.experiment(
         f"{dataset}_vit",
         variant,
         data=Data(
@@ -62,5 +58,5 @@ def recipe(dataset: str, variant: str, *, tau: float, alpha: float) -> ConfigDic
         train=Train(
             groups=groups, epochs=49, warmup_epochs=1, optimizer="adamw", schedule="cosine", checkpoint_every=1000
         ),
-        evaluation=Evaluation(ks=(1, 2, 4, 8)),
+        evaluation=base.EVALUATION[dataset],
     )  # fmt: skip

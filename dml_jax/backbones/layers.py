@@ -20,7 +20,7 @@ from dml_jax.numerics import at_least_float32, product
 
 Pooling = Literal["avg", "max", "avg+max", "gem", "gem_learned"]  # of the feature map, see `global_pool`
 
-TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups), misleads=True)
+TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups))
 DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
 
 

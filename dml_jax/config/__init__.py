@@ -15,11 +15,10 @@ from dml_jax.config.evaluation import Evaluation, Refine
 from dml_jax.config.fields import flatten
 from dml_jax.config.identity import INDIFFERENT, SAME_EXPERIMENT, decisive, digest
 from dml_jax.config.modules import choices, import_code, module
-from dml_jax.config.resolve import PATHS, Config, known_keys, misleading, published, resolve, settled, upgraded
+from dml_jax.config.resolve import PATHS, Config, published, resolve, settled
 from dml_jax.config.train import Group, Train
 
 __all__ = [
     "INDIFFERENT", "PATHS", "SAME_EXPERIMENT", "Config", "Data", "Evaluation", "Group", "Refine", "Train", "choices",
-    "decisive", "digest", "flatten", "import_code", "known_keys", "misleading", "module", "published", "resolve",
-    "settled", "upgraded",
+    "decisive", "digest", "flatten", "import_code", "module", "published", "resolve", "settled",
 ]  # fmt: skip

@@ -1,6 +1,6 @@
 """Options of the data."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Lt
 
@@ -20,18 +20,16 @@ Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", 
 Crop = Literal["none", "random_resized", "random", "centre"]
 BUILT_IN = ("digits",)  # data sets that come with a requirement
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
-READ = Needs(f"another data.name than {', '.join(BUILT_IN)}", lambda c: c.data.name not in BUILT_IN, misleads=True)
+READ = Needs(f"another data.name than {', '.join(BUILT_IN)}", lambda c: c.data.name not in BUILT_IN)
 BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
-    misleads=True,
 )
-CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none", misleads=True)
+CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
 RESIZED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
     lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
-    misleads=True,
 )
 # Features are computed of crops, flipped at random, as large as those of the evaluation.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
@@ -42,6 +40,8 @@ THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)
 @section
 class Data:
     """Which images are used, and how they become batches."""
+
+    KEY: ClassVar = "data"
 
     name: str = "digits"  # a module of dml_jax/data/formats
     path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets

@@ -1,7 +1,7 @@
 """Options of the evaluation."""
 
 from dataclasses import field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from dml_jax.config.data import OF_ANY_SIZE, ON_IMAGES
 from dml_jax.config.fields import AtLeastTwo, NonEmpty, NonNegativeInt, Positive, PositiveInt, require, section
@@ -15,7 +15,7 @@ DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and la
 
 def _refined(kinds: tuple[str, ...]) -> Needs:
     what = f"one of {', '.join(kinds)} in evaluation.refine"
-    return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine), misleads=True)
+    return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine))
 
 
 BEST = "best"  # instead of the name of a reading
@@ -29,6 +29,8 @@ FOUND = RunRule(
 @section
 class Evaluation:
     """How embeddings are evaluated."""
+
+    KEY: ClassVar = "evaluation"
 
     protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K

@@ -14,16 +14,18 @@ import io
 import json
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
 from annotated_types import Ge, Gt, Le, Lt, MinLen
+from ml_collections import ConfigDict
 
 from dml_jax.errors import ConfigError, suggest
 
 T = TypeVar("T")
+Values = Mapping[str, Any] | ConfigDict  # nested
 
 LIMIT = 2**31  # of whole numbers: sizes and steps are 32-bit integers in JAX
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
@@ -69,29 +71,26 @@ def section(cls: type[T]) -> type[T]:
         try:
             validated(self, *args, **kwargs)
         except pydantic.ValidationError as error:
-            raise ConfigError(_message(error, "", list(keys(made)))) from None
+            path = getattr(made, "KEY", "")
+            raise ConfigError(_message(error, path, list(keys(made, path)))) from None
 
     made.__init__ = init
     return made
 
 
-def validate(kind: type[T], values: Mapping[str, Any], path: str = "", known: Iterable[str] = ()) -> T:
-    """A section from a nested mapping.
+def validate(kind: type[T], values: Values, path: str = "") -> T:
+    """A section from nested values; missing keys take their defaults, lists become tuples.
 
-    Args:
-      kind: a section.
-      values: the mapping; missing keys take their defaults, lists become tuples.
-      path: dotted name of the section, for messages.
-      known: all dotted keys of the whole configuration, to suggest where a misplaced key belongs.
-
-    Raises:
-      ConfigError: an unknown or missing key, a wrong type or a broken rule.
+    Raises ConfigError for an unknown or missing key, a wrong type or a broken rule; `path` is the key of the section.
     """
+    nested = values.to_dict() if isinstance(values, ConfigDict) else values
     try:
         # JSON has no tuples and no classes, so that strict validation accepts lists and mappings in their place.
-        return pydantic.TypeAdapter(kind).validate_json(json.dumps(values))
+        return pydantic.TypeAdapter(kind).validate_json(json.dumps(nested))
     except pydantic.ValidationError as error:
-        raise ConfigError(_message(error, path, [*known, *keys(kind, path)])) from None
+        raise ConfigError(
+            _message(error, path, [*flatten(values, f"{path}." if path else ""), *keys(kind, path)])
+        ) from None
     except TypeError as error:
         raise ConfigError(f"{path}: holds a value of a type that no key has ({error})") from None
 
@@ -107,7 +106,7 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
     value, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
-            return f"{key}: there is no such key; {suggest(key, known)}"
+            return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
         case "missing" | "missing_argument" if not isinstance(places[-1], int):
             return f"{key}: missing, and it has no default"
         case "value_error" if isinstance(context.get("error"), BrokenRule):
@@ -155,11 +154,11 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
             yield key
 
 
-def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mapping -> dotted keys."""
+def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
+    """Nested values -> dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping | ConfigDict):
             flat |= flatten(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value

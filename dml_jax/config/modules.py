@@ -8,10 +8,11 @@ see `import_code`. A stored configuration, such as that of a model from the hub,
 import importlib
 import pkgutil
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from types import ModuleType
 from typing import Any
 
+from dml_jax.config.fields import Values, flatten
 from dml_jax.errors import ConfigError, UserError, suggest
 
 # The packages whose modules `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
@@ -69,7 +70,7 @@ def imported(where: str, path: str) -> ModuleType:
     return sys.modules[path]
 
 
-def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) -> None:
+def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a configuration names by their import paths, which runs their code.
 
     Args:
@@ -91,14 +92,13 @@ def import_code(values: Mapping[str, Any], keys: Collection[str] | None = None) 
             raise ConfigError(f"{key}={name!r}: cannot be imported ({type(error).__name__}: {error})") from error
 
 
-def _named(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+def _named(values: Values) -> Iterator[tuple[str, str, str]]:
     """(key, value, path of a module) of each import path in a configuration."""
-    for kind in MODULES:
-        section = values.get(kind)
-        name = section.get("name") if isinstance(section, Mapping) else None
-        if isinstance(name, str) and "." in name:
-            yield f"{kind}.name", name, name
-        if isinstance(section, Mapping) and (kind, name) == ("method", "baseline"):
-            for loss in str(section.get("loss", "")).split("+"):
-                if "." in loss:
-                    yield "method.loss", loss, loss.rpartition(".")[0]
+    flat = flatten(values)
+    for key in (f"{kind}.name" for kind in MODULES):
+        if "." in str(flat.get(key)):
+            yield key, flat[key], flat[key]
+    if flat.get("method.name") == "baseline":
+        for loss in str(flat.get("method.loss")).split("+"):
+            if "." in loss:
+                yield "method.loss", loss, loss.rpartition(".")[0]

@@ -1,7 +1,7 @@
 """Options of the training."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
@@ -18,20 +18,17 @@ USERS = {
 def _used_by(key: str) -> Needs:
     users = USERS[key]
     what = f"train.optimizer={' or '.join(map(repr, users))}"
-    return Needs(what, lambda c: c.train.optimizer in users, misleads=True)
+    return Needs(what, lambda c: c.train.optimizer in users)
 
 
-LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs, misleads=True)
-STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step", misleads=True)
-WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones, misleads=True)
+LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
+STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
+WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
 WITH_BLOCKS = Needs(
     "a vision transformer as the backbone",
     lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip"),
-    misleads=True,
 )
-SELECTED = Needs(
-    "a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last", misleads=True
-)
+SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
 BEFORE_END = "no evaluation precedes the last step; set train.evaluate_every, or train for longer"
 TOO_LATE = "goes beyond the last step; lower it, or train for longer"
 
@@ -70,6 +67,8 @@ def backbone_is_frozen(groups: Mapping[str, Group]) -> bool:
 @section
 class Train:
     """Length, optimizer and schedule of the training."""
+
+    KEY: ClassVar = "train"
 
     # By name, which the method determines, or by path: "backbone/layer1_*" takes what it fits out of other groups.
     groups: dict[str, Group]
@@ -110,9 +109,7 @@ class Train:
     evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints
     # Steps between two models kept for `dml-jax analyse`; 0: none.
-    keep_every: Annotated[
-        NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.keep_every <= run.steps, misleads=False)
-    ] = 0
+    keep_every: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.keep_every <= run.steps)] = 0
     # How the reported model is selected.
     select: Annotated[
         Literal["last", "validation", "test"],

@@ -47,7 +47,6 @@ CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
 TRAINED = Rule(
     "this branch has weight 0 in method.lambda1, so the labels do not train its embedding; test the other branch",
     lambda c: c.method.lambda1[c.method.tested_branch == "branch2"] > 0,
-    also=("method.lambda1",),
 )
 
 

@@ -43,7 +43,6 @@ ONLY_CROSS_ENTROPY = "leaves only the cross-entropy"
 SOME_LEFT = Rule(
     f"{ONLY_CROSS_ENTROPY}, because all images are anchors; lower it below data.images_per_class",
     lambda c: c.data.sampler in WITHOUT_CLASSES or c.method.anchors < c.data.images_per_class,
-    also=("data.images_per_class",),
 )
 ITERATED = Rule("leaves the probabilities as they are; give 1 or more", lambda c: c.method.iterations > 0)
 WEIGHTED = Rule(f"{ONLY_CROSS_ENTROPY}; give a positive weight", lambda c: c.method.weight > 0)

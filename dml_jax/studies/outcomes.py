@@ -83,7 +83,7 @@ def read_run(directory: Path, row: str = "") -> Run:
     data_hash = ""
     with suppress(DataError, KeyError):
         facts = read_json(directory / "config.json", dict[str, Any])
-        config, data_hash = configs.upgraded(facts["config"]), str(facts.get("data_hash", ""))
+        config, data_hash = facts["config"], str(facts.get("data_hash", ""))
     times = results.get("timing")
     if times is None and config:
         times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])

@@ -42,7 +42,6 @@ class Trial:
     needs: tuple[str, ...] = ()  # trials that must be finished first
     members: tuple[Path, ...] = ()  # work directories of an ensemble
     weights: tuple[float, ...] = ()  # of the members
-    given: tuple[str, ...] = ()  # keys of the configuration that the study or the command line gave
     # Steps and epochs, as in `results.json`; empty for an ensemble.
     length: dict[str, int] = field(default_factory=dict)
 
@@ -164,10 +163,10 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
     }
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
-        config, given = resolved(row.config, overrides, settings)
+        config = resolved(row.config, overrides, settings)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-    return Trial(name, row.name, seed, directory, config, needs, given=given, length=length(config))
+    return Trial(name, row.name, seed, directory, config, needs, length=length(config))
 
 
 def length(config: Config) -> dict[str, int]:
@@ -175,13 +174,14 @@ def length(config: Config) -> dict[str, int]:
     return {"steps": config.train.steps, "epochs": config.train.epochs}
 
 
-def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> tuple[Config, tuple[str, ...]]:
-    """A valid configuration with overrides, of which those of the command line take precedence; and the given keys."""
+def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Config:
+    """A valid configuration with overrides, of which those of the command line take precedence."""
     protocol = "paper" if settings.paper else None
-    config, given = config_files.resolved(path, {**overrides, **settings.overrides}, protocol=protocol)
+    every = {**overrides, **settings.overrides}
+    config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
     if settings.smoke:
-        return smoke_test.shrunk(config), ()
-    return config, tuple(sorted(given))
+        return smoke_test.shrunk(config)
+    return config
 
 
 def _in_order(made: list[Trial]) -> list[Trial]:

@@ -182,7 +182,7 @@ def command(root: Path, trial: Trial) -> list[str]:
         members = ",".join(map(str, trial.members))
         return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
     config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
-    files.write_json(config, {"config": trial.config and asdict(trial.config), "given": trial.given})
+    files.write_json(config, {"config": trial.config and asdict(trial.config)})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
 
 

@@ -127,10 +127,9 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
-    config, given = plan.resolved(search.config, overrides, settings)
+    config = plan.resolved(search.config, overrides, settings)
     name = f"trial-{number:04d}"
-    given = tuple(key for key in given if key in settings.overrides)  # a search may try what has no effect
-    return Trial(name, name, settings.seeds[0], settings.root / name, config, given=given, length=plan.length(config))
+    return Trial(name, name, settings.seeds[0], settings.root / name, config, length=plan.length(config))
 
 
 def example(search: Search) -> dict[str, Any]:

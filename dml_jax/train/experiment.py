@@ -180,7 +180,7 @@ def read_as(config: Config, reading: str) -> Config:
             allowed = f"only of {', '.join(known)}" if known else "of no option"
             raise ConfigError(f"{key}.{option}: method {config.method.name} allows readings {allowed}")
     values = asdict(config.method) | options
-    return replace(config, method=validate(type(config.method), values, key, known))
+    return replace(config, method=validate(type(config.method), values, key))
 
 
 def _with_erasing(backbone: Backbone, data: Data) -> Backbone:

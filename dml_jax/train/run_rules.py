@@ -14,11 +14,11 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 
 
-def check(experiment: Experiment, given: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options that are pointless in this run, among those whose keys begin with `of`.
+def check(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
+    """Warns of options whose keys begin with `of` and that are pointless in this run.
 
-    Raises ConfigError if one is among the keys `given` by the user and misleads, or the embeddings have too few
-    dimensions for `evaluation.prefixes`.
+    Raises ConfigError if the command line sets one (`typed`), or the embeddings have too few dimensions for
+    `evaluation.prefixes`.
     """
     config = experiment.config
     if config.evaluation.prefixes:
@@ -28,8 +28,8 @@ def check(experiment: Experiment, given: Collection[str], console: Console, of: 
     tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
     run = _run(experiment, config.train, tables=tables)
     head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
-    found = [problem for problem in needs.broken_by_run(config, run, head) if problem.key.startswith(of)]
-    needs.report(found, given, lambda text: console.print(f"warning: {text}"))
+    found = [problem for problem in needs.broken(config, run, head) if problem[0].startswith(of)]
+    needs.report(found, typed, lambda text: console.print(f"warning: {text}"))
 
 
 def _check_prefixes(experiment: Experiment) -> None:

@@ -188,7 +188,7 @@ def test_a_convnext_of_equimo() -> None:
     groups = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     groups["backbone/blocks_0*"] = asdict(Group(0.0, freeze=True))
     given = values(steps=1) | {"backbone": {"name": "othernet.convnext"}}
-    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=6))
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=6))
     given["train"]["groups"] = groups
     configs.import_code(given)
     config = configs.resolve(given)

@@ -1,5 +1,6 @@
 """Rules at fields: every kind of invalid value becomes one sentence with the key, the value and the rule."""
 
+from dataclasses import fields as fields_of
 from dataclasses import is_dataclass, replace
 from typing import Any, Literal
 
@@ -128,8 +129,8 @@ def test_every_option_has_a_meaning() -> None:
         sections += [configs.module(kind, name).Config for name in configs.choices(kind)]
     for kind in sections:
         known = fields.meanings(kind)
-        for name, field in kind.__dataclass_fields__.items():
-            assert name in known or name == "name" or is_dataclass(field.type), (kind, name)
+        for field in fields_of(kind):
+            assert field.name in known or field.name == "name" or is_dataclass(field.type), (kind, field.name)
 
 
 def test_a_misplaced_key_of_a_configuration() -> None:

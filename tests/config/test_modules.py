@@ -174,19 +174,19 @@ def test_code_is_trained_by_its_import_path_and_loaded_with_consent_only(
 
 def test_a_command_line_names_code(paper: Path) -> None:
     found = config_files.load_config("paper.py:loss", {"data.name": "digits"})
-    Path("config.json").write_text(json.dumps(found))
+    Path("config.json").write_text(found.to_json())
     sys.path.insert(0, str(paper))
     forget()
     with pytest.raises(ConfigError, match=r"method\.loss='mypaper\.losses\.spread': mypaper\.losses is not imported"):
         config_files.resolved("config.json", {"method.embedding_dim": "4"})
-    config, _ = config_files.resolved("config.json", {"method.loss": "mypaper.losses.spread"})
+    config = config_files.resolved("config.json", {"method.loss": "mypaper.losses.spread"})
     assert config.method.options["mypaper.losses.spread"].scale == 3.0
     assert marks() == {"losses"}
 
 
 def test_another_network_starts_from_its_defaults() -> None:
     given = {"backbone.depths": "2,2,2,2", "backbone.name": "resnet", "backbone.block": "basic"}
-    found = config_files.load_config("configs/folder_baseline.py", given)["backbone"]
+    found = config_files.load_config("configs/folder_baseline.py", given)["backbone"].to_dict()
     assert found == asdict(resnet.Config(block="basic", depths=(2, 2, 2, 2)))
     with pytest.raises(ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"):
         config_files.load_config("configs/folder_baseline.py", {"backbone.name": "resnett"})
@@ -194,7 +194,7 @@ def test_another_network_starts_from_its_defaults() -> None:
 
 def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
     sys.path.insert(0, str(paper))
-    config = configs.resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}}, given=())
+    config = configs.resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}})
     assert marks() == set()
     with pytest.raises(ConfigError, match=r"data\.name='mypaper\.photos': .* --trust_code"):
         formats.load(config.data)

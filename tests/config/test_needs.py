@@ -1,6 +1,5 @@
-"""Options that need others: errors where a given value misleads, warnings where it is only unused, else dropped."""
+"""Options without effect: errors where the command line sets them, warnings where a file does."""
 
-import json
 import re
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -17,20 +16,25 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import run_rules
-from dml_jax.train.records import workdir
 from dml_jax.train.start import head_first
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
 AVERAGE, ALONE = "method.transform=average", "method.losses=auxiliary"
-# Configuration, overrides, and the key of the last one, which misleads or is only unused.
-MISLEADING = [
+# Configuration and overrides; the last one has no effect, or not the one that its name promises.
+WITHOUT_EFFECT = [
     "digits_hist data.path=photos/",
     "digits_hist data.image_size=32",
     "digits_hist data.decode_scaled=true",
     "digits_hist data.training_size=16",
+    "digits_hist data.interpolation=bicubic",
+    "digits_hist data.crop_scale=0.5,1.0",
+    "digits_hist data.workers=1 data.threads=3",
     "folder_vit data.training_size=160",
+    *(f"folder_baseline:frozen data.{o}" for o in ("training_size=160", "jitter=0.3", "greyscale=0.3", "erasing=0.3")),
     "cub_hist data.images_per_class=2",
+    "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
+    "cub_baseline data.resize_first=true",
     "digits_hist train.momentum=0.9",
     "digits_hist train.optimizer=sgd train.alpha=0.9",
     *(f"folder_baseline head.{option}" for option in ("momentum=0.9", "gamma=0.5")),
@@ -40,6 +44,7 @@ MISLEADING = [
     "digits_hist train.layer_decay=0.8",
     "digits_hist train.reload_best_epochs=3,",
     "digits_hist train.groups.backbone.warmup=freeze",
+    "digits_hist evaluation.cluster=false evaluation.nmi_average=geometric",
     "digits_hist evaluation.refine_clusters=10",
     "digits_hist evaluation.refine_eps=0.5",
     "cub_mpn evaluation.refine=reciprocal evaluation.refine_min_samples=3",
@@ -53,22 +58,13 @@ MISLEADING = [
     "cub_group_loss method.weight=0",
     "cub_group_loss method.iterations=0",
     "cub_group_loss method.anchors=9",
-    "cub_crt method.lambda1=1.0,0.0 method.tested_branch=branch2",
-]
-UNUSED = [
-    "digits_hist data.interpolation=bicubic",
-    *(f"folder_baseline:frozen data.{o}" for o in ("training_size=160", "jitter=0.3", "greyscale=0.3", "erasing=0.3")),
-    "digits_hist data.crop_scale=0.5,1.0",
-    "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
-    "cub_baseline data.resize_first=true",
-    "digits_hist data.workers=1 data.threads=3",
-    "digits_hist evaluation.cluster=false evaluation.nmi_average=geometric",
-    "cub_mpn method.k=10",
-    "cub_mpn method.k_r=3",
-    *(f"cub_mpn {ALONE} method.{o}" for o in ("layers=3", "heads=8", "concatenate=true", "dropout=0.5")),
     *(f"cub_crt {AVERAGE} method.{o}" for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")),
     f"cub_crt {AVERAGE} method.w_div=2",
     "cub_crt method.lambda2=0 method.consistency=sum",
+    "cub_crt method.lambda1=1.0,0.0 method.tested_branch=branch2",
+    "cub_mpn method.k=10",
+    "cub_mpn method.k_r=3",
+    *(f"cub_mpn {ALONE} method.{o}" for o in ("layers=3", "heads=8", "concatenate=true", "dropout=0.5")),
     "cub_student:imitation method.soft_temperature=3",
     "cub_student method.label_weight=0 method.smoothing=0.5",
     "cub_student method.label_weight=0 method.temperature=0.5",
@@ -83,116 +79,94 @@ UNUSED = [
     "cub_diva method.dance_lambda=7",
     "cub_diva method.base=triplet method.beta=1",
 ]  # fmt: skip
-DIGITS = str(ROOT / "configs" / "digits_hist.py")
+MINE = """\"\"\"Balanced batches{}.\"\"\"
+
+from configs import digits_hist
+
+print("executed")
 
 
-def arguments(case: str) -> tuple[list[str], str]:
-    """The arguments of the main command, and the key of the last override."""
+def get_config():
+    config = digits_hist.get_config()
+    config.train.linear_warmup = 9
+    {}
+    return config
+"""
+
+
+def path(name: str) -> str:
+    name, colon, variant = name.partition(":")
+    return f"{ROOT / 'configs' / name}.py{colon}{variant}"
+
+
+def mine(directory: Path, statement: str = "", more: str = "") -> str:
+    """A configuration of the user's own, with another statement and more words in its docstring."""
+    (directory / "mine.py").write_text(MINE.format(more, statement))
+    return str(directory / "mine.py")
+
+
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_on_the_command_line(case: str) -> None:
     config, *overrides = case.split()
-    name, colon, variant = config.partition(":")
-    path = f"--config={ROOT / 'configs' / name}.py{colon}{variant}"
-    return [path, "--mode=show", *(f"--config.{text}" for text in overrides)], overrides[-1].partition("=")[0]
-
-
-@pytest.mark.parametrize("case", MISLEADING)
-def test_misleading(case: str) -> None:
-    given, key = arguments(case)
-    with pytest.raises(ConfigError, match=rf"^{re.escape(key)}=.*: .*; "):
-        main.execute(given)
-
-
-@pytest.mark.parametrize("case", UNUSED)
-def test_unused(case: str, capsys: pytest.CaptureFixture[str]) -> None:
-    given, key = arguments(case)
-    main.execute(given)
-    out = capsys.readouterr().out
-    assert len(re.findall(rf"^warning: {re.escape(key)}=.*: has no effect without ", out, re.MULTILINE)) == 1
-    assert re.search(rf"^  {re.escape(key)} = ", out, re.MULTILINE), "it has its default"
-
-
-def test_weight_that_another_override_takes_away() -> None:
-    """It is an error, too, that the tested branch or all images that are not anchors lose their loss."""
-    for config, overrides, key in (
-        ("cub_crt", {"method.lambda1": "0.0,1.0"}, "method.tested_branch"),
-        ("cub_group_loss", {"data.images_per_class": "2"}, "method.anchors"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{key}="):
-            config_files.resolved(str(ROOT / "configs" / f"{config}.py"), overrides)
+    key = re.escape(overrides[-1].partition("=")[0])
+    with pytest.raises(ConfigError, match=rf"^{key}=.*: .*; "):
+        main.execute([f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)])
 
 
 @pytest.mark.parametrize(
-    ("config", "overrides", "expected"),
+    ("statement", "warning"),
     [
-        ("cars_hist", {"train.schedule": "cosine"}, {"train.milestones": (), "train.gamma": 0.1}),
-        ("cars_hist", {"train.milestones": "()"}, {"train.schedule": "constant", "train.gamma": 0.1}),
-        ("cars_hist", {"data.crop": "none"}, {"data.image_size": 0, "data.resize": 0}),
-        ("cub_baseline", {"train.optimizer": "adam"}, {"train.momentum": 0.0}),
-        ("cub_baseline", {"train.optimizer": "rmsprop"}, {"train.momentum": 0.9}),
-        ("folder_baseline", {}, {"data.training_size": 160}),  # without effect on the head only
-        ("cars_hist", {"train.warmup_epochs": "0"}, {"train.groups.backbone.warmup": "train"}),
-        ("omniglot_hist", {"data.name": "digits"}, {"data.path": ""}),
-        ("digits_baseline:triplet-memory", {"method.loss": "proxy_anchor"}, {"method.memory": 0}),
-        ("digits_baseline:arcface", {"method.loss": "cosface"}, {"method.cosface.margin": 0.35}),
-        ("inshop_mpn", {}, {"method.k_r": 7}),
-        ("inshop_mpn", {"evaluation.refine": "reciprocal"}, {"method.k_r": 4}),
+        ("config.data.path = 'photos/'", "data.path='photos/': has no effect without another data.name than digits"),
+        ("config.train.milestones = (3,)", "train.milestones=(3,): has no effect without train.schedule='step'"),
+        ("config.data.jitter, config.train.feature_views = 0.3, 1", "data.jitter=0.3: has no effect without train.f"),
+        ("config.backbone.freeze_bn = True", "backbone.freeze_bn=True: the running statistics of a network without "),
     ],
 )
-def test_inherited_values_are_dropped(config: str, overrides: dict[str, str], expected: dict[str, Any]) -> None:
-    name, colon, variant = config.partition(":")
+def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
+    """The user is warned, and the option takes its default; a rule that is broken leaves the value."""
     shown: list[str] = []
-    made, _ = config_files.resolved(f"{ROOT / 'configs' / name}.py{colon}{variant}", overrides, shown.append)
-    found = configs.flatten(asdict(made))
-    assert {key: found[key] for key in expected} == {
-        key: list(value) if isinstance(value, tuple) else value for key, value in expected.items()
-    }
-    assert shown == []
+    made = config_files.resolved(mine(tmp_path, statement), {}, shown.append)
+    assert [text.startswith(warning) for text in shown] == [True]
+    key = warning.partition("=")[0]
+    found = configs.flatten(asdict(made))[key]
+    assert found == (
+        True if "freeze_bn" in key else configs.flatten(asdict(config_files.resolved(path("digits_hist"), {})))[key]
+    )
 
 
-def test_inherited_values_with_an_effect_are_kept() -> None:
-    """A frozen batch norm without weights: the user is told, and an interrupted run can be continued."""
+def test_what_an_override_leaves_without_effect(tmp_path: Path) -> None:
+    """An override that makes another option of the file pointless is no error."""
     shown: list[str] = []
-    made, _ = config_files.resolved(
-        str(ROOT / "configs" / "cub_hist.py"), {"backbone.pretrained": "none"}, shown.append
-    )
-    assert made.backbone.freeze_bn
-    assert [text.partition(":")[0] for text in shown] == ["backbone.freeze_bn=True"]
+    made = config_files.resolved(path("cars_hist"), {"train.schedule": "cosine"}, shown.append)
+    assert (made.train.milestones, made.train.gamma) == ((), 0.1)
+    assert [text.partition("=")[0] for text in shown] == ["train.milestones", "train.gamma"]
+    shown.clear()
+    made = config_files.resolved(path("digits_baseline:arcface"), {"method.loss": "cosface"}, shown.append)
+    assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])
 
 
-def test_files_of_the_user(tmp_path: Path) -> None:
-    """What the file itself names is given; what a recipe has set, or an override makes pointless, is not."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from configs import cars_hist\n\ndef get_config():\n    config = cars_hist.get_config()\n"
-        "    config.train.schedule = 'cosine'\n    config.train.linear_warmup = 9\n    return config\n"
-    )
-    made, given = config_files.resolved(str(file), {})
-    assert made.train.milestones == ()
-    assert {"train.schedule", "train.linear_warmup"} <= given
-    assert not {"train.milestones", "train.gamma"} & given
-    assert "train.linear_warmup" not in config_files.resolved(str(file), {"train.steps": "30"})[1]
-    file.write_text(file.read_text().replace("'cosine'", "'cosine'\n    config.train.milestones = (3,)"))
-    with pytest.raises(ConfigError, match=r"^train\.milestones=\(3,\): has no effect without train\.schedule='step'"):
-        config_files.resolved(str(file), {})
-    config_files.resolved(str(file), {"train.schedule": "step"})
+def test_published_configurations_print_no_warning() -> None:
+    for file in (ROOT / "configs").glob("*.py"):
+        if "get_config" in file.read_text():
+            module = config_files.run_file("--config", str(file))
+            for variant in ("", *getattr(module, "VARIANTS", ())):
+                for protocol in config_files.PROTOCOLS:
+                    name = f"{file}:{variant}" if variant else str(file)
+                    config_files.resolved(name, {}, lambda text, name=name: pytest.fail(f"{name}: {text}"), protocol)
 
 
-def test_stored_runs_stay_readable(tmp_path: Path) -> None:
-    """Configurations of earlier versions, with values that would be errors today; runs can be continued."""
-    stored = values(steps=5)
-    stored["data"] |= {"path": "photos/", "crop_scale": [0.5, 1.0]}
-    stored["train"] |= {"gamma": 0.5}
-    stored["backbone"]["freeze_bn"] = True
-    with pytest.raises(ConfigError, match=r"data\.path='photos/'"):
-        configs.resolve(stored)
-    made = configs.resolve(stored, given=())
-    assert (made.data.path, made.train.gamma, made.backbone.freeze_bn) == ("", 0.1, True)
-    facts = {"config": stored, "data_hash": "x", "classes": 40, "images": 7208, "shape": [16, 16]}
-    (tmp_path / "config.json").write_text(json.dumps(facts))
-    workdir.check_same_run(tmp_path, made)
-    workdir.check_same_facts(tmp_path, facts, facts)
-    assert config_files.resolved(str(tmp_path / "config.json"), {})[0] == made
-    with pytest.raises(ConfigError, match=r"data\.path='elsewhere/'"):
-        config_files.resolved(str(tmp_path / "config.json"), {"data.path": "elsewhere/"})
+def test_the_text_of_a_file_does_not_matter(tmp_path: Path) -> None:
+    """Words of a docstring are no options, and a file is executed once."""
+    resolved = [
+        config_files.resolved(mine(tmp_path, more=more), {"data.sampler": "shuffled"}, pytest.fail)
+        for more in ("", ", without images_per_class, milestones or gamma")
+    ]
+    assert resolved[0] == resolved[1]
+
+
+def test_a_file_is_executed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main.execute([f"--config={mine(tmp_path)}", "--mode=show"])
+    assert capsys.readouterr().out.count("executed") == 1
 
 
 RUN = needs.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4, candidates=20, tables=False)
@@ -221,33 +195,31 @@ RUN = needs.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4,
 )
 def test_rules_of_a_run(train: dict[str, Any], run: dict[str, Any], broken: set[str]) -> None:
     config = configs.resolve(values(steps=10, **train))
-    found = needs.broken_by_run(config, RUN._replace(**run))
-    assert {problem.key for problem in found} == broken
-    for problem in found:
-        assert re.match(r"\S+=.*: .*; ", problem.text)
+    found = dict(needs.broken(config, RUN._replace(**run)))
+    assert found.keys() == broken
+    for key, text in found.items():
+        assert re.match(r"\S+=.*: .*; ", text)
         shown: list[str] = []
-        needs.report([problem], ("seed",), shown.append)
-        assert shown == [problem.text]
-        if problem.key != "train.keep_every":  # which changes no result
-            with pytest.raises(ConfigError, match=re.escape(problem.text)):
-                needs.report([problem], (problem.key,))
+        needs.report([(key, text)], ("seed",), shown.append)
+        assert shown == [text]
+        with pytest.raises(ConfigError, match=re.escape(text)):
+            needs.report([(key, text)], (key,), None)
 
 
 def test_the_training_of_the_head() -> None:
     """Its options are checked in its own run; it does not record the augmentation that features do not have."""
-    made, _ = config_files.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.linear_warmup": "11"})
-    found = needs.broken_by_run(made, RUN._replace(steps=300), RUN)
-    assert [problem.key for problem in found] == ["head.linear_warmup"]
+    made = config_files.resolved(path("folder_baseline"), {"head.linear_warmup": "11"})
+    assert [key for key, _ in needs.broken(made, RUN._replace(steps=300), RUN)] == ["head.linear_warmup"]
     assert head_first.head_config(made).data.training_size == 0
     with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
-        config_files.resolved(str(ROOT / "configs" / "folder_baseline.py"), {"head.milestones": "3,"})
+        config_files.resolved(path("folder_baseline"), {"head.milestones": "3,"})
 
 
-@pytest.mark.parametrize(("after", "ramp", "broken"), [(9, 10, set()), (10, 11, {"memory_after", "ramp"})])
-def test_rules_of_a_baseline(after: int, ramp: int, broken: set[str]) -> None:
-    method = baseline.make_config("triplet", memory=8, memory_after=after, final_weights=(2.0,), ramp=(2, ramp))
+@pytest.mark.parametrize(("after", "broken"), [(9, set()), (10, {"method.memory_after"})])
+def test_rules_of_a_baseline(after: int, broken: set[str]) -> None:
+    method = baseline.make_config("triplet", memory=8, memory_after=after)
     config = configs.resolve(values(steps=10) | {"method": asdict(method)})
-    assert {problem.key for problem in needs.broken_by_run(config, RUN)} == {f"method.{name}" for name in broken}
+    assert dict(needs.broken(config, RUN)).keys() == broken
 
 
 def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
@@ -269,8 +241,3 @@ def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None
         config = replace(experiment.config, evaluation=options)
         with pytest.raises(ConfigError, match=r"evaluation\.prefixes: 999, but the embeddings have \d+ dimensions"):
             run_rules.check(experiment._replace(config=config), (), console, of="evaluation.")
-
-
-def test_the_checkpoint_of_a_training() -> None:
-    with pytest.raises(ConfigError, match=r"^--checkpoint=best: only --mode=evaluate and export"):
-        main.execute([f"--config={DIGITS}", "--checkpoint=best"])

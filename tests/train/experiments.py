@@ -38,7 +38,7 @@ def linear(*, data: Any = (), **train: Any) -> Config:
     """A linear embedding trained with proxies, which compiles in a fraction of a second; see `on_patches`."""
     given = values(**train)
     given["data"] |= dict(data)
-    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=8))
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
     given["train"]["groups"] = {group: asdict(Group(1e-3, weight_decay=1e-4)) for group in baseline.GROUPS}
     return configs.resolve(given)
 

@@ -28,7 +28,7 @@ DEVICES, STEPS = 1, 3
 
 def build(**train: Any) -> Experiment:
     given = values(steps=STEPS, optimizer="sgd", **train)
-    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=4, pooling="avg+max"))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS}
     given["train"]["groups"]["backbone"] = asdict(Group(0.0, freeze=True))
     given["data"] |= {"validation_share": 0.9}  # 720 images are left

@@ -28,7 +28,7 @@ DEVICES = 1
 
 def config(**head: Any) -> Config:
     given = values(steps=2)
-    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=8))
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
     given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in baseline.GROUPS}
     groups = {name: Group(1e-2) for name in baseline.GROUPS} | {"backbone": Group(0.0, freeze=True)}
     given["head"] = asdict(Train(groups=groups, **{"steps": 4, "feature_views": 1} | head))
@@ -88,5 +88,5 @@ def test_the_network_starts_from_the_head(tmp_path: Path) -> None:
 
 
 def test_a_head_needs_features() -> None:
-    with pytest.raises(ConfigError, match=r"head\.feature_views: must be positive"):
+    with pytest.raises(ConfigError, match=r"head\.feature_views=.*: must be positive"):
         config(feature_views=0)

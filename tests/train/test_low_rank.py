@@ -135,7 +135,7 @@ def vit_values(**groups: Any) -> dict[str, Any]:
     given = values(steps=3, ema=0.5)
     given["data"] |= {"image_size": 8, "crop": "none"} if "image_size" in given["data"] else {}
     given["backbone"] = {"name": "vit", "depth": 2, "width": 8, "heads": 2, "patch": 4}
-    given["method"] = baseline.as_values(baseline.make_config("proxy_anchor", embedding_dim=6))
+    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=6))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS} | {
         name: asdict(group) for name, group in groups.items()
     }

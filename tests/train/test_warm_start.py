@@ -37,7 +37,7 @@ def build(
 ) -> Experiment:
     given = values(steps=3, **train)
     module = diva if method.name == "diva" else baseline
-    given["method"] = asdict(method) if module is diva else baseline.as_values(method)
+    given["method"] = asdict(method)
     given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in module.GROUPS}
     given["train"]["groups"]["embedding" if module is baseline else "model"]["rank"] = rank
     given["data"] |= data or {}

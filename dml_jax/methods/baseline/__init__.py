@@ -41,21 +41,19 @@ from dml_jax.methods.baseline.options import (
     LOSSES,
     PAIR_LOSSES,
     Config,
-    as_values,
     config_type,
     find,
     make_config,
     resolve,
     section_name,
     takes,
-    unused,
 )
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import unit
 
 __all__ = [
-    "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "as_values", "build", "config_type", "make_config",
-    "resolve", "unused",
+    "GROUPS", "LOSSES", "PAIR_LOSSES", "Config", "Criterion", "build", "config_type", "make_config",
+    "resolve",
 ]  # fmt: skip
 
 
@@ -157,17 +155,6 @@ def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
     return jax.lax.slice_in_dim(table, 0, dim, axis=axes.index("D")) if "D" in axes else table
 
 
-def weights(config: Config, step: jax.Array) -> dict[str, jax.Array | float]:
-    """The weight of each loss after `step` updates."""
-    first = config.weights or (1.0,) * len(config.losses)
-    if not config.final_weights:
-        return dict(zip(config.losses, first, strict=True))
-    start, stop = config.ramp
-    progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0, 1)
-    pairs = zip(first, config.final_weights, strict=True)
-    return dict(zip(config.losses, ((1 - progress) * a + progress * b for a, b in pairs), strict=True))
-
-
 def class_weights(config: Config, data: TrainingSet) -> jax.Array:
     """The weights of images by their class, float [C], whose mean over the training images is 1."""
     sizes = np.maximum(np.asarray(data.sizes), 1).astype(float)
@@ -196,8 +183,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
 
-    def weighted(values: dict[str, jax.Array], step: jax.Array) -> jax.Array:
-        factors = weights(config, step)
+    factors = dict(zip(config.losses, config.weights or (1.0,) * len(config.losses), strict=True))
+
+    def weighted(values: dict[str, jax.Array]) -> jax.Array:
         return jnp.sum(jnp.stack([jnp.asarray(factors[loss], x.dtype) * x for loss, x in values.items()]))
 
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
@@ -215,9 +203,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             class_weights(config, data)[labels] if config.class_weights else None,
         )
         values: dict[str, jax.Array] = apply_criterion(params, *arguments, method="values")
-        for prefix, factor in zip(config.prefixes, config.prefix_weights or (1.0,) * len(config.prefixes), strict=True):
+        for prefix in config.prefixes:
             shorter = apply_criterion(params, *arguments, prefix, method="values")
-            values = {loss: value + factor * shorter[loss] for loss, value in values.items()}
+            values = {loss: value + shorter[loss] for loss, value in values.items()}
         return values
 
     def loss(
@@ -226,11 +214,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         key_batch, key_memory = jax.random.split(key)
         values = at_prefixes(params, encoded, batch.labels, key_batch)
         terms = {f"loss_{section_name(loss)}": value for loss, value in values.items()} if len(values) > 1 else {}
-        total = weighted(values, step)
+        total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels)
-        term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past), step)
+        term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past))
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         return total + config.memory_weight * term, Aux(model_state, {**terms, "memory": term}, rows)

@@ -62,7 +62,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
         raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
     manifest.check_file(path, CheckpointError, REMEDY)
     facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
-    return facts | {"config": configs.upgraded(facts["config"])}
+    return facts
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
@@ -70,7 +70,7 @@ def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
     values = read_config(workdir)["config"]
     if trust_code:
         configs.import_code(values)
-    return configs.resolve(values, given=())
+    return configs.resolve(values)
 
 
 def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
     What an earlier version has not stored is not compared; `here` may be a part of the `identity` of this run.
     """
     if "config" in here:
-        _check_same_config(where, configs.upgraded(stored.get("config", {})), here["config"])
+        _check_same_config(where, stored.get("config", {}), here["config"])
     for key, what in WHAT.items():
         before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
         if key in here and before != now:
@@ -156,7 +156,7 @@ def _check_same_config(
 def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A configuration with the options that it lacks; as it is if it is of another version or edited by hand."""
     with suppress(ConfigError):
-        return asdict(configs.resolve(config, given=()))
+        return asdict(configs.resolve(config))
     return config
 
 
