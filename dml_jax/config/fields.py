@@ -15,7 +15,7 @@ import json
 import re
 import tokenize
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
@@ -25,7 +25,7 @@ from ml_collections import ConfigDict
 from dml_jax.errors import ConfigError, suggest
 
 T = TypeVar("T")
-Values = Mapping[str, Any] | ConfigDict  # nested
+Values: TypeAlias = Mapping[str, Any] | ConfigDict  # nested
 
 LIMIT = 2**31  # of whole numbers: sizes and steps are 32-bit integers in JAX
 PositiveInt = Annotated[int, Gt(0), Lt(LIMIT)]
