@@ -5,25 +5,13 @@ python -m dml_jax.main --config=configs/omniglot_crt.py
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
-from dml_jax.config import Group, Train
+from configs.omniglot_hist import on_omniglot
+from dml_jax.config import Group
 from dml_jax.methods import crt
 
 
 def get_config() -> ConfigDict:
     # Residuals are sums over all positions, so the layers after them need small steps.
     head = Group(3e-4, weight_decay=1e-4)
-    return experiment(
-        "omniglot_crt",
-        data=DATA,
-        backbone=BACKBONE,
-        method=crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64),
-        train=Train(
-            groups={"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head},
-            steps=1200,
-            schedule="cosine",
-            evaluate_every=600,
-        ),
-        evaluation=EVALUATION,
-    )
+    groups = {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head}
+    return on_omniglot(crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64), groups)

@@ -12,36 +12,25 @@ The ablations of the paper are studies, configs/studies/diva_*.py:omniglot.
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
-from dml_jax.config import Group, Train
+from configs.omniglot_hist import on_omniglot
+from dml_jax.config import Group
 from dml_jax.methods import diva
 
 
 def get_config() -> ConfigDict:
-    return experiment(
-        "omniglot_diva",
-        data=DATA,
-        backbone=BACKBONE,
-        method=diva.Config(
-            embedding_dim=64,
-            base="triplet",
-            temperature=0.1,
-            queue_batches=15,
-            rho=(15.0,),
-            psi_dim=64,
-            ensemble=(0.25, 1.25, 0.25, 0.25),
-        ),
-        train=Train(
-            groups={
-                "model": Group(4e-3, weight_decay=1e-4),
-                "beta": Group(5e-3),
-                "psi": Group(2e-3),
-                "temperature": Group(2e-3),
-            },
-            steps=1200,
-            schedule="cosine",
-            evaluate_every=600,
-        ),
-        evaluation=EVALUATION,
+    method = diva.Config(
+        embedding_dim=64,
+        base="triplet",
+        temperature=0.1,
+        queue_batches=15,
+        rho=(15.0,),
+        psi_dim=64,
+        ensemble=(0.25, 1.25, 0.25, 0.25),
     )
+    groups = {
+        "model": Group(4e-3, weight_decay=1e-4),
+        "beta": Group(5e-3),
+        "psi": Group(2e-3),
+        "temperature": Group(2e-3),
+    }
+    return on_omniglot(method, groups)

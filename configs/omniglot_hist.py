@@ -13,9 +13,11 @@ characters.
 Cost: minutes on a laptop without a GPU.
 """
 
+from typing import Any
+
 from ml_collections import ConfigDict
 
-from configs.base import experiment
+from configs.base import Variants, experiment
 from dml_jax.backbones import resnet
 from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
@@ -28,22 +30,27 @@ BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))
 EVALUATION = Evaluation(controls=True)
 
 
-def get_config() -> ConfigDict:
+def on_omniglot(
+    method: Any, groups: dict[str, Group], variant: str = "", variants: Variants | None = None
+) -> ConfigDict:
+    """A method with the settings that all share."""
     return experiment(
-        "omniglot_hist",
+        f"omniglot_{method.name}",
+        variant,
+        variants,
         data=DATA,
         backbone=BACKBONE,
-        method=hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0),
-        train=Train(
-            groups={
-                "backbone": Group(4e-3, weight_decay=1e-4),
-                "embedding": Group(4e-3, weight_decay=1e-4),
-                "distributions": Group(1e-2, weight_decay=1e-4),
-                "hgnn": Group(5e-3, weight_decay=1e-4),
-            },
-            steps=1200,
-            schedule="cosine",
-            evaluate_every=600,
-        ),
+        method=method,
+        train=Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600),
         evaluation=EVALUATION,
     )
+
+
+def get_config() -> ConfigDict:
+    groups = {
+        "backbone": Group(4e-3, weight_decay=1e-4),
+        "embedding": Group(4e-3, weight_decay=1e-4),
+        "distributions": Group(1e-2, weight_decay=1e-4),
+        "hgnn": Group(5e-3, weight_decay=1e-4),
+    }
+    return on_omniglot(hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0), groups)

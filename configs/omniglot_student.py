@@ -16,30 +16,17 @@ probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances
 
 from ml_collections import ConfigDict
 
-from configs.base import experiment
-from configs.omniglot_hist import BACKBONE, DATA, EVALUATION
+from configs.omniglot_hist import on_omniglot
 from configs.recipes.mpn import STUDENTS
-from dml_jax.config import Group, Train
+from dml_jax.config import Group
 from dml_jax.methods import student
 
 VARIANTS = STUDENTS
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "omniglot_student",
-        variant,
-        VARIANTS,
-        data=DATA,
-        backbone=BACKBONE,
-        method=student.Config(
-            teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max"
-        ),
-        train=Train(
-            groups=dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4)),
-            steps=1200,
-            schedule="cosine",
-            evaluate_every=600,
-        ),
-        evaluation=EVALUATION,
+    method = student.Config(
+        teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max"
     )
+    groups = dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4))
+    return on_omniglot(method, groups, variant, VARIANTS)

@@ -4,7 +4,6 @@ The paper tests the first branch, with 128 dimensions; for the second, with 1,02
 per data set.
 
     dml-jax study --study=configs/studies/crt_branches.py
-    dml-jax study --study=configs/studies/crt_branches.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/crt_gamma.py
-    dml-jax study --study=configs/studies/crt_gamma.py:omniglot
 """
 
 from configs import published

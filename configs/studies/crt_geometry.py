@@ -1,10 +1,9 @@
 """CRT: density and spectral decay of the test embeddings (Kan et al., NeurIPS 2022, Tables 1 and 2).
 
 The paper does not state the backbone of these tables; here it is MiT-B2, that of its main results. The page of the
-study shows the spectra of both rows. One variant per data set.
+study shows the spectra of both rows.
 
     dml-jax study --study=configs/studies/crt_geometry.py
-    dml-jax study --study=configs/studies/crt_geometry.py:omniglot
 """
 
 from configs import published

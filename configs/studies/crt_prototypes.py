@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/crt_prototypes.py
-    dml-jax study --study=configs/studies/crt_prototypes.py:omniglot
 """
 
 from configs import published

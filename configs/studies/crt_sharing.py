@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/crt_sharing.py
-    dml-jax study --study=configs/studies/crt_sharing.py:omniglot
 """
 
 from configs import published

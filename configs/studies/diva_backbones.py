@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/diva_backbones.py
-    dml-jax study --study=configs/studies/diva_backbones.py:sop
 """
 
 from configs import published

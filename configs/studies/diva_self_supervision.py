@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/diva_self_supervision.py
-    dml-jax study --study=configs/studies/diva_self_supervision.py:omniglot
 """
 
 from configs import published
@@ -19,7 +18,7 @@ NAMES = {
     "deepcluster": "DeepCluster",
 }
 EQUAL = (1.0, 1.0, 1.0, 1.0)
-ONE = {"method.alpha_selfsimilarity": 1.0, "method.alpha_shared": 1.0, "method.alpha_intra": 1.0}
+ONE = diva.alpha(1.0)
 
 
 def get_study(variant: str = "cub") -> Study:

@@ -3,7 +3,6 @@
 The embeddings of the separate models are weighted as those of DiVA. One variant per data set; the paper's is CUB.
 
     dml-jax study --study=configs/studies/diva_separate.py
-    dml-jax study --study=configs/studies/diva_separate.py:omniglot
 """
 
 from configs import published
@@ -17,7 +16,7 @@ MODELS = {  # in the order of the weights
     "separate_shared": "shared",
     "separate_intra": "intra",
 }
-ONE = {"method.alpha_selfsimilarity": 1.0, "method.alpha_shared": 1.0, "method.alpha_intra": 1.0}
+ONE = diva.alpha(1.0)
 
 
 def get_study(variant: str = "cub") -> Study:

@@ -1,9 +1,8 @@
 """DiVA: combinations of tasks (Milbich, Roth et al., ECCV 2020, Table 1), BN-Inception, fixed learning rate.
 
-All rows have about 512 dimensions in total (256 on Omniglot). One variant per data set.
+All rows have about 512 dimensions in total (256 on Omniglot).
 
     dml-jax study --study=configs/studies/diva_tasks.py
-    dml-jax study --study=configs/studies/diva_tasks.py:omniglot
 """
 
 from configs import published

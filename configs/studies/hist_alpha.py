@@ -3,7 +3,6 @@
 Only if alpha is positive do other classes weigh less than a sample's own class.
 
     dml-jax study --study=configs/studies/hist_alpha.py
-    dml-jax study --study=configs/studies/hist_alpha.py:omniglot
 """
 
 from configs import published
@@ -17,9 +16,6 @@ def get_study(variant: str = "cars") -> Study:
     study = Study(
         title=f"HIST, alpha: {variant}",
         source="Reproduction, Figure 2c: the results hardly depend on a positive alpha; values are not printed.",
-        rows=grid(
-            config,
-            {"method.alpha": (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)},
-        ),
+        rows=grid(config, {"method.alpha": (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)}),
     )
     return published.beside_rows(f"hist_alpha:{variant}", study)

@@ -3,7 +3,6 @@
 The learning rates are the same for all sizes.
 
     dml-jax study --study=configs/studies/hist_batch_size.py
-    dml-jax study --study=configs/studies/hist_batch_size.py:omniglot
 """
 
 from configs import published
@@ -17,9 +16,6 @@ def get_study(variant: str = "cars") -> Study:
     study = Study(
         title=f"HIST, batch size: {variant}",
         source="Reproduction, Figure 2a: consistent from 32 on, clearly worse with 8 and 16; values are not printed.",
-        rows=grid(
-            config,
-            {"data.batch_size": (8, 16, 32, 64, 128)},
-        ),
+        rows=grid(config, {"data.batch_size": (8, 16, 32, 64, 128)}),
     )
     return published.beside_rows(f"hist_batch_size:{variant}", study)

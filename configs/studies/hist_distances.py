@@ -3,7 +3,6 @@
 The Manhattan distance is not in the table.
 
     dml-jax study --study=configs/studies/hist_distances.py
-    dml-jax study --study=configs/studies/hist_distances.py:omniglot
 """
 
 from configs import published
@@ -17,9 +16,6 @@ def get_study(variant: str = "cars") -> Study:
     study = Study(
         title=f"HIST, distances: {variant}",
         source="Reproduction, Table 4, which calls the differences insignificant.",
-        rows=grid(
-            config,
-            {"method.distance": ("euclidean", "cosine", "manhattan", "mahalanobis")},
-        ),
+        rows=grid(config, {"method.distance": ("euclidean", "cosine", "manhattan", "mahalanobis")}),
     )
     return published.beside_rows(f"hist_distances:{variant}", study)

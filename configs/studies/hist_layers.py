@@ -4,7 +4,6 @@ The reproduction does not say what its L, 1 to 5, counts. Since its two layers (
 authors' network, L is interpreted as the number of hidden layers plus one.
 
     dml-jax study --study=configs/studies/hist_layers.py
-    dml-jax study --study=configs/studies/hist_layers.py:omniglot
 """
 
 from configs import published
@@ -18,9 +17,6 @@ def get_study(variant: str = "cars") -> Study:
     study = Study(
         title=f"HIST, hidden layers of the hypergraph network: {variant}",
         source="Reproduction, Figure 2b: with two or more hidden layers R@1 is about 3 lower; values are not printed.",
-        rows=grid(
-            config,
-            {"method.hidden_layers": (0, 1, 2, 3, 4, 5)},
-        ),
+        rows=grid(config, {"method.hidden_layers": (0, 1, 2, 3, 4, 5)}),
     )
     return published.beside_rows(f"hist_layers:{variant}", study)

@@ -5,7 +5,6 @@ per backbone (30 on SOP) for 60 epochs each with a Bayesian search, and compared
 (`--protocol=paper`). The default here is 60 settings.
 
     dml-jax study --study=configs/studies/hist_search.py
-    dml-jax study --study=configs/studies/hist_search.py:omniglot
 """
 
 from collections.abc import Mapping

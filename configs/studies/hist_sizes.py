@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/hist_sizes.py
-    dml-jax study --study=configs/studies/hist_sizes.py:omniglot
 """
 
 from configs import published

@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/hist_tau_lambda.py
-    dml-jax study --study=configs/studies/hist_tau_lambda.py:omniglot
 """
 
 from configs import published

@@ -1,9 +1,8 @@
 """MPN: classes per batch and images per class (Seidenschwarz et al., ICML 2021, appendix H).
 
-One variant per data set. The sampler is the authors' with fixed numbers.
+The sampler is the authors' with fixed numbers.
 
-    dml-jax study --study=configs/studies/mpn_batches.py
-    dml-jax study --study=configs/studies/mpn_batches.py:omniglot
+   dml-jax study --study=configs/studies/mpn_batches.py
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -3,7 +3,6 @@
 The authors' code concatenates them on Cars196 only; the paper does not mention this and gives no results.
 
     dml-jax study --study=configs/studies/mpn_concatenation.py
-    dml-jax study --study=configs/studies/mpn_concatenation.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_embedding_size.py
-    dml-jax study --study=configs/studies/mpn_embedding_size.py:omniglot
 """
 
 from configs import published

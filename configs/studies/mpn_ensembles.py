@@ -1,10 +1,9 @@
 """MPN: ensembles of one to five networks (Seidenschwarz et al., ICML 2021, Table 4).
 
 The networks of an ensemble differ in the seed. On CUB and Cars196, the paper also reports ensembles of the Group Loss,
-whose settings on SOP are not known. One variant per data set.
+whose settings on SOP are not known.
 
     dml-jax study --study=configs/studies/mpn_ensembles.py
-    dml-jax study --study=configs/studies/mpn_ensembles.py:omniglot
 """
 
 from configs import published

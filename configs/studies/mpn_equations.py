@@ -3,7 +3,6 @@
 The docstring of `dml_jax/methods/mpn.py` explains the differences; no results are published.
 
     dml-jax study --study=configs/studies/mpn_equations.py
-    dml-jax study --study=configs/studies/mpn_equations.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

@@ -1,10 +1,9 @@
 """MPN compared with the Group Loss (Seidenschwarz et al., ICML 2021, Tables 1 and 4, Figure 8).
 
-One variant per data set. The Group Loss uses BN-Inception except on Omniglot. `dml-jax analyse` draws Figure 8, the
+ The Group Loss uses BN-Inception except on Omniglot. `dml-jax analyse` draws Figure 8, the
 recall on training classes.
 
     dml-jax study --study=configs/studies/mpn_group_loss.py
-    dml-jax study --study=configs/studies/mpn_group_loss.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

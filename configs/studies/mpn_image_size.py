@@ -3,7 +3,6 @@
 One variant per data set.
 
     dml-jax study --study=configs/studies/mpn_image_size.py
-    dml-jax study --study=configs/studies/mpn_image_size.py:omniglot
 """
 
 from dml_jax.studies.definition import Row, Study

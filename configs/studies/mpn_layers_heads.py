@@ -1,10 +1,9 @@
 """MPN: message passing layers and attention heads (Seidenschwarz et al., ICML 2021, Figures 3, 4 and 17).
 
-One variant per data set. On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors'
+ On Cars196 the classifier sees the concatenated outputs of all layers, as in the authors'
 code.
 
     dml-jax study --study=configs/studies/mpn_layers_heads.py
-    dml-jax study --study=configs/studies/mpn_layers_heads.py:omniglot
 """
 
 from dml_jax.studies.definition import Study, grid

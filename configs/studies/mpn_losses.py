@@ -1,9 +1,8 @@
 """MPN: its two losses, and message passing at test time (Seidenschwarz et al., ICML 2021, Table 3).
 
-One variant per data set. On Cars196 the authors evaluate another network after message passing, with one layer.
+On Cars196 the authors evaluate another network after message passing, with one layer.
 
-    dml-jax study --study=configs/studies/mpn_losses.py
-    dml-jax study --study=configs/studies/mpn_losses.py:omniglot
+   dml-jax study --study=configs/studies/mpn_losses.py
 """
 
 from configs import published

@@ -1,9 +1,8 @@
 """MPN: students of a trained model (Seidenschwarz et al., ICML 2021, Table 8, lower part).
 
-Each seed has its own teacher. One variant per data set.
+Each seed has its own teacher.
 
     dml-jax study --study=configs/studies/mpn_students.py
-    dml-jax study --study=configs/studies/mpn_students.py:omniglot
 """
 
 from configs import published

@@ -2,10 +2,9 @@
 
 A network is evaluated after message passing in batches of eight kinds. On Cars196, the network that the authors
 evaluate with reciprocal neighbours has one layer and four heads; that of their other results has two layers and eight
-heads. They do not state which of the two gave the other rows. One variant per data set.
+heads. They do not state which of the two gave the other rows.
 
     dml-jax study --study=configs/studies/mpn_test_time.py
-    dml-jax study --study=configs/studies/mpn_test_time.py:omniglot
 """
 
 from typing import Any

@@ -1,10 +1,9 @@
 """MPN: the authors' random search ([Re] Learning Intra-Batch Connections, Table 1, last column).
 
 The authors trained 30 settings for 40 epochs each and compared them on the test classes (`--protocol=paper`). Their
-code samples the number of layers but does not use it. One variant per data set.
+code samples the number of layers but does not use it.
 
     dml-jax study --study=configs/studies/re_mpn_table1.py
-    dml-jax study --study=configs/studies/re_mpn_table1.py:omniglot
 """
 
 from collections.abc import Mapping

@@ -4,7 +4,6 @@ One table per data set with the paper's numbers, the authors' weights re-evaluat
 single data set.
 
     dml-jax study --study=configs/studies/re_mpn_table2.py
-    dml-jax study --study=configs/studies/re_mpn_table2.py:cub
 """
 
 from configs import published

@@ -1,10 +1,9 @@
 """MPN at test time and its reproduction ([Re] Learning Intra-Batch Connections, Table 3).
 
 On Cars196 the authors' weights evaluated here are of a network with one layer and four heads; that of Table 2, and of
-the reproduction (Table 1), has two layers and eight heads. One variant per data set.
+the reproduction (Table 1), has two layers and eight heads.
 
     dml-jax study --study=configs/studies/re_mpn_table3.py
-    dml-jax study --study=configs/studies/re_mpn_table3.py:cars
 """
 
 from configs import published
