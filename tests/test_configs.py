@@ -56,14 +56,73 @@ def variants(name: str) -> tuple[str, ...]:
     return ("", *getattr(module(name), "VARIANTS", ()))
 
 
-def test_every_configuration_and_variant_resolves() -> None:
-    """Also those of small data sets; the number is a lower bound, so that none is lost unnoticed."""
+def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
+    """The number is a lower bound, so that none is lost unnoticed."""
     files = [path.stem for path in (ROOT / "configs").glob("*.py") if "get_config" in path.read_text()]
     assert set(NAMES) < set(files)
     configurations = [(name, variant) for name in files for variant in variants(name)]
     assert len(set(configurations)) == len(configurations) >= 270
     for name, variant in configurations:
-        resolved(name, variant)
+        path = f"{ROOT / 'configs' / name}.py{':' if variant else ''}{variant}"
+        for protocol in config_files.PROTOCOLS:
+            config_files.resolved(path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol)
+
+
+# Copied from the papers' tables and the authors' commands, independently of `configs/`: keys, and values by file.
+SETTINGS: list[tuple[tuple[str, ...], dict[str, tuple[Any, ...]]]] = [
+    (  # HIST: tables 2 and 8 of the reproduction
+        ("method.tau", "method.alpha", "method.lambda_s", "train.groups.distributions.learning_rate"),
+        {
+            "cub_hist": (32.0, 1.1, 1.0, 0.1), "cub_hist:retuned": (24.0, 1.15, 1.0, 0.1),
+            "cub_hist:bn_inception": (16.0, 1.0, 1.0, 0.05), "cub_hist:bn_inception-retuned": (20.0, 0.95, 1.2, 0.05),
+            "cars_hist": (32.0, 0.9, 1.0, 0.1), "cars_hist:retuned": (32.0, 0.9, 0.8, 0.1),
+            "cars_hist:bn_inception": (24.0, 0.9, 1.0, 0.1), "cars_hist:bn_inception-retuned": (22.0, 1.0, 1.5, 0.1),
+            "sop_hist": (16.0, 2.0, 1.0, 0.01), "sop_hist:retuned": (20.0, 2.1, 0.5, 0.01),
+            "sop_hist:bn_inception": (16.0, 1.6, 1.0, 0.01), "sop_hist:bn_inception-retuned": (12.0, 1.55, 1.5, 0.01),
+        },
+    ),
+    (  # MPN: the authors' configuration files
+        (
+            "train.groups.mpn.learning_rate", "train.groups.mpn.weight_decay", "data.batch_size", "method.temperature",
+            "method.layers", "method.heads", "train.epochs", "train.milestones",
+        ),
+        {
+            "cub_mpn": (0.0001563663718906821, 6.059722614369727e-06, 54, 0.2, 1, 2, 70, [30]),
+            "cars_mpn": (0.00036683239911604993, 2.551918610962277e-09, 70, 0.1111111111111, 2, 8, 70, [30]),
+            "sop_mpn": (0.0002472471515853406, 2.7650277063275255e-13, 90, 0.6046908988578005, 1, 8, 70, [30]),
+            "inshop_mpn": (0.00011265974954242144, 1.0554824926510768e-07, 56, 0.18591347176280537, 1, 4, 70, [30]),
+        },
+    ),
+    (  # the Group Loss: the authors' code
+        ("train.groups.classifier.learning_rate", "data.batch_size", "method.anchors", "method.temperature"),
+        {"cub_group_loss": (0.0001563663718906821, 54, 2, 24.0), "cars_group_loss": (0.0002, 35, 3, 79.0)},
+    ),
+    (  # CRT: section 4.1
+        ("data.batch_size", "method.lambda1", "method.embedding_dims", "train.groups.prototypes.learning_rate"),
+        {
+            "cub_crt": (80, [1.0, 0.1], [128, 1024], 3e-5), "cars_crt": (80, [1.0, 0.1], [128, 1024], 3e-5),
+            "sop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5), "inshop_crt": (180, [1.0, 0.9], [128, 1024], 3e-5),
+        },
+    ),
+    (  # DiVA: the authors' commands
+        ("method.rho", "method.alpha_intra", "train.epochs", "train.milestones", "train.gamma", "method.queue_batches"),
+        {
+            "cub_diva": ([1500.0], 0.3, 350, [55], 0.2, 30),
+            "cub_diva:bn_inception": ([300.0], 0.1, 350, [70], 0.3, 30),
+            "cars_diva": ([100.0], 0.15, 350, [70], 0.2, 30), "sop_diva": ([150.0], 0.2, 150, [70], 0.3, 70),
+            "cars_diva:bn_inception": ([100.0], 0.15, 350, [160], 0.3, 30),
+            "sop_diva:bn_inception": ([150.0], 0.1, 150, [80], 0.3, 70),
+        },
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "expected"), SETTINGS)
+def test_settings_of_the_papers(keys: tuple[str, ...], expected: dict[str, tuple[Any, ...]]) -> None:
+    for name, values in expected.items():
+        file, _, variant = name.partition(":")
+        found = flatten(asdict(resolved(file, variant)))
+        assert tuple(found[key] for key in keys) == values, name
 
 
 def test_every_configuration_fits_its_weights() -> None:

@@ -2,7 +2,7 @@
 
 The sampler is the authors' with fixed numbers.
 
-   dml-jax study --study=configs/studies/mpn_batches.py
+    dml-jax study --study=configs/studies/mpn_batches.py
 """
 
 from dml_jax.studies.definition import Row, Study

@@ -2,7 +2,7 @@
 
 On Cars196 the authors evaluate another network after message passing, with one layer.
 
-   dml-jax study --study=configs/studies/mpn_losses.py
+    dml-jax study --study=configs/studies/mpn_losses.py
 """
 
 from configs import published

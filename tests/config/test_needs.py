@@ -134,7 +134,7 @@ def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
     )
 
 
-def test_what_an_override_leaves_without_effect(tmp_path: Path) -> None:
+def test_what_an_override_leaves_without_effect() -> None:
     """An override that makes another option of the file pointless is no error."""
     shown: list[str] = []
     made = config_files.resolved(path("cars_hist"), {"train.schedule": "cosine"}, shown.append)
@@ -145,14 +145,12 @@ def test_what_an_override_leaves_without_effect(tmp_path: Path) -> None:
     assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])
 
 
-def test_published_configurations_print_no_warning() -> None:
-    for file in (ROOT / "configs").glob("*.py"):
-        if "get_config" in file.read_text():
-            module = config_files.run_file("--config", str(file))
-            for variant in ("", *getattr(module, "VARIANTS", ())):
-                for protocol in config_files.PROTOCOLS:
-                    name = f"{file}:{variant}" if variant else str(file)
-                    config_files.resolved(name, {}, lambda text, name=name: pytest.fail(f"{name}: {text}"), protocol)
+def test_a_section_without_its_groups(tmp_path: Path) -> None:
+    """The error names the full key, whether the section or the configuration lacks them."""
+    with pytest.raises(ConfigError, match=r"mine\.py: train\.groups: missing"):
+        config_files.resolved(mine(tmp_path, "from dml_jax.config import Train; Train(steps=5)"), {})
+    with pytest.raises(ConfigError, match=r"^train\.groups: missing"):
+        config_files.resolved(mine(tmp_path, "del config.train.groups"), {})
 
 
 def test_the_text_of_a_file_does_not_matter(tmp_path: Path) -> None:
