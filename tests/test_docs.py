@@ -262,13 +262,14 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     for i, name in enumerate("abcdx"):
         pictures.write(tmp_path / f"{name}.jpg", i)
-    rows = np.random.default_rng(0).normal(size=(1200, 4)).astype(np.float32)
+    rows = np.random.default_rng(0).normal(size=(1200, 160)).astype(np.float32)
     images = np.zeros((2, 16, 16, 3), np.uint8)
     stablehlo.write(tmp_path / "model.stablehlo", lambda x: x.mean(axis=(1, 2)) / 255.0, (16, 16))
     variables = {  # which the text around the snippets introduces
         "guides/embeddings.md": {
             "embeddings": rows,
             "labels": np.arange(1200) % 9,
+            "training": rows,
             "queries": rows[:5],
             "gallery": rows,
         },
