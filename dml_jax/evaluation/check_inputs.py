@@ -22,34 +22,25 @@ BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     """Opens a `.npy` file memory-mapped and read-only; `name` is what error messages call it.
 
-    Raises DataError if it is missing, damaged or another kind of file. Pickled Python objects are never loaded.
+    Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
-    if not path.is_file():
-        raise DataError(f"{name}={path}: there is no such file")
     with reading(f"{name}={path}"), path.open("rb") as file, np.errstate(over="raise"):
+        # `numpy.load` would take a file without this prefix for a pickle or an archive.
         if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
             raise DataError("is not a .npy file; write one with numpy.save")
         file.seek(0)
         first_version = np.lib.format.read_magic(file) == (1, 0)
         read_header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
-        shape, _, dtype = read_header(file)
-        if dtype.hasobject:
-            raise DataError("holds Python objects, which are never loaded; save an array of numbers")
         # An empty array cannot be memory-mapped.
-        array: np.ndarray = np.load(path, None if 0 in shape else "r", allow_pickle=False)
+        array: np.ndarray = np.load(path, None if 0 in read_header(file)[0] else "r", allow_pickle=False)
         return array
 
 
 def text_lines(path: Path, *, name: str = "file") -> list[str]:
     """The lines of a UTF-8 text file; empty ones, too."""
-    if not path.is_file():
-        raise DataError(f"{name}={path}: there is no such file")
     with reading(f"{name}={path}"):
-        try:
-            return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
-        except UnicodeDecodeError:
-            raise DataError("is not text in UTF-8") from None
+        return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
@@ -66,18 +57,11 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
 
     The result is a NumPy array; one that is given, also memory-mapped, is not copied.
     """
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise DataError(f"{name}: has rows of different lengths; give [N, D], one embedding per row") from None
-    if array.dtype == object:
-        raise DataError(f"{name}: holds Python objects; give an array of real numbers [N, D]")
-    if array.ndim != 2:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N, D], one embedding per row")
-    if 0 in array.shape:
-        raise DataError(f"{name}: is empty, shape {list(array.shape)}; give at least one row and one column")
+    array = np.asarray(values)
     if not (is_real(array.dtype) or array.dtype == bool):
         raise DataError(f"{name}: holds {array.dtype}; give real numbers")
+    if array.ndim != 2 or 0 in array.shape:
+        raise DataError(f"{name}: has shape {list(array.shape)}; give [N, D], one embedding per row")
     if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
         step = max(1, BLOCK_ELEMENTS // array.shape[1])
         bad = np.concatenate([~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)])
@@ -108,10 +92,8 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
         array = array.astype(str)
     if array.dtype.kind not in "iuU":
         raise DataError(f"{name}: holds {array.dtype}; give integers or strings, one class per row")
-    if array.ndim != 1:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N], one class per row")
-    if len(array) != rows:
-        raise DataError(f"{name}: has {len(array)} entries for {rows} rows of {of}; give one per row")
+    if array.shape != (rows,):
+        raise DataError(f"{name}: has shape {list(array.shape)} for {rows} rows of {of}; give one class per row")
     return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
 
 
@@ -196,27 +178,19 @@ def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndar
             f"{name}: {array.dtype} {list(array.shape)} for {len(labels)} queries; give one gallery index for each"
         )
     rows = array.astype(np.int64)
-    bad = (rows < -1) | (rows >= len(gallery_labels))
+    inside = (rows >= 0) & (rows < len(gallery_labels))
+    bad = (rows != -1) & ~(inside & (gallery_labels[np.where(inside, rows, 0)] == labels))
     if bad.any():
         raise DataError(
-            f"{name}: {rows[bad][0]} for query {int(np.argmax(bad))}; must be a row of the gallery, "
-            f"0..{len(gallery_labels) - 1}, or -1 for none"
-        )
-    bad = (rows >= 0) & (gallery_labels[rows] != labels)
-    if bad.any():
-        query = int(np.argmax(bad))
-        raise DataError(
-            f"{name}: gallery row {rows[query]} is not of the class of query {query}, so it cannot be the query itself"
+            f"{name}: {rows[bad][0]} for query {int(np.argmax(bad))}; must be a gallery row of the query's class, or "
+            "-1 for none"
         )
     return rows
 
 
 def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
-    """Returns the K of Recall@K as a tuple; a single integer becomes a tuple of one."""
-    try:
-        return tuple(map(operator.index, np.atleast_1d(ks)))
-    except (TypeError, ValueError):
-        raise DataError(f"ks={ks!r}: must be positive integers, e.g. ks=(1, 10)") from None
+    """The K of Recall@K as a tuple; a single integer becomes a tuple of one."""
+    return tuple(map(operator.index, np.atleast_1d(ks)))
 
 
 def is_real(dtype: np.dtype) -> bool:

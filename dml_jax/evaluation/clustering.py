@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple, assert_never
 
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.check_inputs import ArrayLike
 
@@ -35,8 +34,6 @@ class ContingencyTable(NamedTuple):
 def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyTable:
     """Counts the rows that each class shares with each cluster."""
     classes = check_inputs.labels(labels, len(np.atleast_1d(labels)))
-    if len(classes) == 0:
-        raise DataError("labels: is empty; give at least one row")
     clusters = check_inputs.labels(assignments, len(classes), name="assignments", of="labels")
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
 
 NEAREST = 10
@@ -26,8 +25,6 @@ def find(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:
     edited data, IEEE Trans. SMC 1972, with unanimity. Classes of few images are found less often, those of one image
     always.
     """
-    if len(labels) < 2:
-        raise DataError(f"embeddings: are {len(labels)} rows; at least 2 are needed")
     _, nearest = neighbors.search(embeddings, embeddings, min(NEAREST, len(labels) - 1), exclude_self=True)
     votes = np.sort(labels[nearest], axis=1)
     # The class of at least half of sorted votes is one of the two in the middle; the longer run counts.

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -62,19 +61,18 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     """rho = KL(uniform || s / sum(s)) over the singular values s, in nats (Roth et al., ICML 2020).
 
     Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that
-    unused directions leave rho finite. Raises `DataError` if all rows are zero.
+    unused directions leave rho finite; NaN if all rows are zero.
 
     Args:
       embeddings: [N, D] real numbers; neither centred nor normalised here.
     """
-    values = singular_values(embeddings)
-    if values[0] == 0:
-        raise DataError("embeddings: every row is zero, so the spectrum is undefined; give rows that are not zero")
-    return decay_of_spectrum(values)
+    return decay_of_spectrum(singular_values(embeddings))
 
 
 def decay_of_spectrum(values: np.ndarray) -> float:
-    """rho of a matrix with singular values float [K], not all zero; see `spectral_decay`."""
+    """rho of a matrix with singular values float [K]; see `spectral_decay`."""
+    if values[0] == 0:
+        return float("nan")
     share = np.maximum(values / values.sum(), 1e-12)
     return float(-np.log(len(values)) - np.mean(np.log(share)))
 
@@ -135,8 +133,6 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0) -> float:
       At most 0 (all rows equal); lower values mean that the rows cover the sphere more evenly.
     """
     points = check_inputs.embeddings(embeddings)
-    if len(points) < 2:
-        raise DataError("embeddings: has one row, but uniformity is a mean over pairs; give at least two rows")
     mesh = tiles.local_mesh()
     tile_size = tiles.choose_tile_size(len(points), mesh)
     centering = tiles.choose_centering([points], "cosine")

@@ -72,8 +72,6 @@ def fit(
     if not 0 < k <= len(checked):
         raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
     start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
-    if isinstance(start, str) and start not in ("k-means++", "random"):
-        raise DataError(f"init={init!r}: give 'k-means++', 'random' or an array of centres")
     if not isinstance(start, str) and start.shape != (k, checked.shape[1]):
         raise DataError(f"init: has shape {list(start.shape)}; give [{k}, {checked.shape[1]}]")
 
@@ -111,12 +109,7 @@ def _fit(
 
         report(0)
         key = jax.random.fold_in(jax.random.key(seed), restart)
-        if not isinstance(init, str):
-            start = jnp.asarray(centering.apply(init, dtype))
-        elif init == "random":
-            start = x[jax.random.choice(key, len(x), (k,), replace=False)]
-        else:
-            start = _kmeans_plus_plus(x, key, k)
+        start = STARTS[init](x, key, k) if isinstance(init, str) else jnp.asarray(centering.apply(init, dtype))
         result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
         report(max_iterations)
         inertias[restart] = np.sum(np.asarray(result[2]), dtype=np.float64)
@@ -288,3 +281,10 @@ def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     chosen = jnp.zeros((k,), jnp.int32).at[0].set(first)
     chosen, _ = jax.lax.fori_loop(1, k, add, (chosen, squared_distances(x[first][None, :])[0]))
     return x[chosen]
+
+
+def _random_points(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
+    return x[jax.random.choice(key, len(x), (k,), replace=False)]
+
+
+STARTS = {"k-means++": _kmeans_plus_plus, "random": _random_points}

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
@@ -92,12 +92,7 @@ def retrieval(
     """
     points = check_inputs.embeddings(queries, name="queries")
     ks = check_inputs.recall_ks(ks)
-    if metric not in ("cosine", "euclidean"):
-        raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
-    if exclusion not in ("index", "position"):
-        raise DataError(f"exclusion={exclusion!r}: give 'index' or 'position'")
-    if lone_queries not in get_args(Lone):
-        raise DataError(f"lone_queries={lone_queries!r}: give 'miss' or 'omit'")
+    drop_nearest = {"index": False, "position": True}[exclusion]
     gallery_points = points
     if gallery is not None:
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
@@ -109,7 +104,7 @@ def retrieval(
     own, omitted = relevance.exclusions(exclude, rows, gallery_rows)
     common_groups = relevance.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
     judgements = Judgements(relevant_rows, omitted, common_groups)
-    if exclusion == "position" and judgements != Judgements():
+    if drop_nearest and judgements != Judgements():
         raise DataError("exclusion='position': needs one class per row, without relevant, groups and lists to exclude")
     unspecified = gallery is not None and exclude is None and exclude_self is None and groups is None
     if unspecified and check_inputs.equal_rows(points, gallery_points):
@@ -119,7 +114,7 @@ def retrieval(
         )
     excluded = None
     if own is not None:
-        if gallery is None or exclude_self is not None or exclusion == "position":
+        if gallery is None or exclude_self is not None or drop_nearest:
             raise DataError("exclude: give it with a gallery, and without exclude_self and exclusion")
         excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
@@ -137,8 +132,8 @@ def retrieval(
         gallery_classes,
         metric=metric,
         judgements=judgements,
-        excluded=excluded if exclusion == "index" else None,
-        drop_nearest=excluded is not None and exclusion == "position",
+        excluded=None if drop_nearest else excluded,
+        drop_nearest=excluded is not None and drop_nearest,
         dtype=check_inputs.compute_dtype(points),
         mesh=mesh,
         memory=memory,
@@ -186,7 +181,7 @@ def summary(
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0
-    if lone_queries == "omit":
+    if {"miss": False, "omit": True}[lone_queries]:
         first_rank, labels = first_rank[has_relevant], None if labels is None else labels[has_relevant]
     for k in ks:
         recall = float(((first_rank > 0) & (first_rank <= k)).mean()) if len(first_rank) else float("nan")

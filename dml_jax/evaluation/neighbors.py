@@ -57,8 +57,6 @@ def search(
     query_points = check_inputs.embeddings(queries, name="queries")
     gallery_points = query_points if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
     check_inputs.check_same_width(query_points, gallery_points)
-    if metric not in ("cosine", "euclidean"):
-        raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     candidates = len(gallery_points) - bool(exclude_self)
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")

@@ -102,13 +102,8 @@ def decide(
       labels: int [N], classes of `enrolled`.
       without: int [Q], a class that each query ignores; another one must remain.
       scorer: made of the enrolled images and a background; the rule "background" needs it.
-
-    Raises:
-      DataError: the rule is "background", and there is none.
     """
     classes, position = np.unique(labels, return_inverse=True)
-    if rule == "background" and scorer is None:
-        raise DataError(NO_BACKGROUND)
     means = _class_means(enrolled, position) if rule == "mean" else None
     best = np.empty(len(queries), np.int64)
     similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
@@ -118,7 +113,8 @@ def decide(
         cosines = queries[rows] @ enrolled.T
         if without is not None:
             cosines[labels == without[rows, None]] = -np.inf
-        if scorer is not None and rule == "background":
+        if rule == "background":
+            assert scorer is not None
             to_classes, to_others = scorer.similarities(queries[rows])
             if without is not None:
                 to_classes[classes == without[rows, None]] = -np.inf
@@ -254,7 +250,6 @@ def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Ex
     Args:
       rule: one of `COSINE_RULES`; see `expect_margin` for the other.
     """
-    check(rule, false_accept_rate)
     row = COSINE_RULES.index(rule)
     growth = float(calibration.growth[row])
     return _expected(
@@ -272,7 +267,6 @@ def expect_margin(
       strangers: float32 [B], see `background_margin.of_strangers`.
       known: float32 [K], margins of images of enrolled classes, e.g. of `held_out.measure`.
     """
-    check("background", false_accept_rate)
     classes = len(np.unique(background.labels))
     return _expected(np.sort(strangers), known, false_accept_rate, 1.0, len(background.labels), classes)
 

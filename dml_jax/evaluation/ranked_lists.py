@@ -50,8 +50,6 @@ def retrieval(
       list is a miss.
     """
     lists = np.asarray(indices)
-    if lists.ndim != 2 or not np.issubdtype(lists.dtype, np.integer):
-        raise DataError(f"indices: {lists.dtype} {list(lists.shape)}; give integers [Q, L], one list per query")
     queries = check_inputs.labels(labels, len(lists), of="indices")
     ks = check_inputs.recall_ks(ks)
     exclude_self = gallery_labels is None

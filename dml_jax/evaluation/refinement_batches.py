@@ -27,12 +27,9 @@ QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 def check_options(kinds: Sequence[str], count: int, min_samples: int, images: int) -> None:
     """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number of test images."""
     for kind in kinds:
-        if kind in FIXED_COUNT and count > images:
-            raise ConfigError(
-                f"evaluation.refine_clusters={count}: {kind} cannot find more clusters than the {images} images"
-            )
-        if kind in DENSITY_BASED and min_samples > images:
-            raise ConfigError(f"evaluation.refine_min_samples={min_samples}: must not exceed the {images} images")
+        name, number = ("clusters", count) if kind in FIXED_COUNT else ("min_samples", min_samples)
+        if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
+            raise ConfigError(f"evaluation.refine_{name}={number}: must not exceed the {images} images")
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
             raise ConfigError(
                 f"evaluation.refine={kind}: may need one value per pair of the {images:,} test images and is limited "

@@ -1,6 +1,6 @@
 """Relevant and omitted gallery rows beyond one class per row: several classes, lists, functions and groups."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -23,7 +23,7 @@ class Classes(NamedTuple):
     columns: int | None = None  # width of the array they came from, None if they came from lists
 
 
-def classes(values: Labels | Classes, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
+def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
     """Validates one class per row ([N], see `check_inputs.labels`), or several: an array [N, C] or lists.
 
     Args:
@@ -41,8 +41,6 @@ def classes(values: Labels | Classes, rows: int, *, name: str, of: str) -> np.nd
         columns = array.shape[1]
     elif not _holds_lists(values):
         return check_inputs.labels(np.asarray(values), rows, name=name, of=of)
-    elif not all(map(_is_list, values)):
-        raise DataError(f"{name}: holds lists and single classes; give a list for every row or for none")
     else:
         lists: list[list[Any]] = list(map(list, values))
         flat = np.asarray([item for value in lists for item in value])
@@ -68,8 +66,6 @@ def targets(
         if labels is not None or gallery_labels is not None:
             raise DataError("relevant: replaces the labels; give labels=None and no gallery_labels")
         return *unused, judged_rows(relevant, queries, gallery, name="relevant")
-    if labels is None:
-        raise DataError("labels: missing; give one class per query, several, or relevant")
     if own_gallery != (gallery_labels is None):
         raise DataError("gallery and gallery_labels: give both or neither")
     own = classes(labels, queries, name="labels", of="queries")
@@ -135,28 +131,23 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
 
 
 def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge:
-    """The function that `values` is, with its results checked, or the one that lists of gallery rows determine.
+    """The function that `values` is, or the one that lists of gallery rows determine.
 
     Args:
       values: for each query a sequence of gallery rows, -1 for none; or a function from the query's index to bool [G].
       name: what error messages call them.
     """
     if callable(values):
-        judge = _checked(values, gallery, name)
-        judge(0)  # before the long computation
-        return judge
+        return values
     if len(values) != queries:
         raise DataError(f"{name}: has {len(values)} entries for {queries} queries; give the gallery rows of each")
     rows = []
     for query, value in enumerate(values):
-        listable = isinstance(value, Iterable) and not isinstance(value, Mapping)
-        given = np.asarray(list(value) if listable else value)
+        given = np.asarray(list(value) if _is_list(value) else value)
         rows.append(given.astype(np.int64) if given.size == 0 else given)
-        if given.ndim != 1 or not np.issubdtype(rows[-1].dtype, np.integer):
-            raise DataError(f"{name}: {value!r} for query {query}; give a list of gallery rows")
-        if given.size and not -1 <= given.min() <= given.max() < gallery:
-            wrong = int(given.max() if given.max() >= gallery else given.min())
-            raise DataError(f"{name}: row {wrong} for query {query}; must be in 0..{gallery - 1}, or -1 for none")
+        valid = given.ndim == 1 and np.issubdtype(rows[-1].dtype, np.integer)
+        if not valid or (given.size and not -1 <= given.min() <= given.max() < gallery):
+            raise DataError(f"{name}: {value!r} for query {query}; give a list of gallery rows, 0..{gallery - 1}")
 
     def listed(query: int) -> np.ndarray:
         result = np.zeros(gallery, bool)
@@ -174,16 +165,3 @@ def _holds_lists(values: Any) -> bool:
     if isinstance(values, (np.ndarray, jax.Array)) and values.dtype != object:
         return False
     return isinstance(values, Iterable) and any(map(_is_list, values))
-
-
-def _checked(function: Callable[[int], Any], gallery: int, name: str) -> Judge:
-    def judge(query: int) -> np.ndarray:
-        result = np.asarray(function(query))
-        if result.shape != (gallery,) or result.dtype != bool:
-            raise DataError(
-                f"{name}: returned {result.dtype} {list(result.shape)} for query {query}; must return bool "
-                f"[{gallery}], one value per gallery row"
-            )
-        return result
-
-    return judge

@@ -79,9 +79,6 @@ def search(
     gallery_rows = query_rows if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
     among_themselves = check_inputs.equal_rows(query_rows, gallery_rows)
     check_inputs.check_same_width(query_rows, gallery_rows)
-    candidates = len(gallery_rows) - bool(exclude_self)
-    if not 0 < k <= candidates:
-        raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
     encoding = encode(
         query_rows if among_themselves else np.concatenate([query_rows, gallery_rows]), k1=k1, k2=k2, weight=weight
@@ -110,12 +107,10 @@ def encode(rows: ArrayLike, *, k1: int = K1, k2: int = K2, weight: float = WEIGH
     """Encodes rows [N, D] by their neighbourhoods; arguments and errors as for `search`."""
     points = check_inputs.embeddings(rows, name="rows").astype(np.float32)
     count = len(points)
-    if not 0 < k1 < count:
-        raise DataError(f"k1={k1}: there are {count} rows including the queries; k1 must be in 1..{count - 1}")
-    if not 0 < k2 <= k1 + 1:
-        raise DataError(f"k2={k2}: must be in 1..{k1 + 1}, where {k1 + 1} is k1 + 1")
-    if not 0 <= weight <= 1:
-        raise DataError(f"weight={weight:g}: must be in 0..1")
+    if not (0 < k1 < count and 0 < k2 <= k1 + 1 and 0 <= weight <= 1):
+        raise DataError(
+            f"k1={k1}, k2={k2}, weight={weight:g}: k1 must be in 1..{count - 1}, k2 in 1..k1 + 1 and the weight in 0..1"
+        )
     normalize(points)
     _, others = neighbors.search(points, points, k1, exclude_self=True)
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)

@@ -92,10 +92,10 @@ PAIR = ("--embeddings=x.npy", "--labels=y.npy")
         ),
         ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank"),
         ((*PAIR, "--groups=cameras.npy", "--protocol=paper"), "--groups: not with --protocol=paper"),
-        ((*PAIR, "--groups=query_cameras.npy"), "groups: has 20 entries for 60 rows of queries"),
+        ((*PAIR, "--groups=query_cameras.npy"), "groups: has shape [20] for 60 rows of queries"),
         (("--embeddings=x.npy", "--labels=hot.npy"), "--no_clustering: missing; NMI needs one class per row"),
         (("--embeddings=x.npy", "--labels=hot.npy", "--geometry"), "--geometry: needs one class per row"),
-        (("--embeddings=x.npy", "--relevant=none.jsonl", "--no_clustering"), "--relevant=none.jsonl: there is no such"),
+        (("--embeddings=x.npy", "--relevant=none.jsonl", "--no_clustering"), "--relevant=none.jsonl: is missing"),
         (
             ("--embeddings=x.npy", "--relevant=bad.jsonl", "--no_clustering"),
             "line 2 is not a list of rows such as [3,17]",

@@ -26,12 +26,11 @@ def broken(row, value):
         (broken(11, np.inf), "1 of 12 rows"),
         (X[0], r"has shape \[4\]; give \[N, D\]"),
         (X[None], r"has shape \[1, 12, 4\]"),
-        (X[:0], r"is empty, shape \[0, 4\]"),
-        (X[:, :0], "is empty"),
+        (X[:0], r"has shape \[0, 4\]"),
+        (X[:, :0], r"has shape \[12, 0\]"),
         (X.astype(complex), "holds complex128; give real numbers"),
         (X.astype(str), "give real numbers"),
-        (X.astype(object), "holds Python objects"),
-        ([[1.0], [2.0, 3.0]], "rows of different lengths"),
+        (X.astype(object), "holds object; give real numbers"),
     ],
 )
 def test_embeddings(points, message):
@@ -52,7 +51,7 @@ def test_all_real_dtypes_are_accepted(dtype):
         (Y.astype(float), "labels: holds float64; give integers"),
         (Y.astype(object), "labels: holds object"),
         (Y > 1, "labels: holds bool"),
-        (Y[:5], "labels: has 5 entries for 12 rows of queries"),
+        (Y[:5], r"labels: has shape \[5\] for 12 rows of queries"),
         (Y[:, None], r"labels: has shape \[12, 1\]"),
     ],
 )
@@ -72,15 +71,11 @@ def test_any_integers_are_valid_labels():
         ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
         ({"ks": (0,)}, "ks: K=0"),
         ({"ks": 12}, "ks: K=12"),
-        ({"ks": (1.5,)}, r"ks=\(1\.5,\): must be positive integers"),
-        ({"ks": "all"}, "ks='all': must be positive integers"),
-        ({"ks": ((1, 2), (4,))}, "must be positive integers"),
         ({"gallery": X}, "give both or neither"),
-        ({"gallery": X[:0], "gallery_labels": Y[:0]}, "gallery: is empty"),
+        ({"gallery": X[:0], "gallery_labels": Y[:0]}, r"gallery: has shape \[0, 4\]"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
-        ({"gallery": X, "gallery_labels": Y[:2]}, "gallery_labels: has 2 entries for 12 rows of gallery"),
+        ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: has shape \[2\] for 12 rows of gallery"),
         ({"metric": "manhattan"}, "metric='manhattan': give 'cosine' or 'euclidean'"),
-        ({"exclusion": "name"}, "exclusion='name': give 'index' or 'position'"),
         ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so every query would find itself"),
@@ -88,9 +83,12 @@ def test_any_integers_are_valid_labels():
         ({"exclude": np.arange(12)}, "exclude: give it with a gallery"),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.arange(5)}, r"exclude: int64 \[5\] for 12 queries"),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.ones(12)}, r"exclude: float64 \[12\] for 12 queries"),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)}, r"exclude: 12 for query 0; .*0\.\.11, or -1"),
+        (
+            {"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)},
+            "exclude: 12 for query 0; must be a gallery row of the query's class",
+        ),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, -2)}, "exclude: -2 for query 0"),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: gallery row 0 is not of"),
+        ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: 0 for query 3"),
         (
             {"gallery": X, "gallery_labels": Y, "exclude": np.arange(12), "exclude_self": True},
             "exclude: give it with a gallery, and without exclude_self",
@@ -137,9 +135,9 @@ def test_files(tmp_path):
     np.save(tmp_path / "empty.npy", X[:0])
     content = whole.read_bytes()
     for path, message in (
-        (tmp_path / "none.npy", "there is no such file"),
-        (tmp_path, "there is no such file"),
-        (tmp_path / "objects.npy", "holds Python objects, which are never loaded"),
+        (tmp_path / "none.npy", "is missing"),
+        (tmp_path, "cannot be read"),
+        (tmp_path / "objects.npy", ".*Python objects in dtype"),
         (tmp_path / "x.npz", "is not a .npy file"),
         (write(tmp_path / "text.npy", b"1 2 3"), "is not a .npy file"),
         (write(tmp_path / "nothing.npy", b""), "is not a .npy file"),
@@ -148,8 +146,7 @@ def test_files(tmp_path):
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
             check_inputs.load(path)
-    with pytest.raises(DataError, match="is empty"):
-        check_inputs.embeddings(check_inputs.load(tmp_path / "empty.npy"))
+    assert check_inputs.load(tmp_path / "empty.npy").shape == (0, 4)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,7 @@
 from collections import Counter
 
 import numpy as np
-import pytest
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import doubtful_labels
 
 
@@ -33,5 +31,3 @@ def test_few_images() -> None:
     rows = np.eye(2, dtype=np.float32)
     found = doubtful_labels.find(rows, np.array([3, 5]))
     assert (found.images.tolist(), found.suggested.tolist()) == ([0, 1], [5, 3])
-    with pytest.raises(DataError, match="embeddings: are 1 rows"):
-        doubtful_labels.find(rows[:1], np.array([3]))

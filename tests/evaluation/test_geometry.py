@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, metrics
 from dml_jax.evaluation._engine import tiles
 
@@ -57,8 +56,7 @@ def test_spectral_decay_of_uniform_and_unused_directions():
     assert metrics.spectral_decay(np.eye(8)) == pytest.approx(0, abs=1e-12)
     unused = metrics.spectral_decay(np.concatenate([rows(3), np.zeros((90, 2))], axis=1))
     assert 1 < unused < 10
-    with pytest.raises(DataError, match="every row is zero"):
-        metrics.spectral_decay(np.zeros((5, 3)))
+    assert np.isnan(metrics.spectral_decay(np.zeros((5, 3))))
 
 
 @pytest.mark.parametrize("tile_size", [48, 112])
@@ -76,8 +74,6 @@ def test_uniformity(monkeypatch, tile_size):
 
 def test_uniformity_of_equal_rows_is_zero():
     assert metrics.uniformity(np.ones((20, 4))) == pytest.approx(0, abs=1e-6)
-    with pytest.raises(DataError, match="has one row"):
-        metrics.uniformity(np.ones((1, 4)))
 
 
 def test_alignment():

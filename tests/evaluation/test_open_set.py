@@ -156,9 +156,8 @@ def test_errors() -> None:
     for few in (labels * 0, np.arange(12)):
         with pytest.raises(DataError, match="needs several unseen classes with two images or more"):
             open_set.calibrate(rows, few, np.array([2]))
-    calibration = open_set.calibrate(rows, labels, np.array([2]))
     for rate in (0, 1, -0.5, float("nan")):
         with pytest.raises(DataError, match=r"false_accept_rate=.*must be above 0 and below 1"):
-            open_set.expect(calibration, "nearest", rate)
+            open_set.check("nearest", rate)
     with pytest.raises(DataError, match="decide='median': is not a decision rule"):
-        open_set.expect(calibration, "median", 0.1)
+        open_set.check("median", 0.1)

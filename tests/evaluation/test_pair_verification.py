@@ -64,7 +64,7 @@ def test_invalid_input() -> None:
         error_rates(np.eye(3), np.arange(3))
     with pytest.raises(DataError, match="1 of 3 rows hold NaN or infinity, first row 1"):
         summary(np.diag([1, np.nan, 1]), np.zeros(3, int))
-    with pytest.raises(DataError, match="has 2 entries for 3 rows of embeddings"):
+    with pytest.raises(DataError, match=r"has shape \[2\] for 3 rows of embeddings"):
         summary(np.eye(3), np.zeros(2, int))
 
 

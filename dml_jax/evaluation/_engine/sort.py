@@ -31,8 +31,8 @@ class Judgements(NamedTuple):
 
     def of(self, query: int, members: Callable[[], np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
         """The rows that are relevant and left out, bool [G]; `members` gives the rows of the query's class."""
-        relevant = members() if self.relevant is None else self.relevant(query)
-        omitted = None if self.omitted is None else self.omitted(query)
+        relevant = members() if self.relevant is None else np.asarray(self.relevant(query), bool)
+        omitted = None if self.omitted is None else np.asarray(self.omitted(query), bool)
         if self.groups is not None:
             together = relevant & (self.groups[1] == self.groups[0][query])
             omitted = together if omitted is None else together | omitted

@@ -12,7 +12,7 @@ These columns come first, so that the score of (x, y) rounds like that of (y, x)
 """
 
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 
 Metric = Literal["cosine", "euclidean"]
@@ -83,6 +84,8 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     for four fifths of the squares is subtracted. It is rounded to a coarse multiple of a power of two, which keeps
     integer-valued rows exact. Rows whose squares would leave the range of float32 are scaled.
     """
+    if metric not in get_args(Metric):
+        raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     width = sources[0].shape[1]
     if metric == "cosine":
         return Centering(np.zeros(width), 1.0)
