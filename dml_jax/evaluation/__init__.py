@@ -14,35 +14,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dml_jax.evaluation.metrics import (
-        alignment,
-        ami,
-        density,
-        effective_rank,
-        f1_pairs,
-        nmi,
-        nmi_stderr,
-        retrieval,
-        singular_values,
-        spectral_decay,
-        uniformity,
-    )
+    from dml_jax.evaluation.metrics import *  # noqa: F403
 
 _MODULES = (
     "check_inputs", "clustering", "compression", "geometry", "kmeans", "metrics", "neighbors", "open_set",
     "pair_verification", "protocol", "ranked_lists", "reranking",
 )  # fmt: skip
 
-__all__ = [
+_METRICS = (
     "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "retrieval", "singular_values",
-    "spectral_decay", "uniformity", *_MODULES,
-]  # fmt: skip
+    "spectral_decay", "uniformity",
+)  # fmt: skip
+__all__ = [*_METRICS, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"{__name__}.{name}")
-    if name in __all__:
+    if name in _METRICS:
         return getattr(importlib.import_module(f"{__name__}.metrics"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

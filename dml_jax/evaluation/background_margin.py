@@ -28,15 +28,10 @@ IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
 
 
 class Background(NamedTuple):
-    """Images of classes that are not enrolled.
+    """Images of classes that are not enrolled."""
 
-    Attributes:
-      rows: float32 [B, D], rows of unit length.
-      labels: int64 [B].
-    """
-
-    rows: np.ndarray
-    labels: np.ndarray
+    rows: np.ndarray  # float32 [B, D], of unit length
+    labels: np.ndarray  # int64 [B]
 
 
 def choose(embeddings: np.ndarray, labels: np.ndarray) -> Background:
@@ -51,13 +46,7 @@ def choose(embeddings: np.ndarray, labels: np.ndarray) -> Background:
 
 
 class Whitening:
-    """The map of images to x' that a background and enrolled images determine.
-
-    Args:
-      background: see `Background`.
-      enrolled: float32 [N, D], rows of unit length, of the index.
-      labels: int [N].
-    """
+    """The map of images to x' that a background and the enrolled images of an index determine."""
 
     def __init__(self, background: Background, enrolled: np.ndarray, labels: np.ndarray):
         from scipy import linalg
@@ -93,19 +82,11 @@ def _unit(rows: np.ndarray) -> np.ndarray:
 
 
 class Classes:
-    """The similarities s_c of images to classes.
-
-    Args:
-      rows: float32 [N, D], rows of unit length.
-      labels: int [N].
-
-    Attributes:
-      names: int [C], the labels, ascending.
-    """
+    """The similarities s_c of images to the classes of rows float32 [N, D] of unit length, by ascending label."""
 
     def __init__(self, rows: np.ndarray, labels: np.ndarray):
         order = np.argsort(labels, kind="stable")
-        self.names, self._first = np.unique(labels[order], return_index=True)
+        _, self._first = np.unique(labels[order], return_index=True)
         self._rows = rows[order]
         self._means = _unit(np.add.reduceat(self._rows, self._first))
 
@@ -131,13 +112,9 @@ def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Scorer:
-    """The similarities s_c of images to the classes of an index and to those of a background.
+    """The similarities s_c of images to the classes of an index and of a background.
 
-    Args:
-      background: see `Background`.
-      enrolled: float32 [N, D], rows of unit length, of the index.
-      labels: int [N].
-      whitening: fitted on other images than these.
+    `whitening` is fitted on these if it is not given.
     """
 
     def __init__(
@@ -159,10 +136,6 @@ def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarra
     Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all
     classes but its own. These are the margins of strangers if their classes and those of the background are drawn
     alike. (Cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
-
-    Args:
-      enrolled: float32 [N, D], rows of unit length.
-      labels: int [N].
     """
     names, position = np.unique(background.labels, return_inverse=True)
     folds = min(FOLDS, len(names))

@@ -3,7 +3,7 @@
 Computed in NumPy float64 from the non-empty cells of the contingency table.
 """
 
-from typing import Literal, NamedTuple, assert_never
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -14,21 +14,13 @@ Average = Literal["arithmetic", "geometric"]
 
 
 class ContingencyTable(NamedTuple):
-    """The non-empty cells of a contingency table.
+    """The non-empty cells of a contingency table."""
 
-    Attributes:
-      counts: int64 [M], rows in each cell.
-      classes: int64 [M], class of each cell.
-      clusters: int64 [M], cluster of each cell.
-      class_sizes: int64 [C], rows of each class.
-      cluster_sizes: int64 [K], rows of each cluster.
-    """
-
-    counts: np.ndarray
-    classes: np.ndarray
-    clusters: np.ndarray
-    class_sizes: np.ndarray
-    cluster_sizes: np.ndarray
+    counts: np.ndarray  # int64 [M], rows in each cell
+    classes: np.ndarray  # int64 [M], class of each cell
+    clusters: np.ndarray  # int64 [M], cluster of each cell
+    class_sizes: np.ndarray  # int64 [C], rows of each class
+    cluster_sizes: np.ndarray  # int64 [K], rows of each cluster
 
 
 def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyTable:
@@ -102,13 +94,8 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
 
 
 def _mean(class_entropy: float, cluster_entropy: float, average: Average) -> float:
-    match average:
-        case "arithmetic":
-            return (class_entropy + cluster_entropy) / 2
-        case "geometric":
-            return float(np.sqrt(class_entropy * cluster_entropy))
-        case _:
-            assert_never(average)
+    arithmetic, geometric = (class_entropy + cluster_entropy) / 2, float(np.sqrt(class_entropy * cluster_entropy))
+    return {"arithmetic": arithmetic, "geometric": geometric}[average]
 
 
 def ami(labels: ArrayLike, assignments: ArrayLike) -> float:

@@ -24,14 +24,12 @@ Code = Literal["float32", "int8", "binary"]
 
 
 class Compression(NamedTuple):
-    """How embeddings of D dimensions become d."""
+    """Embeddings x of D dimensions become (x - mean) matrix, of d dimensions and scaled to unit length."""
 
-    # mean, matrix: float32 [D] and [D, d]; rows x become (x - mean) matrix, scaled to unit length
-    mean: np.ndarray
-    matrix: np.ndarray
-    # limits, center: float32 [d], of int8 and of binary codes
-    limits: np.ndarray
-    center: np.ndarray
+    mean: np.ndarray  # float32 [D]
+    matrix: np.ndarray  # float32 [D, d]
+    limits: np.ndarray  # float32 [d], of int8 codes
+    center: np.ndarray  # float32 [d], of binary codes
 
     def reduced(self, rows: np.ndarray) -> np.ndarray:
         """Embeddings float [N, D] -> float32 [N, d] of unit length; DataError for another D."""
@@ -68,9 +66,6 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
     Args:
       dimensions: d; 0 for all.
       whiten: PCA whitening; otherwise the first d dimensions are kept as they are.
-
-    Raises:
-      DataError: no such number of dimensions, or too few training rows to whiten so many.
     """
     rows = np.asarray(check_inputs.embeddings(training, name="training"), np.float64)
     width = rows.shape[1]

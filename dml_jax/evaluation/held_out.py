@@ -14,37 +14,23 @@ RATES = (0.01, 0.05, 0.1, 0.2)  # of strangers accepted, in reports
 
 
 class HeldOut(NamedTuple):
-    """Similarities of an index's images, each classified without itself.
+    """Similarities of an index's images, each classified without itself."""
 
-    Attributes:
-      known: float32 [K], of the images of classes with two images or more.
-      right: bool [K], whether the class is right.
-      strangers: float32 [N], of all images, without the images of their class; empty if there is only one class.
-    """
-
-    known: np.ndarray
-    right: np.ndarray
-    strangers: np.ndarray
+    known: np.ndarray  # float32 [K], of the images of classes with two images or more
+    right: np.ndarray  # bool [K], whether the class is right
+    strangers: np.ndarray  # float32 [N], of all images, without those of their class; empty with one class
 
 
 class Point(NamedTuple):
-    """Shares of images at a threshold; NaN if there are none to measure it with.
+    """Shares of images at a threshold; NaN if there are none to measure it with."""
 
-    Attributes:
-      false_accept_rate: the rate that the threshold was set for.
-      threshold: least similarity of an accepted image.
-      right, wrong, unknown: shares of held-out images of enrolled classes given their class, another one, or none.
-      strangers: share of images of other classes that are accepted, as expected from the calibration.
-      left_out: share of enrolled images that are accepted when their class is taken out of the index.
-    """
-
-    false_accept_rate: float
-    threshold: float
-    right: float
-    wrong: float
-    unknown: float
-    strangers: float
-    left_out: float
+    false_accept_rate: float  # that the threshold was set for
+    threshold: float  # least similarity of an accepted image
+    right: float  # held-out images of enrolled classes that are given their class,
+    wrong: float  # another one,
+    unknown: float  # or none
+    strangers: float  # images of other classes that are accepted, as expected from the calibration
+    left_out: float  # enrolled images that are accepted when their class is taken out of the index
 
 
 def measure(enrolled: np.ndarray, labels: np.ndarray, rule: Rule, background: Background | None = None) -> HeldOut:

@@ -27,19 +27,12 @@ CLOSE_POINTS = 0.01
 
 
 class KMeans(NamedTuple):
-    """A clustering.
+    """A clustering."""
 
-    Attributes:
-      centers: float [k, D].
-      assignments: int32 [N] in 0..k-1, the nearest centre of each point.
-      inertia: sum of squared distances from the points to their centres.
-      iterations: Lloyd iterations of the best restart, including the last one, which changes no assignment.
-    """
-
-    centers: np.ndarray
-    assignments: np.ndarray
-    inertia: float
-    iterations: int
+    centers: np.ndarray  # float [k, D]
+    assignments: np.ndarray  # int32 [N] in 0..k-1, the nearest centre of each point
+    inertia: float  # sum of squared distances from the points to their centres
+    iterations: int  # of the best restart, including the last one, which changes no assignment
 
 
 def fit(
@@ -60,7 +53,6 @@ def fit(
       k: number of clusters, at most N.
       init: "k-means++" (Arthur & Vassilvitskii, SODA 2007; each centre is the best of 2 + ln k draws), "random" for
         random points, or the initial centres [k, D].
-      seed: random seed of the initialisation.
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
       shared: divide the restarts among all processes of `jax.distributed`, which must all call this with the same

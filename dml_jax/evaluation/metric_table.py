@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric."""
+    """One metric, whose key in `results.json` is `name`; its standard error, if known, has the key `<name>_stderr`.
 
-    # Key in `results.json`; its standard error, if known, has the key `<name>_stderr`. A name with the suffix "@K"
-    # stands for a family with one key per number K.
+    A name with the suffix "@K" stands for a family with one key per number K.
+    """
+
     name: str
     heading: str  # column heading; "@K" is replaced in the same way
     percent: bool = True  # whether tables show it in percent

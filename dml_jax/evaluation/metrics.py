@@ -88,7 +88,7 @@ def retrieval(
       none.
 
     Warns:
-      DataWarning: nearly every query has a gallery row at distance 0, and none is excluded.
+      DataWarning: nearly every query has an exact duplicate in the gallery, and none is excluded.
     """
     points = check_inputs.embeddings(queries, name="queries")
     ks = check_inputs.recall_ks(ks)
@@ -119,7 +119,7 @@ def retrieval(
         excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
-    if unspecified and (problem := check_inputs.duplicates_warning(points, gallery_points, metric)):
+    if unspecified and (problem := check_inputs.duplicates_warning(points, gallery_points)):
         warnings.warn(problem, DataWarning, stacklevel=2)
     candidates = gallery_rows - (excluded is not None and bool((excluded >= 0).any()))
     for k in ks:

@@ -25,58 +25,33 @@ BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
 
 
 class Decision(NamedTuple):
-    """The best class for each of Q images.
+    """The best class for each of Q images."""
 
-    Attributes:
-      labels: int [Q].
-      similarities: float32 [Q]; images below a threshold are rejected as strangers.
-      nearest: int [Q], row of the nearest enrolled image of that class.
-    """
-
-    labels: np.ndarray
-    similarities: np.ndarray
-    nearest: np.ndarray
+    labels: np.ndarray  # int [Q]
+    similarities: np.ndarray  # float32 [Q]; images below a threshold are rejected as strangers
+    nearest: np.ndarray  # int [Q], row of the nearest enrolled image of that class
 
 
 class Calibration(NamedTuple):
-    """Similarities of images to simulated indexes, by rule.
+    """Cosines of images to simulated indexes, by rule; rows as in `COSINE_RULES`."""
 
-    Attributes:
-      strangers: float32 [3, S], ascending, of images whose class is not enrolled; rows as in `COSINE_RULES`.
-      known: float32 [3, K], of images whose class is enrolled.
-      growth: float64 [3], how many times larger the index is than the simulated ones, at least 1.
-      images: number of different images among the strangers.
-      classes: number of different classes among the strangers.
-      background: images for the rule "background"; None for more than `MAX_DIMENSIONS` and in files of
-        earlier versions.
-    """
-
-    strangers: np.ndarray
-    known: np.ndarray
-    growth: np.ndarray
-    images: int
-    classes: int
-    background: Background | None = None
+    strangers: np.ndarray  # float32 [3, S], ascending, of images whose class is not enrolled
+    known: np.ndarray  # float32 [3, K], of images whose class is enrolled
+    growth: np.ndarray  # float64 [3], how many times larger the index is than the simulated ones, at least 1
+    images: int  # different images among the strangers
+    classes: int  # different classes among the strangers
+    background: Background | None = None  # for the rule "background"; None for more than `MAX_DIMENSIONS`
 
 
 class Expected(NamedTuple):
-    """Expected error rates of a threshold.
+    """Expected error rates of a threshold."""
 
-    Attributes:
-      threshold: least similarity of an accepted image.
-      false_accepts: fraction of strangers accepted; an upper bound if `growth` exceeds 1.
-      false_rejects: fraction of images of enrolled classes rejected.
-      growth: how many times larger the index is than the simulated ones, at least 1.
-      images: number of different images among the strangers.
-      classes: number of different classes among the strangers.
-    """
-
-    threshold: float
-    false_accepts: float
-    false_rejects: float
-    growth: float
-    images: int
-    classes: int
+    threshold: float  # least similarity of an accepted image
+    false_accepts: float  # fraction of strangers accepted; an upper bound if `growth` exceeds 1
+    false_rejects: float  # fraction of images of enrolled classes rejected
+    growth: float  # how many times larger the index is than the simulated ones, at least 1
+    images: int  # different images among the strangers
+    classes: int  # different classes among the strangers
 
 
 def decide(
@@ -93,13 +68,11 @@ def decide(
     - "vote": the most frequent class among the 5 nearest enrolled images, ties to the one with the nearest image; the
       similarity is the cosine to its nearest image.
     - "mean": the class with the nearest mean, the normalised sum of its images; the similarity is the cosine to it.
-    - "background": the most similar class; the similarity is its margin over all other classes, those of the background
-      among them, see `background_margin`.
+    - "background": the most similar class; the similarity is its margin over all other classes and the background.
 
     Args:
-      queries: float32 [Q, D], rows of unit length, like those of `enrolled`.
-      enrolled: float32 [N, D].
-      labels: int [N], classes of `enrolled`.
+      queries: float32 [Q, D], rows of unit length, like the rows of `enrolled`.
+      enrolled: float32 [N, D], with labels int [N].
       without: int [Q], a class that each query ignores; another one must remain.
       scorer: made of the enrolled images and a background; the rule "background" needs it.
     """

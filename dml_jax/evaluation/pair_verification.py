@@ -14,21 +14,13 @@ FALSE_MATCH_RATES = (0.01, 0.001)
 
 
 class Verification(NamedTuple):
-    """Error rates of the rule "same class if the cosine reaches the threshold".
+    """Error rates of the rule "same class if the cosine reaches the threshold"."""
 
-    Attributes:
-      thresholds: float64 [T], cosines, ascending.
-      false_accepts: float64 [T], fraction of pairs of different classes that reach the threshold.
-      false_rejects: float64 [T], fraction of pairs of the same class that do not.
-      equal_error_rate: the error rate where the two curves cross.
-      threshold: the cosine at which they cross.
-    """
-
-    thresholds: np.ndarray
-    false_accepts: np.ndarray
-    false_rejects: np.ndarray
-    equal_error_rate: float
-    threshold: float
+    thresholds: np.ndarray  # float64 [T], cosines, ascending
+    false_accepts: np.ndarray  # float64 [T], fraction of pairs of different classes that reach the threshold
+    false_rejects: np.ndarray  # float64 [T], fraction of pairs of the same class that do not
+    equal_error_rate: float  # where the two curves cross
+    threshold: float  # the cosine at which they cross
 
     def lowest(self, target: float) -> int:
         """Index of the lowest threshold whose false accept rate does not exceed the target."""
@@ -40,22 +32,14 @@ class Verification(NamedTuple):
 
 
 def summary(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Error rates over all pairs of at most `PAIRED` random rows.
-
-    Args:
-      embeddings: [N, D], rows of any length.
-      labels: [N] integers or strings.
-
-    Returns:
-      "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`.
-    """
+    """ "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`."""
     rates = sample_rates(embeddings, labels)
     found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
     return found | {f"fnmr@{rate}": rates.false_non_matches(rate) for rate in FALSE_MATCH_RATES}
 
 
 def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
-    """Error rates over all pairs of at most `PAIRED` random rows; see `error_rates`."""
+    """Error rates over all pairs of at most `PAIRED` random rows."""
     points = check_inputs.embeddings(embeddings)
     classes = check_inputs.labels(labels, len(points))
     rows = np.random.default_rng(0).permutation(len(classes))[:PAIRED]

@@ -75,7 +75,6 @@ def sets(
       gallery: float [G, D]; None if the queries search each other.
       k: neighbourhood size.
       size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
-      rule: of the authors' code or of the paper, see above.
       dense: also return the expanded sets, Q×G booleans.
     """
     among_themselves = gallery is None

@@ -8,12 +8,12 @@ that the paper does not state keep scikit-learn's defaults.
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
 from dml_jax.config.evaluation import DENSITY_BASED, FIXED_COUNT
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors
 
 if TYPE_CHECKING:
@@ -73,9 +73,6 @@ def cluster(
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
       seed: random seed of k-means and spectral clustering.
-
-    Raises:
-      DataError: fewer than two clusters are found, or scikit-learn fails.
     """
     from threadpoolctl import threadpool_limits
 
@@ -91,34 +88,27 @@ def cluster(
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))
     if found < 2:
-        what = "one cluster" + (f" and {noise:,} images of noise" if noise else "") if found else "only noise"
         remedy = "the embeddings are too close together"
         if algorithm in DENSITY_BASED:
-            change = "smaller" if found else "larger"
-            remedy = f"set a {change} evaluation.refine_eps (={eps}) or another evaluation.refine_min_samples"
-            remedy += f" (={min_samples})"
-        raise DataError(f"evaluation.refine={algorithm}: finds {what} among {len(points):,} images; {remedy}")
+            remedy = f"set another evaluation.refine_eps (={eps}) or evaluation.refine_min_samples (={min_samples})"
+        raise DataError(
+            f"evaluation.refine={algorithm}: finds {counted(found, 'cluster')} and {counted(noise, 'image')} of noise "
+            f"among {len(points):,} images; {remedy}"
+        )
     return Clusters(inverse.astype(np.int64), found, noise)
 
 
 def _estimator(algorithm: Algorithm, count: int, eps: float, min_samples: int, seed: int) -> "ClusterMixin":
     from sklearn import cluster
 
-    match algorithm:
-        case "kmeans":
-            return cluster.KMeans(count, random_state=seed)
-        case "ward":
-            return cluster.AgglomerativeClustering(count)
-        case "spectral":
-            return cluster.SpectralClustering(count, assign_labels="discretize", random_state=seed)
-        case "birch":
-            return cluster.Birch(n_clusters=count)
-        case "dbscan":
-            return cluster.DBSCAN(eps=eps, min_samples=min_samples)
-        case "optics":
-            return cluster.OPTICS(max_eps=eps, min_samples=min_samples)
-        case _:
-            assert_never(algorithm)
+    return {
+        "kmeans": cluster.KMeans(count, random_state=seed),
+        "ward": cluster.AgglomerativeClustering(count),
+        "spectral": cluster.SpectralClustering(count, assign_labels="discretize", random_state=seed),
+        "birch": cluster.Birch(n_clusters=count),
+        "dbscan": cluster.DBSCAN(eps=eps, min_samples=min_samples),
+        "optics": cluster.OPTICS(max_eps=eps, min_samples=min_samples),
+    }[algorithm]
 
 
 def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:

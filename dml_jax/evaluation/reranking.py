@@ -35,17 +35,11 @@ TERMS = 1 << 22  # of min(V(p), V(g)) held at once
 
 
 class Encoding(NamedTuple):
-    """Neighbourhood encodings of N rows.
+    """Neighbourhood encodings of N rows."""
 
-    Attributes:
-      rows: float32 [N, D], of unit length.
-      farthest: float32 [N], the largest 1 - cos of each row to any row; 1 where all are at 0.
-      weights: sparse float32 [N, N], V; rows sum to one.
-    """
-
-    rows: np.ndarray
-    farthest: np.ndarray
-    weights: sparse.csr_array
+    rows: np.ndarray  # float32 [N, D], of unit length
+    farthest: np.ndarray  # float32 [N], the largest 1 - cos of each row to any row; 1 where all are at 0
+    weights: sparse.csr_array  # float32 [N, N], V; rows sum to one
 
 
 def search(
@@ -63,7 +57,6 @@ def search(
     Args:
       queries: [Q, D] real numbers, compared by their cosine.
       gallery: [G, D]; equal to the queries if they search each other.
-      k: number of rows per query.
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
@@ -71,9 +64,6 @@ def search(
 
     Returns:
       Distances d* float32 [Q, k] and indices int32 [Q, k].
-
-    Raises:
-      DataError: see `neighbors.search`; k1, k2 or weight out of range.
     """
     query_rows = check_inputs.embeddings(queries, name="queries")
     gallery_rows = query_rows if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
@@ -197,10 +187,6 @@ def _merge(
       overlap: sparse [B, G], sum min(V(p), V(g)).
       nearest: int [B, k], the original ranking.
       cosine_distances: [B, k], its 1 - cos.
-      queries: [B, D], of unit length.
-      gallery: [G, D], of unit length.
-      farthest: [B].
-      weight: weight of the original distance.
     """
     count, k = nearest.shape
     width = len(gallery)

@@ -138,7 +138,7 @@ def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[
     queries = f"--query_embeddings={tmp_path / 'part_x.npy'}", f"--query_labels={tmp_path / 'part_y.npy'}"
     code, _, err = run(capsys, *pair, *queries, "--no_clustering", "--quiet")
     assert code == 0
-    assert err.startswith("warning: gallery: 20 of 20 queries have a gallery row at distance 0")
+    assert err.startswith("warning: gallery: 20 of 20 queries have an exact duplicate")
     assert err.count("\n") == 1
 
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from dml_jax.evaluation import check_inputs, metrics
-from dml_jax.evaluation._engine import tiles
+from dml_jax.evaluation import check_inputs, geometry, metrics
 
 
 def rows(seed, count=90, width=10):
@@ -59,16 +58,14 @@ def test_spectral_decay_of_uniform_and_unused_directions():
     assert np.isnan(metrics.spectral_decay(np.zeros((5, 3))))
 
 
-@pytest.mark.parametrize("tile_size", [48, 112])
-def test_uniformity(monkeypatch, tile_size):
-    monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: tile_size)
+@pytest.mark.parametrize("block", [48, 112])
+def test_uniformity(monkeypatch, block):
+    monkeypatch.setattr(geometry, "PAIRS", 90 * block)
     points = rows(4)
     points[[5, 60]] = 0
     directions = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
     squares = ((directions[:, None] - directions[None]) ** 2).sum(-1)
     expected = np.log(np.exp(-2 * squares)[~np.eye(90, dtype=bool)].mean())
-    assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
-    monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 1)
     assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
 
 

@@ -69,17 +69,27 @@ def test_noise_is_a_cluster_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "points", "eps", "words"),
     [
-        ("dbscan", np.eye(8, dtype=np.float32), 0.9, "finds only noise among 8 images; set a larger"),
-        ("optics", np.eye(8, dtype=np.float32), 0.9, "finds only noise among 8 images; set a larger"),
-        ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds one cluster among 30 images; set a smaller .*refine_eps \(=1.9"),
+        (
+            "dbscan",
+            np.eye(8, dtype=np.float32),
+            0.9,
+            "finds 0 clusters and 8 images of noise among 8 images; set another",
+        ),
+        (
+            "optics",
+            np.eye(8, dtype=np.float32),
+            0.9,
+            "finds 0 clusters and 8 images of noise among 8 images; set another",
+        ),
+        ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds 1 cluster and 0 images .*refine_eps \(=1.9"),
         (
             "dbscan",
             np.concatenate([blobs(1, 10, 0.02)[0], np.eye(8, dtype=np.float32)[4:6]]),
             0.9,
-            "finds one cluster and 2 images of noise among 12 images",
+            "finds 1 cluster and 2 images of noise among 12 images",
         ),
-        ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; the embeddings are too close"),
-        ("birch", np.ones((9, 4), np.float32) / 2, 0.9, "one cluster among 9 images; the embeddings are too close"),
+        ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
+        ("birch", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
     ],
 )
 def test_fewer_than_two_clusters(

@@ -157,25 +157,20 @@ def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
 def test_queries_that_find_themselves(metric):
-    """Nearly every query is in the gallery: a subset, permuted, rounded or, by their direction, of another length."""
+    """Nearly every query is in the gallery: a subset, permuted, or of another type."""
     points, labels = sample(11, [5] * 30)
-    rng = np.random.default_rng(12)
-    order = rng.permutation(150)
-    rounded = (points * (1 + 1e-7 * rng.normal(size=points.shape))).astype(np.float32)
+    order = np.random.default_rng(12).permutation(150)
     gallery = {"metric": metric, "ks": (1,), "gallery": points, "gallery_labels": labels}
-    for chosen, rows in ((order, points), (order, rounded), (np.arange(30), points), (order, points.astype(float))):
-        with pytest.warns(DataWarning, match=rf"gallery: {len(chosen)} of {len(chosen)} queries have .* distance 0"):
+    for chosen, rows in ((order, points), (np.arange(30), points), (order, points.astype(float))):
+        with pytest.warns(
+            DataWarning, match=rf"gallery: {len(chosen)} of {len(chosen)} queries have an exact duplicate"
+        ):
             metrics.retrieval(rows[chosen], labels[chosen], **gallery)
     found = metrics.retrieval(points[order], labels[order], exclude=order, **gallery)
     assert found["recall@1"] == metrics.retrieval(points, labels, metric=metric, ks=(1,))["recall@1"]
     metrics.retrieval(points[order], labels[order], exclude_self=False, **gallery)  # as the caller wants it
     metrics.retrieval(points[:1], labels[:1], **gallery)
     metrics.retrieval(np.where(np.arange(150)[:, None] < 120, points, points + 0.01), labels, **gallery)  # 80 %
-    if metric == "cosine":
-        with pytest.warns(DataWarning):
-            metrics.retrieval(3.7 * points[order], labels[order], **gallery)
-    else:
-        metrics.retrieval(3.7 * points[order], labels[order], **gallery)
 
 
 def test_the_same_gallery_needs_exclude():

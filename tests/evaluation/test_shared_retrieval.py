@@ -52,7 +52,7 @@ def processes(monkeypatch):
     return run
 
 
-@pytest.mark.filterwarnings("ignore:gallery. 82 of 82 queries have a gallery row at distance 0")
+@pytest.mark.filterwarnings("ignore:gallery. 82 of 82 queries have an exact duplicate")
 @pytest.mark.parametrize(
     ("tile", "changed", "options"),
     [

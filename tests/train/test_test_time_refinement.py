@@ -70,5 +70,5 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
 
 
 def test_a_clustering_that_fails_says_so() -> None:
-    with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds only noise"):
+    with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds 0 clusters"):
         refinement.refined(*run(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})

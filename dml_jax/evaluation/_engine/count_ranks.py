@@ -50,15 +50,10 @@ class Targets(NamedTuple):
 
 
 class Budget(NamedTuple):
-    """Limits per device, in tiles.
+    """Limits per device."""
 
-    Attributes:
-      panel_tiles: tiles of either operand that are resident at once.
-      cached_tiles: tiles of scores kept from the first pass for the second.
-    """
-
-    panel_tiles: int
-    cached_tiles: int
+    panel_tiles: int  # tiles of either operand that are resident at once
+    cached_tiles: int  # tiles of scores kept from the first pass for the second
 
 
 def count_ranks(
@@ -72,16 +67,7 @@ def count_ranks(
     progress: Progress | None = None,
     drop: int = 0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Ranks of the targets of each query, and the score of the nearest one.
-
-    Args:
-      gallery: the rows that are ranked.
-      queries: the same object where the queries are their own gallery.
-      targets: the rows whose ranks are wanted.
-      mesh: devices; the result does not depend on them.
-      share: this process's part of the tiles.
-      progress: called with the number of this process's tiles done and the total.
-      drop: number of nearest targets whose score is not wanted.
+    """Ranks of the targets of each query, and the score of the nearest one after the first `drop`.
 
     Returns:
       int32 [m, R, T] in any order along R, 1-based, not counting rows that the query excludes; 0 for these and for
@@ -165,33 +151,20 @@ def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -
 
 @dataclass
 class TilePasses:
-    """Passes over the tiles, with their caches and progress.
+    """Passes over the tiles of this process, with their caches and progress."""
 
-    Attributes:
-      gallery: left operand of the product.
-      queries: right operand.
-      num_targets: int [m], largest number of targets in each tile of queries.
-      symmetric: whether each tile is reduced along both axes.
-      share: the passes are limited to the tiles of this process.
-      progress: called with the number of tiles done and the total.
-      total: tiles in all passes.
-      done: tiles done.
-      cached_scores: tiles of the first pass, by their pairs.
-      operands: prepared rows on the devices, the two panels used last.
-    """
-
-    gallery: TiledRows
-    queries: TiledRows
-    num_targets: np.ndarray
-    symmetric: bool
+    gallery: TiledRows  # left operand of the product
+    queries: TiledRows  # right operand
+    num_targets: np.ndarray  # int [m], largest number of targets in each tile of queries
+    symmetric: bool  # each tile is reduced along both axes
     mesh: Mesh
     budget: Budget
     share: Share
     progress: Progress | None
-    total: int
+    total: int  # tiles in all passes
     done: int = 0
-    cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)
-    operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)
+    cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)  # of the first pass, by pairs of tiles
+    operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)  # the two panels used last
 
     def run(
         self,
@@ -201,11 +174,7 @@ class TilePasses:
         pairs: Sequence[Pair],
         dtype: np.dtype,
     ) -> np.ndarray:
-        """One pass: the sum over the `pairs` of all processes of the reduction of each tile.
-
-        Returns:
-          [m, R, T] (R + 1 for `read_thresholds`).
-        """
+        """One pass: the sum over the `pairs` of all processes of the reduction of each tile, [m, R or R + 1, T]."""
         result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
         step = self.budget.panel_tiles
         for j in range(0, self.queries.num_tiles, step):

@@ -63,14 +63,10 @@ def accumulate(
 
     Args:
       keys: integers [n, S, T], scores as `tiles.sortable_keys`.
-      left: the side of the rows, replicated.
-      right: the side of the columns, replicated.
-      rows: [n, p, R, S], running sums for the queries along the rows.
-      columns: [n, q, R, T], running sums for the queries along the columns.
+      left, right: the sides of the rows and of the columns, replicated.
+      rows, columns: [n, p, R, S] and [n, q, R, T], running sums for the queries along the rows and the columns.
       pairs: int32 [n, 2], tiles of `left` and `right`.
       num_targets: int32 [n, 2], targets in use along rows and columns; 0 for a side without queries.
-      mesh: n devices.
-      reduction: `read_thresholds` or a `make_counter`.
     """
 
     def local(
@@ -167,14 +163,8 @@ def count_preceding_rows(
     Unrolled vector comparisons on blocks of 32 x 32 keys, which compilers turn into branch-free vector code on data in
     the L1 cache; a plain reduction is several times slower on CPUs.
 
-    Args:
-      keys: integers [S, T].
-      index: int32 [S], of the rows.
-      thresholds: integers [G, T], which keys must exceed.
-      ties: int32 [G, T], rows of lower index need only equal the threshold; None if all rows must exceed it.
-
-    Returns:
-      int32 [S / 32, T / 32, G, 32].
+    Keys are integers [S, T] with row indices int32 [S], thresholds [G, T], and ties int32 [G, T]: rows of lower index
+    need only equal the threshold. Returns int32 [S / 32, T / 32, G, 32].
     """
     rows, columns = keys.shape
     shape = (rows // CHUNK, columns // CHUNK, len(thresholds), CHUNK)
@@ -196,16 +186,9 @@ def count_preceding_rows(
 def count_preceding_columns(
     keys: jax.Array, index: jax.Array, thresholds: jax.Array, ties: jax.Array | None = None
 ) -> jax.Array:
-    """Number of columns that precede each threshold of each row; avoids transposing the tile.
+    """As `count_preceding_rows` for the columns that precede each threshold of each row, without transposing the tile.
 
-    Args:
-      keys: integers [S, T].
-      index: int32 [T], of the columns.
-      thresholds: integers [G, S]; see `count_preceding_rows`.
-      ties: int32 [G, S] or None.
-
-    Returns:
-      int32 [S, G, 32]: partial sums over every 32nd column.
+    Returns int32 [S, G, 32], partial sums over every 32nd column.
     """
     shape = (len(keys), len(thresholds), CHUNK)
     bound = thresholds = jnp.broadcast_to(thresholds.T[:, :, None], shape)

@@ -59,11 +59,7 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
 def distances(
     queries: TiledRows, gallery: TiledRows, row: np.ndarray, indices: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Squared distances of the pairs (row, index) from the differences of the rows, in the scale of prepared rows.
-
-    Yields:
-      Slices of the pairs, float64 [B].
-    """
+    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from differences of the rows."""
     step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
     for start in range(0, len(row), step):
         part = slice(start, start + step)
@@ -90,11 +86,7 @@ def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
 def _prepared(raw: np.ndarray, rows: TiledRows) -> np.ndarray:
     """Rows of the source as float64: of unit length for the cosine, else centred and scaled."""
     if rows.metric == "euclidean":
-        return _centred(raw, rows)
+        return (np.asarray(raw, np.float64) - rows.centering.center[None]) * rows.centering.scale
     unit = np.array(raw, np.float64)
     normalize(unit)
     return unit
-
-
-def _centred(raw: np.ndarray, rows: TiledRows) -> np.ndarray:
-    return (np.asarray(raw, np.float64) - rows.centering.center[None]) * rows.centering.scale

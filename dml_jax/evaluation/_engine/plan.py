@@ -22,37 +22,22 @@ COST_INTERLEAVED, COST_DISJOINT = 10, 6
 
 
 class Plan(NamedTuple):
-    """Layout and choice of algorithm for given embeddings.
+    """Layout and choice of algorithm for given embeddings."""
 
-    Attributes:
-      gallery: candidates in tiles.
-      queries: the same object where the queries are their own gallery.
-      targets: relevant rows whose ranks are counted.
-      sorted_queries: int [Q'], queries that are ranked by sorting.
-      share: this process's part of the tiles and sorted queries.
-      labels: int [Q], classes numbered from 0.
-      gallery_labels: int [G], likewise.
-      relevant: int64 [Q], R; of queries that are sorted, not known before.
-      judgements: relevant and omitted rows beyond the classes.
-      excluded: int [Q], index of the candidate that each query excludes; -1 if none.
-      drop_nearest: whether each query excludes its nearest candidate.
-      full_ks: K of the precision at K, if the metrics of the whole ranking are wanted; else None.
-    """
-
-    gallery: TiledRows
-    queries: TiledRows
-    targets: Targets
-    sorted_queries: np.ndarray
+    gallery: TiledRows  # candidates in tiles
+    queries: TiledRows  # the same object where the queries are their own gallery
+    targets: Targets  # relevant rows whose ranks are counted
+    sorted_queries: np.ndarray  # int [Q'], queries that are ranked by sorting
     budget: Budget
     mesh: Mesh
-    share: Share
-    labels: np.ndarray
-    gallery_labels: np.ndarray
-    relevant: np.ndarray
-    judgements: Judgements
-    excluded: np.ndarray
-    drop_nearest: bool
-    full_ks: tuple[int, ...] | None
+    share: Share  # this process's part of the tiles and sorted queries
+    labels: np.ndarray  # int [Q], classes numbered from 0
+    gallery_labels: np.ndarray  # int [G]
+    relevant: np.ndarray  # int64 [Q], R; of queries that are sorted, not known before
+    judgements: Judgements  # relevant and omitted rows beyond the classes
+    excluded: np.ndarray  # int [Q], index of the candidate that each query excludes; -1 if none
+    drop_nearest: bool  # each query excludes its nearest candidate
+    full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
 
     def describe(self) -> str:
         """One line with sizes, devices and an estimate of the memory per device."""
@@ -100,16 +85,11 @@ def make_plan(
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
     Args:
-      queries: [Q, D].
-      labels: int [Q].
-      gallery: [G, D], None where the queries are their own gallery.
-      gallery_labels: int [G], equal to `labels` where the queries are their own gallery.
+      gallery: [G, D], None where the queries are their own gallery and have its labels.
       judgements: with `relevant` or `omitted`, every query is sorted, and with `relevant` the labels do not matter.
       excluded: int [Q], index of the candidate that each query excludes, of its class unless the query is sorted; -1 or
         None for none.
       drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
-      mesh: devices, by default all of this process.
-      memory: bytes to use per device; by default see `tiles.memory_budget`.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -192,12 +172,6 @@ def _choose_order(
 
     Sorting the classes by size minimises the cost of targets that a tile pads; if the rows are grouped by class
     already, keeping their order makes ties cheaper.
-
-    Args:
-      gallery_classes: int [G], classes numbered from 0.
-      query_classes: int [Q], None where the queries are their own gallery.
-      num_targets: int [Q].
-      query_tile: rows per tile of queries.
 
     Returns:
       order of the gallery int [G], order of the queries int [Q], and the first position of each class.

@@ -60,12 +60,7 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
 
     Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at K = #{r_i <= K} / K.
 
-    Args:
-      ranks: as for `metrics_from_ranks`.
-      ks: values of K.
-
-    Returns:
-      NaN for queries without a relevant row.
+    NaN for queries without a relevant row; `ranks` as for `metrics_from_ranks`.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
     used = ranks < UNUSED

@@ -14,15 +14,10 @@ Work = TypeVar("Work", Sequence, np.ndarray)
 
 
 class Share(NamedTuple):
-    """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes.
-
-    Attributes:
-      process: index of this process.
-      processes: their number; 1 if nothing is shared.
-    """
+    """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes."""
 
     process: int = 0
-    processes: int = 1
+    processes: int = 1  # 1 if nothing is shared
 
     def of(self, work: Work) -> Work:
         """Every n-th item, for n processes."""

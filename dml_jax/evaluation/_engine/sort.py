@@ -55,8 +55,6 @@ def metrics_by_sorting(
     Args:
       blocks: slices of the queries, and their scores float [B, G], as from `device_scores`.
       queries: int [Q], by which `judgements` knows the queries.
-      labels: int [Q], class of each query.
-      gallery_labels: int [G].
       own: int [Q], index of the candidate that each query excludes, -1 if none.
       drop: number of nearest candidates that are skipped and do not count as relevant.
     """

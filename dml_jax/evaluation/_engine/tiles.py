@@ -57,15 +57,10 @@ def choose_tile_size(rows: int, mesh: Mesh) -> int:
 
 
 class Centering(NamedTuple):
-    """Shift and scale applied to raw rows before they are compared; neither changes a ranking.
+    """Shift and scale applied to raw rows before they are compared; neither changes a ranking."""
 
-    Attributes:
-      center: float64 [D].
-      scale: a power of two.
-    """
-
-    center: np.ndarray
-    scale: float
+    center: np.ndarray  # float64 [D]
+    scale: float  # a power of two
 
     def apply(self, rows: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """(rows - center) * scale, as `dtype`; not a copy where nothing changes."""
@@ -107,23 +102,14 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
 
 
 class TiledRows(NamedTuple):
-    """A set of embeddings in tiles. A row has an index in `source` and a position in `order`.
+    """A set of embeddings in tiles. A row has an index in `source` and a position in `order`."""
 
-    Attributes:
-      source: [N, D] real numbers, may be memory-mapped.
-      order: int [N], index of the row at each position.
-      tile_size: rows per tile, T.
-      metric: "cosine" or "euclidean".
-      centering: applied to Euclidean rows.
-      dtype: of prepared rows.
-    """
-
-    source: np.ndarray
-    order: np.ndarray
-    tile_size: int
+    source: np.ndarray  # [N, D] real numbers, may be memory-mapped
+    order: np.ndarray  # int [N], index of the row at each position
+    tile_size: int  # rows per tile, T
     metric: Metric
-    centering: Centering
-    dtype: np.dtype
+    centering: Centering  # applied to Euclidean rows
+    dtype: np.dtype  # of prepared rows
 
     @property
     def num_tiles(self) -> int:
@@ -193,16 +179,11 @@ def scores_of_keys(keys: np.ndarray) -> np.ndarray:
 
 @partial(jax.jit, static_argnames=("mesh", "as_keys"))
 def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_keys: bool = False) -> jax.Array:
-    """One tile of scores on each of n devices.
+    """One tile of scores, or their `sortable_keys`, on each of n devices: [n, S, T].
 
     Args:
-      left: [p, S, W], replicated; see `TiledRows.operand`.
-      right: [q, T, W], replicated.
+      left, right: operands [p, S, W] and [q, T, W], replicated.
       pairs: int32 [n, 2], a tile of `left` and a tile of `right` for each device.
-      as_keys: return `sortable_keys` of the scores.
-
-    Returns:
-      [n, S, T], one tile per device.
     """
 
     def local(left: jax.Array, right: jax.Array, pairs: jax.Array) -> jax.Array:
