@@ -81,7 +81,7 @@ def embed_killed_at(moment: int, arguments: list[str]) -> int:
 
         return run
 
-    os.replace, shutil.rmtree = counted(os.replace), counted(shutil.rmtree)
+    os.replace, os.rename, shutil.rmtree = map(counted, (os.replace, os.rename, shutil.rmtree))
     dml_jax.load = lambda *_, **__: Tiny()  # type: ignore[assignment]
     inputs.ROWS = 8
     sys.argv = ["embed", "--model=w", *arguments]

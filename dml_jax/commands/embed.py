@@ -106,10 +106,8 @@ def execute(arguments: list[str]) -> None:
     query = expand_path("--query", options.query) if options.query else None
     if query and not query.is_file():
         raise DataError(f"--query={options.query}: there is no such file; give one image")
-    if query and shards:
-        raise ConfigError("--query: its neighbors are drawn from image files; give no Parquet files or archives")
-    if query and options.engine == "ray":
-        raise ConfigError("--query: is for one machine; embed first, then give it without --engine=ray")
+    if query and (shards or options.engine == "ray"):
+        raise ConfigError("--query: needs image files, neither Parquet files nor archives, and no --engine=ray")
 
     if output:
         embedding_files.check_replaceable(output)
@@ -127,17 +125,14 @@ def execute(arguments: list[str]) -> None:
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):
         plan = parts.plan(units, facts)
-        written = parts.Parts(where, plan)
-        with written.locked():
+        with parts.opened(where, plan) as written:
             embed_missing(embed, units, written, quiet=options.quiet)
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None
             if output and 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
                 exported = export(output, written, plan, facts)
-    print(
-        f"{summary.images - summary.unusable} embeddings with {summary.dimensions} dimensions: "
-        f"{printable(str(output if exported else where))}"
-    )
+    rows = counted(summary.images - summary.unusable, "embedding")
+    print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
     if query and query_image is not None and exported and output:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
@@ -186,16 +181,17 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
     """Counts the images and lists the first unusable ones; DataError if none is usable, or they may not be left out."""
     summary = written.summary(SHOWN)
     for error in summary.errors:
-        print(f"left out: {printable(error)}", file=sys.stderr)
+        print(f"{'left out' if skip_bad else 'unusable'}: {printable(error)}", file=sys.stderr)
+    total = counted(summary.images, "image")
     if summary.unusable == summary.images:
-        raise DataError(f"none of {summary.images} images can be used; the reasons are listed above")
+        raise DataError(f"none of {total} can be used; the reasons are listed above")
     if summary.unusable and not skip_bad:
         raise DataError(
-            f"{summary.unusable} of {summary.images} images cannot be used; their errors are in {written.directory}; "
-            f"give --skip_bad to leave them out{f' of {output}' if output else ''}"
+            f"{summary.unusable:,} of {total} cannot be used; all errors are in {written.directory}; "
+            f"give --skip_bad to leave such images out{f' of {output}' if output else ''}"
         )
     if summary.unusable:
-        print(f"left out: {summary.unusable:,} of {counted(summary.images, 'image')}")
+        print(f"left out: {summary.unusable:,} of {total}")
     return summary
 
 

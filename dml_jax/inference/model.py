@@ -29,7 +29,7 @@ from dml_jax.train.evaluation import pretrained_features
 from dml_jax.train.records import workdir
 from dml_jax.train.variants import flips_and_scales
 
-KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width, 3]"
+KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width(, 3)]"
 
 
 def locate(model: str | Path) -> Path:
@@ -186,8 +186,8 @@ class Model:
         """Reads an image and transforms it as for evaluation: uint8 [H, W, 3].
 
         Args:
-          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8 [h, w, 3]
-            (RGB).
+          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8 [h, w, 3] (RGB)
+            or [h, w] (grey).
           name: of an image that is not a path, for messages.
 
         Raises:
@@ -200,7 +200,7 @@ class Model:
         try:
             match image:
                 case np.ndarray():
-                    pixels = image
+                    pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
                 case pillow.Image():
                     pixels = decode.from_pillow(image, upright=data.exif_rotation)
                 case str() | Path():
@@ -215,7 +215,7 @@ class Model:
 
     def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
         if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
-            raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; must be uint8 [height, width, 3]")
+            raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; must be uint8 [height, width(, 3)]")
         try:
             transformed = self._transform(image)
         except DataError as error:
@@ -231,7 +231,8 @@ class Model:
         """Embeds images.
 
         Args:
-          images: paths or contents of image files, Pillow images, or arrays uint8 [h, w, 3] (RGB), also mixed.
+          images: paths or contents of image files, Pillow images, or arrays uint8 [h, w, 3] (RGB) or [h, w] (grey), also
+            mixed.
 
         Returns:
           float32 [N, D], rows of unit length. A row does not depend on the other images, but the last bits may depend
@@ -285,7 +286,7 @@ class Model:
         """What a network computes of images, float32 [N, …]; raises as `embed`."""
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
-        if isinstance(images, bytes | pillow.Image):
+        if isinstance(images, bytes | pillow.Image) or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
             raise DataError("images: is a single image; give a list of images")
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")

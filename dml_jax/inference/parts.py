@@ -6,12 +6,11 @@ unusable, or null). `_plan.json`, which readers of Parquet ignore, says what is 
 once it is complete, in any order and from any process.
 """
 
-import fcntl
 import hashlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +21,7 @@ from pyarrow import parquet
 from dml_jax import config as configs
 from dml_jax.data import remote_files
 from dml_jax.errors import DataError
-from dml_jax.files import reading
+from dml_jax.files import locked, reading
 from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
@@ -43,87 +42,46 @@ class Summary(NamedTuple):
 
 
 class Parts:
-    """The parts of a plan.
-
-    Args:
-      directory: holds the parts and is created if necessary; or a URL in a bucket.
-      planned: from `plan`.
-
-    Raises:
-      DataError: the directory holds parts of another plan or other files.
-    """
+    """The parts of a plan in a directory or below the URL of a bucket; see `opened`."""
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
-        self.directory = directory if isinstance(directory, str) else directory.resolve()
+        self.directory = directory
         self.count: int = planned["parts"]
         self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
-        if isinstance(self.directory, Path):
-            if self.directory.exists() and not self.directory.is_dir():
-                raise DataError(f"{self.directory}: is a file, but embeddings are written there; give another --output")
-            self.directory.mkdir(parents=True, exist_ok=True)
-        if not self._check(planned):
-            with remote_files.written(self._at(PLAN)) as draft:
-                draft.write_text(json.dumps(planned, indent=2))
 
-    def _check(self, planned: dict[str, Any]) -> bool:
-        """Whether parts of the plan were begun."""
-        where, file = self.directory, self._at(PLAN)
-        names = {name for name in remote_files.names(where) if not name.startswith(".")}
+    def begin(self, planned: dict[str, Any]) -> None:
+        """Writes the plan; DataError if the directory holds parts of another plan or other files."""
+        names = {name for name in remote_files.names(self.directory) if not name.startswith(".")}
+        file = self._at(PLAN)
         if PLAN not in names:
             if names:
-                raise DataError(f"{where}: holds other files than embeddings; give another --output")
-            return False
-        remedy = f"delete {where} or give another --output"
+                raise DataError(f"{self.directory}: holds other files than embeddings; give another --output")
+            with remote_files.written(file) as draft:
+                draft.write_text(json.dumps(planned, indent=2))
+            return
+        remedy = f"delete {self.directory} or give another --output"
         with reading(file, remedy):
             begun = dict(json.loads(remote_files.content(file)))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
             what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
-            raise DataError(f"{where}: was written for {what} ({', '.join(changed)}); {remedy}")
-        return True
+            raise DataError(f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}")
 
     def _at(self, name: str) -> Path | str:
         return self.directory / name if isinstance(self.directory, Path) else f"{self.directory}/{name}"
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Excludes other commands that write to the directory, and removes what a killed one left.
-
-        In a bucket, several commands may write: parts appear completely, and are the same whoever wrote them.
-
-        Raises:
-          DataError: another command writes there.
-        """
-        if isinstance(self.directory, str):
-            yield
-            return
-        with (self.directory / PLAN).open("r+b") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise DataError(f"{self.directory}: another command is writing there; wait for its end") from None
-            for draft in self.directory.glob(".*.tmp"):
-                draft.unlink(missing_ok=True)
-            yield
 
     def file(self, number: int) -> Path | str:
         """The file of a part, or its URL."""
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written.
-
-        Raises:
-          DataError: a part is damaged or of another plan.
-        """
+        """The numbers of the parts that are not written; DataError if one is damaged or of another plan."""
         there = set(remote_files.names(self.directory))
-        return [number for number in range(self.count) if not self._is_written(number, there)]
-
-    def _is_written(self, number: int, there: set[str]) -> bool:
-        if f"{number:06d}.parquet" not in there:
-            return False
-        with self._opened(number):
-            return True
+        missing = [number for number in range(self.count) if f"{number:06d}.parquet" not in there]
+        for number in set(range(self.count)) - set(missing):
+            with self._opened(number):
+                pass
+        return missing
 
     @contextmanager
     def _opened(self, number: int) -> Iterator[Any]:
@@ -167,8 +125,31 @@ class Parts:
                     yield chunk.flatten().to_numpy().reshape(-1, dimensions)  # without null rows
 
 
+@contextmanager
+def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
+    """The parts of a plan; no other command writes to a local directory meanwhile.
+
+    In a bucket, several commands may write: parts appear completely, and are the same whoever wrote them. Raises
+    DataError if the directory holds parts of another plan or other files, or another command writes there.
+    """
+    with ExitStack() as stack:
+        if isinstance(directory, Path):
+            if directory.exists() and not directory.is_dir():
+                raise DataError(f"{directory}: is a file, but embeddings are written there; give another --output")
+            directory.mkdir(parents=True, exist_ok=True)
+            try:
+                stack.enter_context(locked(directory, wait=False))
+            except BlockingIOError:
+                raise DataError(f"{directory}: another command is writing there; wait for its end") from None
+            for draft in directory.glob(".*.tmp"):  # of a command that was killed
+                draft.unlink(missing_ok=True)
+        written = Parts(directory, planned)
+        written.begin(planned)
+        yield written
+
+
 class Facts(NamedTuple):
-    """What is known of a model: see `embedding_files.write`, and the SHA-256 of its variables."""
+    """What identifies a model: see `embedding_files.write`, and the SHA-256 of its variables."""
 
     config_hash: str
     model_sha256: str
@@ -177,12 +158,12 @@ class Facts(NamedTuple):
 
 
 def facts(model: "Model") -> Facts:
-    """What is known of a model."""
+    """What identifies a model."""
     return Facts(configs.digest(model.config), model.fingerprint, model.step, model.finished)
 
 
 def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
-    """What identifies a set of parts; sizes and times of the units' files are looked up."""
+    """What identifies a set of parts, e.g. the sizes and times of the images' files."""
     return {
         "parts": len(units), "inputs_sha256": inputs.digest(units),
         "config_hash": model.config_hash, "model_sha256": model.model_sha256,
@@ -203,15 +184,13 @@ def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) ->
     """Embeds units and yields the file of each once it is written; images are read ahead across units.
 
     Args:
-      model: that embeds the images.
       units: the file of each part, and what it holds.
-      key: see `Parts`.
+      key: of the parts.
 
     Raises:
       DataError: a Parquet file or archive is damaged, or an embedding is not finite.
     """
-    # File, names and whether they are the last, of each block.
-    begun: deque[tuple[Path | str, list[str], bool]] = deque()
+    begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
     errors: deque[DataError] = deque()
 
     def groups() -> Iterator[list[Item]]:
@@ -236,7 +215,6 @@ def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) ->
 
 
 def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]:
-    """Each block, and whether it is the last."""
     block = next(blocks)
     for following in blocks:
         yield block, False

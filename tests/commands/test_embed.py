@@ -1,6 +1,5 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
 
-import fcntl
 import json
 import os
 import shutil
@@ -19,6 +18,7 @@ import pytest
 from PIL import Image
 
 import dml_jax
+from dml_jax import files
 from dml_jax.commands import cli, embed
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
@@ -27,8 +27,8 @@ from tests.test_main import ROOT, environment
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three files of at most 8 rows
-# Of `embed_killed_at`: the plan, three files, and the draft of the arrays, its manifest and its two steps into place.
-LAST_MOMENT = 16
+# Of `embed_killed_at`: before and after the plan, three files, the manifest of the arrays, and their directory.
+LAST_MOMENT = 12
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -181,8 +181,7 @@ def test_damaged_and_foreign_parts_are_named(run: Run, monkeypatch: pytest.Monke
 
 def test_two_commands_do_not_write_at_once(run: Run) -> None:
     run()
-    with Path("out.parquet/_plan.json").open("r+b") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with files.locked(Path("out.parquet").resolve()):
         error = f"error: {Path('out.parquet').resolve()}: another command is writing there; wait for its end\n"
         assert run()[2] == error
 
@@ -239,7 +238,10 @@ def test_unusable_parquet_files_and_archives(run: Run, photos: Path) -> None:
     with tarfile.open("empty.tar", "w"):
         pass
     assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
-    assert "error: --query: its neighbors are drawn from image files" in run("--query=photos/00.jpg", "shards")[2]
+    assert (
+        "error: --query: needs image files, neither Parquet files nor archives"
+        in run("--query=photos/00.jpg", "shards")[2]
+    )
 
 
 def test_embeddings_that_are_too_large_for_an_array(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,12 +262,12 @@ def test_unusable_images(run: Run, photos: Path) -> None:
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run()
-    listed = [f"left out: photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
+    reasons = [f"photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
-    error = (
-        f"error: 2 of 20 images cannot be used; their errors are in {where}; give --skip_bad to leave them out of out"
-    )
-    assert (code, err.splitlines(), Path("out").exists()) == (2, [*listed, error], False)
+    error = f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such images out of out"
+    unusable = [f"unusable: {reason}" for reason in reasons]
+    assert (code, err.splitlines(), Path("out").exists()) == (2, [*unusable, f"error: {error}"], False)
+    listed = [f"left out: {reason}" for reason in reasons]
     code, out, err = run("--skip_bad")
     found = ["left out: 2 of 20 images", f"18 embeddings with {DIM} dimensions: out"]
     assert (code, out.splitlines(), err.splitlines()) == (0, ["all images have been embedded already", *found], listed)
@@ -320,7 +322,7 @@ def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
 
 def test_a_killed_command_continues_bit_for_bit(photos: Path, tmp_path: Path) -> None:
     """Killed never, after the first file, while the output is written, and when it is complete."""
-    check_kills(photos, tmp_path / "outputs", [0, 4, 12, LAST_MOMENT])
+    check_kills(photos, tmp_path / "outputs", [0, 4, 10, LAST_MOMENT])
 
 
 @pytest.mark.slow

@@ -497,7 +497,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
         return cli.exit_code(lambda: command.execute(sys.argv[1:])), *capsys.readouterr()
 
     out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
-    for command, arguments, listed in ((embed, [out, gallery], "left out"), (enroll, [index, gallery], "error")):
+    for command, arguments, listed in ((embed, [out, gallery], "unusable"), (enroll, [index, gallery], "error")):
         code, _, err = run(command, *arguments)
         assert (code, err.splitlines()[0]) == (2, f"{listed}: {gallery}/red/bad\\x1b.png: not an image")
         code, _, err = run(command, "--skip_bad", *arguments)
@@ -511,7 +511,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
     code, _, err = run(embed, f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
-    assert (code, err.splitlines()[-1]) == (2, "error: none of 1 images can be used; the reasons are listed above")
+    assert (code, err.splitlines()[-1]) == (2, "error: none of 1 image can be used; the reasons are listed above")
 
 
 def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):

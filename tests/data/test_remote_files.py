@@ -119,8 +119,7 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
     planned = parts.plan(units, parts.facts(model))
-    written = parts.Parts(where, planned)
-    with written.locked():
+    with parts.opened(where, planned) as written:
         list(parts.embed(model, [(written.file(1), units[1])], written.key))
         assert written.missing() == [0, 2]
         list(parts.embed(model, [(written.file(i), units[i]) for i in (0, 2)], written.key))
@@ -132,8 +131,11 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         np.concatenate(list(again.usable_rows())), model.embed([*images, *images[:5]]), atol=1e-6
     )
-    with pytest.raises(DataError, match="was written for another model or version"):
-        parts.Parts(where, planned | {"model_sha256": "other"})
+    with (
+        pytest.raises(DataError, match="was written for another model or version"),
+        parts.opened(where, planned | {"model_sha256": "other"}),
+    ):
+        pass
 
 
 @pytest.fixture
@@ -180,7 +182,8 @@ def test_buckets(there: str, bucket: Path, servers: None) -> None:
     with remote_files.written(f"{there}/shards/a.parquet") as draft:
         parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
     units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
-    written = parts.Parts(f"{there}/out.parquet", parts.plan(units, parts.facts(model)))
+    with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as written:
+        pass
     list(parts.embed(model, [(written.file(i), units[i]) for i in written.missing()], written.key))
     assert written.missing() == []
     rows = np.concatenate(list(written.usable_rows()))

@@ -63,15 +63,18 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
     expected = model.expected([pixels] * 5 + [pictures.pixels(4)] * 2)
     np.testing.assert_allclose(rows, np.tile(expected, (3, 1)), atol=1e-6)
     np.testing.assert_allclose(model.embed(crops(3)), model.expected(list(crops(3))), atol=1e-6)
+    grey = crops(1)[0, :, :, 0]
+    as_rgb = np.stack([grey, grey, grey], axis=-1)
+    np.testing.assert_allclose(model.embed([grey]), model.expected([as_rgb]), atol=1e-6)
 
 
 @pytest.mark.parametrize(
     ("images", "message"),
     [
         (["ok", np.zeros((4, 4, 3), np.float32)], r"image 1: is float32 \[4, 4, 3\]; must be uint8 \[height, w"),
-        (["ok"] * 5 + [np.zeros((4, 4), np.uint8)], r"image 5: is uint8 \[4, 4\]; must be"),
+        (["ok"] * 5 + [np.zeros((4, 4, 4), np.uint8)], r"image 5: is uint8 \[4, 4, 4\]; must be"),
         ([np.zeros((0, 4, 3), np.uint8)], r"image 0: is uint8 \[0, 4, 3\]; must be"),
-        (np.zeros((8, 8, 3), np.uint8), r"image 0: is uint8 \[8, 3\]; must be"),
+        (np.zeros((8, 8, 3), np.uint8), "images: is a single image; give a list of images"),
         (["ok", None], "image 1: is of type NoneType; give a path, the contents of a file, a Pillow image or an array"),
         (["ok", b"no"], "image 1: not an image"),
         (["ok", Image.new("F", (4, 4))], "image 1: has floating-point pixels"),

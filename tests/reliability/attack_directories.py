@@ -130,8 +130,8 @@ def _exports() -> dict[str, bytes]:
         index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
         index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
-        written = parts.Parts(root / "s", PLAN)
-        list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))], written.key))
+        with parts.opened(root / "s", PLAN) as written:
+            list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))], written.key))
         converted.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
