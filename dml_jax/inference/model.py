@@ -186,8 +186,8 @@ class Model:
         """Reads an image and transforms it as for evaluation: uint8 [H, W, 3].
 
         Args:
-          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8 [h, w, 3] (RGB)
-            or [h, w] (grey).
+          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8, [h, w, 3]
+            (RGB) or [h, w] (grey).
           name: of an image that is not a path, for messages.
 
         Raises:
@@ -231,8 +231,8 @@ class Model:
         """Embeds images.
 
         Args:
-          images: paths or contents of image files, Pillow images, or arrays uint8 [h, w, 3] (RGB) or [h, w] (grey), also
-            mixed.
+          images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB) or [h, w] (grey),
+            also mixed.
 
         Returns:
           float32 [N, D], rows of unit length. A row does not depend on the other images, but the last bits may depend

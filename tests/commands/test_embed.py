@@ -314,7 +314,8 @@ def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
     }
     outputs = [folder / f"killed at {moment}" for moment in moments]
     parts = [output.with_name(f"{output.name}.parquet") for output in outputs]
-    assert sorted(folder.iterdir()) == sorted(outputs + parts)
+    # A killed command may leave its lock, which nobody holds.
+    assert sorted(path for path in folder.iterdir() if path.suffix != ".lock") == sorted(outputs + parts)
     for output, part in zip(outputs, parts, strict=True):
         assert written(output) == written(outputs[0]), output
         assert written(part) == written(parts[0]), part
