@@ -21,8 +21,9 @@ from dml_jax.errors import ConfigError, suggest
 
 Mode = Literal["train", "evaluate", "export", "check", "show"]
 MODES = get_args(Mode)
+VALID_WITH = {"checkpoint": ("evaluate", "export"), "output": ("evaluate",), "log": ("train",), "profile": ("train",)}
 HELP = ("-h", "--help")
-LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: the module, also that of the package
+LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: module and package
 
 
 def parser() -> cli.Parser:
@@ -34,8 +35,8 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--protocol",
         choices=config_files.PROTOCOLS,
-        help="clean (default): the last model, of a fixed schedule; paper: that of the paper's authors, who select the "
-        "model on the test classes",
+        help="clean (default): the last model, of a fixed schedule; paper: the model that the paper's authors "
+        "report, selected on the test classes",
     )
     flags.add_argument(
         "--workdir",
@@ -92,7 +93,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def check_options(options: Namespace) -> None:
-    """Raises ConfigError if an option is missing, unknown or does not go with the others."""
+    """Raises ConfigError if an option is missing, unknown or not valid with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
     if options.mode not in MODES:
@@ -100,15 +101,10 @@ def check_options(options: Namespace) -> None:
     checkpoint = options.checkpoint
     if not (checkpoint in (None, "reported", "latest", "best") or checkpoint.isdecimal()):
         raise ConfigError(f"--checkpoint={checkpoint}: must be reported, latest, best or a step")
-    if checkpoint and options.mode not in ("evaluate", "export"):
-        raise ConfigError("--checkpoint is only valid with --mode=evaluate or export; training resumes from the latest")
+    for option, modes in VALID_WITH.items():
+        if getattr(options, option) and options.mode not in modes:
+            raise ConfigError(f"--{option} is only valid with --mode={' or '.join(modes)}")
     options.checkpoint = checkpoint or "reported"
-    if options.log and options.mode != "train":
-        raise ConfigError("--log is only valid with --mode=train")
-    if options.output and options.mode != "evaluate":
-        raise ConfigError("--output is only valid with --mode=evaluate")
-    if options.profile and options.mode != "train":
-        raise ConfigError("--profile is only valid with --mode=train")
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
@@ -124,7 +120,7 @@ def steps_to_trace(profile: str) -> tuple[int, int]:
 
 
 def check_address(coordinator: str, processes: int, process: int) -> None:
-    """Raises ConfigError unless the address is HOST:PORT and the index is that of one of the processes."""
+    """Raises ConfigError unless the address is HOST:PORT and `process` is below `processes`."""
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")

@@ -75,7 +75,7 @@ def config(
     milestone: int,
     gamma: float,
     queue_batches: int,
-    ensemble: tuple[float, ...],
+    ensemble: tuple[float, float, float, float],
 ) -> ConfigDict:
     """DiVA on a data set."""
     return base.experiment(

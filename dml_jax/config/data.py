@@ -13,7 +13,7 @@ from dml_jax.config.fields import (
     Probability,
     require,
     section,
-)
+)  # fmt: skip
 from dml_jax.config.needs import Needs
 
 Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
@@ -26,7 +26,6 @@ BY_CLASS = Needs(
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
 )
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
-RESIZED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
     lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
@@ -56,7 +55,7 @@ class Data:
     # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
     resize: Annotated[NonNegativeInt, CROPPED] = 0
     # Of every resizing.
-    interpolation: Annotated[Literal["bilinear", "bicubic"], RESIZED] = "bilinear"
+    interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
     resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
     # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
     # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.

@@ -55,9 +55,8 @@ class Evaluation:
     refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
     # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
     refine_eps: Annotated[Positive, _refined(DENSITY_BASED)] = 0.9
-    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = (
-        5  # neighbours of a core point for the same two
-    )
+    # Neighbours of a core point for the same two.
+    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = 5
     # Several test-time readings of one model, all evaluated: by name, the options of the method that replace those of
     # the configuration, such as DiVA's weights of the embeddings.
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)

@@ -9,13 +9,10 @@ Rules across fields are checked in `__post_init__` with `require`.
 
 import dataclasses
 import functools
-import inspect
-import io
 import json
 import re
-import tokenize
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import pydantic
 import pydantic.dataclasses
@@ -163,45 +160,3 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
     return flat
-
-
-def meanings(kind: type) -> dict[str, str]:
-    """What each field means: the comment behind it, or above it."""
-    found: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(owner) or not inspect.getmodule(owner):
-            continue
-        fields = {field.name for field in dataclasses.fields(owner)}
-        above: list[str] = []
-        name = ""
-        for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(owner)).readline):
-            if token.type == tokenize.COMMENT:
-                text = token.string.lstrip("# ")
-                alone = token.line.strip().startswith("#")
-                if alone:
-                    above.append(text)
-                elif name:
-                    found[name] = text
-            elif token.string in fields and token.string != name and token.line.strip().startswith(f"{token.string}:"):
-                name = token.string
-                if above:
-                    found[name] = " ".join(above)
-                above = []
-    return found
-
-
-def type_name(annotation: Any) -> str:
-    """How a type is written in a listing of the options."""
-    args = get_args(annotation)
-    if getattr(annotation, "__metadata__", None):
-        rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
-        signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
-        bounds = [f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}" for r in rules if type(r) in signs]
-        return " ".join([type_name(args[0]), *bounds])
-    if str(annotation).startswith("typing.Literal"):
-        return " | ".join(map(str, args))
-    if args and args[-1] is Ellipsis:
-        return f"{type_name(args[0])}, …"
-    if args:
-        return ", ".join(type_name(a) for a in args)
-    return getattr(annotation, "__name__", str(annotation))

@@ -14,8 +14,7 @@ from ml_collections import ConfigDict
 
 from dml_jax.config import modules
 from dml_jax.config.fields import flatten
-from dml_jax.config.identity import SAME_EXPERIMENT, within
-from dml_jax.config.resolve import Config, resolve
+from dml_jax.config.resolve import SAME_EXPERIMENT, Config, resolve, within
 from dml_jax.errors import ConfigError, UserError, suggest
 from dml_jax.files import expand_path, read_json
 
@@ -31,10 +30,9 @@ def configs_root() -> Path:
 
 
 def find_file(option: str, path: str) -> Path:
-    """A configuration (with the option "--study", a study): the user's own file, or else one of the package.
+    """A configuration or, with `option="--study"`, a study: the user's own file, or one of the package.
 
-    The path of the latter is e.g. "configs/cars_hist.py" or "cars_hist", "configs/studies/hist_alpha.py" or
-    "hist_alpha", without a variant. Raises ConfigError if there is no such file.
+    `path` is without a variant, and for the package e.g. "configs/cars_hist.py" or "cars_hist".
     """
     file = expand_path(option, path)
     if file.is_file():
@@ -49,7 +47,7 @@ def find_file(option: str, path: str) -> Path:
 
 
 def run_file(option: str, path: str) -> ModuleType:
-    """Executes a file, see `find_file`; raises ConfigError if there is no such file, or an error in it."""
+    """Executes the file that `find_file` returns; raises ConfigError for an error in it."""
     file = find_file(option, path)
     if file.suffix != ".py":
         raise ConfigError(f"{option}={path}: is not a Python file")
@@ -70,7 +68,7 @@ def run_file(option: str, path: str) -> ModuleType:
 
 @contextmanager
 def running(file: str) -> Iterator[None]:
-    """Within this context, every error of a user's file is a ConfigError that names it; `file`: option and value."""
+    """Turns every error of a user's file into a ConfigError that names it; `file`: option and value."""
     try:
         yield
     except UserError as error:
@@ -99,19 +97,13 @@ def resolved(
 def load_config(
     path: str, overrides: Mapping[str, Any], protocol: str | None = None, *, trust_code: bool = False
 ) -> ConfigDict:
-    """The configuration in a file, with overrides applied.
-
-    Modules that the user's own file or the overrides name by an import path are imported.
+    """The configuration in a file, with overrides applied and the modules imported that it names by import paths.
 
     Args:
-      path: the file; `FILE:variant` calls its `get_config(variant)`; `config.json` of a run is a configuration, too.
-      overrides: by dotted key, see `apply_override`. Another network or loss starts from its defaults.
-      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has none. None and "clean"
-        leave the file as it is, but a stored run of the paper protocol cannot be "clean".
-      trust_code: also imports the modules that the `config.json` of a run names by an import path.
-
-    Raises:
-      ConfigError: no such file, variant or key, or a value of another type; or see `import_code`.
+      path: a Python file, FILE:VARIANT, or the `config.json` of a run.
+      overrides: by dotted key. Another network or loss starts from its defaults.
+      protocol: "paper" applies the overrides `PAPER_PROTOCOL` of the file, or AUTHORS if it has none.
+      trust_code: also imports the modules that a `config.json` names.
     """
     stored = path.endswith(".json")
     values = _stored(path, protocol) if stored else _from_python(path, protocol)
@@ -195,12 +187,8 @@ def _choose_loss(values: ConfigDict, loss: str) -> None:
 def apply_override(values: ConfigDict, key: str, value: Any) -> None:
     """Sets a dotted key.
 
-    Text is parsed as the type of the present value. Any other value replaces it, and a mapping or a dataclass may also
-    be added as a new section. A new path in `train.groups`, such as backbone/layer1_*, starts as a copy of the group
-    that it begins with.
-
-    Raises:
-      ConfigError: no such key, or text that is not of the type.
+    Text is parsed as the type of the present value. Any other value replaces it; a mapping or a dataclass may also be
+    a new section. A new path in `train.groups`, such as backbone/layer1_*, starts as a copy of its group.
     """
     is_section = is_dataclass(value) or isinstance(value, Mapping)
     *sections, last = key.split(".")

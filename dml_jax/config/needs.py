@@ -114,7 +114,8 @@ def _named(key: str, text: str) -> str:
 
 def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:
     """(key, value, default, condition) of all conditions in a section."""
-    conditions = _conditions(type(section))
+    kind: Any = type(section)
+    conditions = _conditions(kind)
     for field in dataclasses.fields(section):
         key, value = f"{path}{field.name}", getattr(section, field.name)
         for name, entry in value.items() if isinstance(value, dict) else [("", value)]:

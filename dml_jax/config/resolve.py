@@ -1,17 +1,19 @@
-"""The configuration of a run after validation.
+"""The configuration of a run after validation, and the options that tell one run from another.
 
 The sections `backbone` and `method` have a key `name`, which is the name of a module, and the options of its `Config`.
 """
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import field, fields, replace
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict, field, fields, replace
 from functools import cache
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
 from dml_jax.config import needs
-from dml_jax.config.data import Data
+from dml_jax.config.data import WITHOUT_CLASSES, Data
 from dml_jax.config.evaluation import Evaluation
 from dml_jax.config.fields import Values, flatten, require, section, validate, with_precision
 from dml_jax.config.modules import choices, module
@@ -100,3 +102,47 @@ def _validated(values: Values) -> Config:
 @cache
 def _with_types(backbone: type, method: type) -> type[Config]:
     return section(type("Config", (Config,), {"__annotations__": {"backbone": backbone, "method": method}}))
+
+
+# Options that may differ when a run is resumed: they do not change the trained model. (If the best model is selected,
+# when and how it is evaluated does matter, see `decisive`.)
+INDIFFERENT = (
+    "data.path", "data.threads", "data.workers", "train.steps", "train.epochs", "train.log_every",
+    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
+    "paper", "method.ensemble", "method.tested_branch",
+)  # fmt: skip
+# Options of the test-time embedding, which change the selection of a model but no model.
+READING = (
+    "method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading", "evaluation.flip",
+    "evaluation.scales",
+)  # fmt: skip
+# Options that may differ from the experiment of a published number.
+SAME_EXPERIMENT = (
+    "seed", "data.path", "data.threads", "data.workers", "train.log_every", "train.checkpoint_every",
+    "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
+    "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
+    "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
+)  # fmt: skip
+
+
+def within(key: str, sections: Iterable[str]) -> bool:
+    """Whether a dotted key is one of the given keys, or in one of them."""
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
+    """The keys, with values, that determine the trained model; unless `selecting`, of models that exist already."""
+    flat = flatten(values)
+    # A configuration that was edited by hand may lack any key.
+    chosen = ("train.evaluate_every", "evaluation.protocol", *(READING if selecting else ()))
+    if flat.get("train.select") == "last":
+        chosen = ()
+    # With a sampler that does not draw by class, this is the size of test-time batches only.
+    ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
+    return {key: value for key, value in flat.items() if within(key, chosen) or not within(key, ignored)}
+
+
+def digest(config: Config) -> str:
+    """SHA-256 of everything in the configuration that determines the trained model."""
+    text = json.dumps(decisive(asdict(config)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,15 +1,17 @@
 """What `--mode=show` and `--config=FILE --help` print: a resolved experiment, and all its options."""
 
 import dataclasses
+import inspect
 import typing
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
+from annotated_types import Ge, Gt, Le, Lt
 from rich.console import Console
 from rich.table import Table
 
 from dml_jax.config import Config
-from dml_jax.config.fields import meanings, type_name
+from dml_jax.config.fields import LARGEST, LIMIT
 
 CHANGED = "*"  # marks values that differ from the default
 
@@ -45,6 +47,49 @@ def options(section: Any, path: str = "") -> Iterator[Option]:
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
             yield Option(key, value, default, type_name(hints[field.name]), texts.get(field.name, ""))
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """The meaning of each field: the comment behind it, or above it."""
+    found: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(owner) or not inspect.getmodule(owner):
+            continue
+        names = {field.name for field in dataclasses.fields(owner)}
+        above: list[str] = []
+        name = ""
+        for line in inspect.getsource(owner).splitlines():
+            code, sign, comment = (part.strip() for part in line.partition("# "))
+            if name and code.startswith(("def ", '"""')):  # the end of the fields
+                break
+            if sign and not code:
+                above.append(comment)
+                continue
+            if code.partition(":")[0] in names:
+                name = code.partition(":")[0]
+                if above:
+                    found[name] = " ".join(above)
+                above = []
+            if sign and name:
+                found[name] = comment
+    return found
+
+
+def type_name(annotation: Any) -> str:
+    """How a type is written in a listing of the options."""
+    args = get_args(annotation)
+    if getattr(annotation, "__metadata__", None):
+        rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
+        signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}
+        bounds = [f"{signs[type(r)][0]} {getattr(r, signs[type(r)][1]):g}" for r in rules if type(r) in signs]
+        return " ".join([type_name(args[0]), *bounds])
+    if str(annotation).startswith("typing.Literal"):
+        return " | ".join(map(str, args))
+    if args and args[-1] is Ellipsis:
+        return f"{type_name(args[0])}, …"
+    if args:
+        return ", ".join(type_name(a) for a in args)
+    return getattr(annotation, "__name__", str(annotation))
 
 
 def print_values(config: Config) -> None:

@@ -9,24 +9,13 @@ from dml_jax.config.fields import Dtype, Fraction, NonNegative, NonNegativeInt, 
 from dml_jax.config.needs import Needs, Run, RunRule
 
 Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
-# The optimizers that use an option.
-USERS = {
-    "momentum": ("sgd", "rmsprop"), "alpha": ("rmsprop",),
-}  # fmt: skip
-
-
-def _used_by(key: str) -> Needs:
-    users = USERS[key]
-    what = f"train.optimizer={' or '.join(map(repr, users))}"
-    return Needs(what, lambda c: c.train.optimizer in users)
-
-
+WITH_MOMENTUM = Needs("train.optimizer='sgd' or 'rmsprop'", lambda c: c.train.optimizer in ("sgd", "rmsprop"))
+RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rmsprop")
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
 WITH_BLOCKS = Needs(
-    "a vision transformer as the backbone",
-    lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip"),
+    "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
 )
 SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
 BEFORE_END = "no evaluation precedes the last step; set train.evaluate_every, or train for longer"
@@ -91,8 +80,8 @@ class Train:
         ),
     ] = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
-    momentum: Annotated[Fraction, _used_by("momentum")] = 0.0  # of sgd and rmsprop
-    alpha: Annotated[Fraction, _used_by("alpha")] = 0.99  # decay of rmsprop's mean of squared gradients
+    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd and rmsprop
+    alpha: Annotated[Fraction, RMSPROP] = 0.99  # decay of rmsprop's mean of squared gradients
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates

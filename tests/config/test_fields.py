@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from dml_jax import config as configs
-from dml_jax.config import fields
+from dml_jax.config import fields, show
 from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, Probability, require, section, validate
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import signature
@@ -111,7 +111,7 @@ def test_suggestions(word: str, known: list[str], expected: str) -> None:
 
 
 def test_meanings_are_the_comments() -> None:
-    assert fields.meanings(Outer) == {
+    assert show.meanings(Outer) == {
         "tau": "scale", "count": "Explained above in two lines.", "kind": "how to reduce",
     }  # fmt: skip
     assert list(fields.keys(Inner, "a")) == ["a.rate"]
@@ -128,7 +128,7 @@ def test_every_option_has_a_meaning() -> None:
     for kind in ("backbone", "method"):
         sections += [configs.module(kind, name).Config for name in configs.choices(kind)]
     for kind in sections:
-        known = fields.meanings(kind)
+        known = show.meanings(kind)
         for field in fields_of(kind):
             assert field.name in known or field.name == "name" or is_dataclass(field.type), (kind, field.name)
 
