@@ -43,7 +43,7 @@ from dml_jax.export import embedding_files, query_results
 KS = (1, 2, 4, 8, 10, 100, 1000)
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 FILES = ("embeddings", "labels", "query_embeddings", "query_labels", *JUDGEMENTS)
-RERANKING = {"k1": reranking.K1, "k2": reranking.K2, "weight": reranking.WEIGHT}
+RERANKING: dict[str, Any] = {"k1": reranking.K1, "k2": reranking.K2, "weight": reranking.WEIGHT}
 
 
 def parser() -> cli.Parser:
@@ -274,15 +274,18 @@ def _reranked(
     if not options.quiet:
         console.print("evaluating the reranked ranking")
     alone = source.gallery is None
-    gallery, labels = (source.queries, source.labels) if alone else (source.gallery, source.gallery_labels)
-    chosen = {
-        key: default if getattr(options, key) is None else getattr(options, key) for key, default in RERANKING.items()
-    }
+    labels = source.labels if alone else source.gallery_labels
+    given = {key: getattr(options, key) for key in RERANKING}
+    chosen = RERANKING | {key: value for key, value in given.items() if value is not None}
     dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
     depth = max(1, *ks, ranked_lists.required_depth(source.labels, labels, exclude_self=alone))
     _, indices = reranking.search(
-        source.queries, gallery, depth + dropped, **chosen, exclude_self=alone and not dropped
+        source.queries,
+        source.queries if source.gallery is None else source.gallery,
+        depth + dropped,
+        exclude_self=alone and not dropped,
+        **chosen,
     )
     result: dict[str, Any] = ranked_lists.retrieval(
         indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]

@@ -279,4 +279,7 @@ def _random_points(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     return x[jax.random.choice(key, len(x), (k,), replace=False)]
 
 
-STARTS = {"k-means++": _kmeans_plus_plus, "random": _random_points}
+STARTS: dict[str, Callable[[jax.Array, jax.Array, int], jax.Array]] = {
+    "k-means++": _kmeans_plus_plus,
+    "random": _random_points,
+}

@@ -1,7 +1,7 @@
 """Relevant and omitted gallery rows beyond one class per row: several classes, lists, functions and groups."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import jax
 import numpy as np
@@ -161,7 +161,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim == 1)
 
 
-def _holds_lists(values: Any) -> bool:
+def _holds_lists(values: Any) -> TypeGuard[Sequence]:
     if isinstance(values, (np.ndarray, jax.Array)) and values.dtype != object:
         return False
     return isinstance(values, Iterable) and any(map(_is_list, values))
