@@ -30,7 +30,7 @@ from rich.console import Console as Terminal
 from rich.markup import escape
 from rich.table import Table
 
-from dml_jax import files
+from dml_jax import files, manifest
 from dml_jax.commands import cli, evaluate_sources, model_options
 from dml_jax.commands.evaluate_sources import JUDGEMENTS, Source
 from dml_jax.config.evaluation import Evaluation
@@ -192,9 +192,11 @@ def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
     queries = query_results.split_off(results)
     results |= {"members": members} if members else {}
     if directory is not None:
+        (directory / manifest.NAME).unlink(missing_ok=True)  # of a former export
         runs.write(directory, combined)
         query_results.write(directory, queries)
         files.write_json(directory / "results.json", results | {"model": runs.selected})
+        manifest.write(directory, {})
     return results | {"model": options.model, "selected": runs.selected}
 
 
@@ -203,7 +205,7 @@ def check_replaceable(directory: Path, splits: list[str]) -> None:
     for split in splits:
         embedding_files.check_replaceable(directory / "embeddings" / split)
     entries = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json"}:
+    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json", manifest.NAME}:
         raise ConfigError(f"--export={directory}: holds a run or other files; give another directory")
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dml_jax import manifest
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.export import embedding_files
@@ -71,6 +72,7 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         np.testing.assert_allclose(found, expected, rtol=1e-9)
         assert list(results["members"]) == [str(path) for path in runs]
     assert run(runs, f"--export={tmp_path / 'abc'}") == 0  # replaces its own output
+    assert "embeddings/test/ids.json" in manifest.check(tmp_path / "abc")["files"]
     written = embedding_files.read(tmp_path / "abc" / "embeddings" / "test")
     assert written.embeddings.shape == (ROWS, 4 + 5 + 6)
     np.testing.assert_allclose(written.embeddings @ written.embeddings.T, np.mean(cosines, axis=0), atol=1e-6)
