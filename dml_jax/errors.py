@@ -1,5 +1,7 @@
 """Errors that the user can fix, each a single sentence that says what is wrong and how to fix it."""
 
+import errno
+import os
 import re
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -38,6 +40,41 @@ class PeerError(Exception):
 
     Printed as one `error: ...` line, exit code 75 (EX_TEMPFAIL of sysexits.h), no traceback.
     """
+
+
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the disk, not of the file
+# Of files and folders that the user can change.
+FIXABLE = UNWRITABLE | {
+    *(errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
+    errno.ENAMETOOLONG,
+}
+# Of storage, hardware or the network, which may not occur again.
+PASSING = {
+    *(errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO, errno.ENOLINK, errno.ENOTCONN, errno.ECONNABORTED),
+    *(errno.ECONNREFUSED, errno.ECONNRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    *(errno.ENETRESET, errno.ENODEV, errno.ENXIO, errno.EREMCHG, errno.EAGAIN),
+}
+# The status with which messages of JAX, XLA and tensorstore begin.
+STATUS = re.compile(
+    r"(CANCELLED|UNKNOWN|INVALID_ARGUMENT|DEADLINE_EXCEEDED|NOT_FOUND|ALREADY_EXISTS|PERMISSION_DENIED|"
+    r"RESOURCE_EXHAUSTED|FAILED_PRECONDITION|ABORTED|OUT_OF_RANGE|UNIMPLEMENTED|INTERNAL|UNAVAILABLE|DATA_LOSS|"
+    r"UNAUTHENTICATED)\b"
+)
+OF_USER = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
+
+
+def exit_code_of(error: BaseException) -> int:
+    """The exit code that an error leads to: 2 if the user has to fix it, 75 if it may not occur again, 1 otherwise."""
+    match error:
+        case UserError():
+            return 2
+        case PeerError():
+            return os.EX_TEMPFAIL
+        case OSError():
+            return 2 if error.errno in FIXABLE else os.EX_TEMPFAIL if error.errno in PASSING else 1
+        case RuntimeError() | ValueError() if status := STATUS.match(str(error)):
+            return 2 if status[1] in OF_USER else os.EX_TEMPFAIL
+    return 1
 
 
 def printable(text: str) -> str:

@@ -2,7 +2,6 @@
 
 import contextlib
 import csv
-import errno
 import fcntl
 import glob
 import hashlib
@@ -18,13 +17,12 @@ from typing import Any, TextIO
 
 import pydantic
 
-from dml_jax.errors import ConfigError, DataError, UserError
+from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError
 
 FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in spreadsheets, including full-width characters
 HARMLESS = re.compile(r"[+-](inf|[\d\s.,±%]*(e[+-]?\d+)?)")  # numbers and differences
 BUCKETS = ("gs://", "s3://")  # URLs of data sets and shards of images
 NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
-UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # errors of the disk, not of the file
 
 
 def is_url(path: str | Path) -> bool:
@@ -90,7 +88,7 @@ def reading(
     """Context for reading one file, in which every exception becomes an error that names the file.
 
     Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as a prefix; errors of
-    a full disk, which come from writing what was read, pass unchanged. Messages end with the `remedy`.
+    a disk that is full or fails pass unchanged. Messages end with the `remedy`.
     """
     if isinstance(path, Path) and is_url(path):  # libraries hang, or find empty files
         raise error(f"{path}: {NO_URL}")
@@ -101,7 +99,7 @@ def reading(
     except FileNotFoundError as problem:
         raise error(f"{path}: is missing; {remedy}") from problem
     except Exception as problem:
-        if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
+        if isinstance(problem, OSError) and problem.errno in UNWRITABLE | PASSING:
             raise
         what = "cannot be read" if isinstance(problem, OSError) and problem.errno else "is truncated or damaged"
         raise error(f"{path}: {what} ({reason(problem)}); {remedy}") from problem
@@ -142,7 +140,7 @@ def name_file(path: Path) -> Iterator[None]:
         error.filename = error.filename or str(path)
         raise
     except Exception as error:
-        for number in UNWRITABLE:
+        for number in UNWRITABLE | PASSING:
             if os.strerror(number) in str(error):
                 raise OSError(number, os.strerror(number), str(path)) from error
         raise

@@ -3,8 +3,8 @@
     python -m dml_jax.main --config=configs/digits_hist.py [--config.method.tau=16 …]
 
 Running the same command again continues an interrupted run. `--config=FILE --help` explains every key. Exit codes: 0
-success; 2 invalid input, explained in one line; 75 another process was lost or the network failed, and the command may
-be repeated as it is; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step on disk.
+success; 2 what the user has to fix, explained in one line; 75 a process was lost or the network, storage or a device
+failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step on disk.
 """
 
 import sys

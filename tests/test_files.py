@@ -230,3 +230,35 @@ def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
     with files.atomic_directory(target):
         pass
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a[1].more.abcdefgh.tmp", "a[1]"]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        *((OSError(number, "x", "file"), 2) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)),
+        *((OSError(number, "x", "file"), 75) for number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO)),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"), 2),
+        (ValueError("INVALID_ARGUMENT: x"), 2),
+        (RuntimeError("INTERNAL: NCCL operation ncclAllReduce failed"), 75),
+        (RuntimeError("UNKNOWN: CUDA_ERROR_ILLEGAL_ADDRESS"), 75),
+        (RuntimeError("ABORTED: heartbeat of a task, see RESOURCE_EXHAUSTED"), 75),
+        (DataError("x"), 2),
+    ],
+)
+def test_exit_codes(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def body() -> None:
+        with files.reading("file"), files.name_file(Path("file")):
+            raise error
+
+    assert cli.exit_code(body if isinstance(error, OSError) else lambda: raising(error)) == code
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def raising(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")])
+def test_other_errors_keep_their_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)):
+        cli.exit_code(lambda: raising(error))

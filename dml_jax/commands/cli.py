@@ -1,24 +1,16 @@
 """Command lines: options, a configuration file and overrides of its keys; invalid input ends in one sentence."""
 
 import argparse
-import errno
 import importlib.util
 import io
-import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import ConfigError, DataWarning, PeerError, UserError, printable, suggest
-from dml_jax.files import UNWRITABLE, expand_path
-
-# File-system errors that the user can fix: a full or failing disk, missing permissions, something else of that name.
-FIXABLE = UNWRITABLE | {
-    *(errno.EACCES, errno.EPERM, errno.EIO, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
-    errno.ENAMETOOLONG,
-}
+from dml_jax.errors import ConfigError, DataWarning, exit_code_of, printable, suggest
+from dml_jax.files import expand_path
 
 T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
@@ -148,15 +140,15 @@ def exit_code(body: Callable[[], object]) -> int:
             # JAX then compiles; a cache on a full or read-only disk is not needed.
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
             body()
-    except (UserError, PeerError) as error:
-        print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return 2 if isinstance(error, UserError) else os.EX_TEMPFAIL
-    except OSError as error:
-        if error.errno not in FIXABLE:
+    except Exception as error:
+        code = exit_code_of(error)
+        if code == 1:
             raise
-        name = printable(str(error.filename or "a file"))
-        print(f"error: {name}: cannot be used ({error.strerror})", file=sys.stderr)
-        return 2
+        message = str(error)
+        if isinstance(error, OSError):
+            message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
+        print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+        return code
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles

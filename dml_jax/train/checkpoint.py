@@ -13,9 +13,9 @@ import logging
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,7 +26,7 @@ from etils import epath
 
 from dml_jax import buckets, manifest
 from dml_jax.errors import CheckpointError
-from dml_jax.files import reading, reason
+from dml_jax.files import name_file, reading, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, check_finite, inference_state
@@ -115,7 +115,7 @@ class Checkpoints:
             state=ocp.args.StandardSave(_to_disk(state)),
             notes=ocp.args.JsonSave(notes),
         )
-        with _writing(path):
+        with name_file(path):
             saved = manager.save(step, args=items)
         if not saved:
             raise CheckpointError(f"{path}: was not written, because there is a newer one")
@@ -229,18 +229,9 @@ class Checkpoints:
             self._background.shutdown()
 
 
-@contextmanager
-def _writing(path: Path) -> Iterator[None]:
-    """Within this context, a checkpoint that cannot be written is a CheckpointError."""
-    try:
-        yield
-    except (OSError, ValueError) as error:  # a full disk is a ValueError of tensorstore
-        raise CheckpointError(f"{path}: cannot be written ({reason(error)})") from error
-
-
 def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], local: Path) -> None:
     """Waits for orbax and marks the checkpoint as complete, once the records up to it are in the bucket, if any."""
-    with _writing(path):
+    with name_file(path):
         manager.wait_until_finished()
         if jax.process_index() == 0:
             buckets.push(local)

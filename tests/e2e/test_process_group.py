@@ -1,9 +1,6 @@
 """An error or Ctrl-C in one of several processes ends all of them, each with a message."""
 
 import fcntl
-import itertools
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -12,11 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
 import pytest
 
-from dml_jax.commands import cli
-from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
 
@@ -44,7 +38,7 @@ def test_processes_end_together(tmp_path: Path, failing: int) -> None:
     (tmp_path / "run" / "logs").mkdir(parents=True)
     if failing == 1:
         (tmp_path / "run" / "logs" / "host-1.log").mkdir()
-    with open(tmp_path / "run" / ".lock", "w") as lock:
+    with open(tmp_path / "run" / ".config.json.lock", "w") as lock:
         if failing == 0:
             fcntl.flock(lock, fcntl.LOCK_EX)
         processes = [start(f"--workdir={tmp_path / 'run'}", port=port, number=number) for number in range(2)]
@@ -166,90 +160,13 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "other", "message"),
-    [
-        ("data (SHA-256)", "b", r"processes 0 and 2 differ in data \(SHA-256\) \('a' and 'b'\); start all with"),
-        ("version of jax", None, r"processes 0 and 2 differ in version of jax \('a' and None\)"),
-    ],
-)
-def test_what_differs_is_named(name: str, other: str | None, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a store that the other two processes have filled already."""
-    facts = {name: "a", "seed": 0}
-    others = {1: facts, 2: {"seed": 0} | ({name: other} if other else {})}
-    calls = []
-
-    values = {f"{process_group.FACTS}/{call}/{index}": json.dumps(others[index]) for call in (0, 2) for index in others}
-
-    class Store:
-        def key_value_try_get(self, key: str) -> str:
-            calls.append(key)
-            return values[key]
-
-        def key_value_set(self, key: str, value: str) -> None:
-            values[key] = value
-
-    monkeypatch.setattr(jax, "process_count", lambda: 3)
-    monkeypatch.setattr(process_group, "_store", Store)
-    monkeypatch.setattr(process_group, "_decisions", itertools.count())
-    with pytest.raises(ConfigError, match=message):
-        process_group.check_same(facts)
-    values[f"{process_group.FACTS}/2/2"] = json.dumps(facts)
-    process_group.check_same(facts)
-    monkeypatch.setattr(process_group, "_decisions", itertools.count())
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    calls.clear()
-    with pytest.raises(ConfigError, match=message):  # process 1 reads the answer of process 0 only
-        process_group.check_same(facts)
-    assert len(calls) == 1
-
-
-@pytest.mark.parametrize("message", ["INTERNAL: NCCL operation ncclAllReduce failed", "UNKNOWN: Gloo AllGather failed"])
-def test_failed_communication_may_be_tried_again(message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    def body() -> None:
-        with process_group.end_together():
-            raise jax.errors.JaxRuntimeError(message)
-
-    assert cli.exit_code(body) == os.EX_TEMPFAIL == 75
-    error = capsys.readouterr().err
-    assert error == f"error: communication failed ({message}); start all processes again to continue\n"
-
-
-def test_an_abort_leaves_time_for_the_message() -> None:
-    """JAX aborts a process that has lost process 0; here, it is the first to notice."""
-    program = (
-        "import ctypes, threading\n"
-        "from dml_jax.train.distributed import process_group\n"
-        "process_group._delay_aborts()\n"
-        "threading.Timer(0.5, process_group._end_without_first).start()\n"
-        "ctypes.CDLL(None).abort()\n"
+def test_what_differs_is_named() -> None:
+    facts = {"seed": 0, "data (SHA-256)": "a", "version of jax": "1"}
+    assert process_group._difference(facts, 2, dict(facts)) == ""
+    assert process_group._difference(facts, 2, {"seed": 0, "data (SHA-256)": "b"}) == (
+        "processes 0 and 2 differ in data (SHA-256) ('a' and 'b'), version of jax ('1' and None); start all with the "
+        "same options, data and versions"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 75
-    assert done.stderr == "error: process 0 was killed or its machine failed; start all processes again to continue\n"
-
-
-def test_other_errors_of_jax_are_not_tried_again() -> None:
-    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), process_group.end_together():
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes")
-
-
-def test_the_first_process_decides(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Process 1 takes the decisions of process 0, in order, and calls nothing itself."""
-    store: dict[str, str] = {}
-
-    class Store:
-        key_value_try_get = staticmethod(store.__getitem__)
-        key_value_set = staticmethod(store.__setitem__)
-
-    monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(process_group, "_store", Store)
-    taken = {}
-    for process, values in ((0, [30, -1, 20]), (1, [0, 0, 0])):
-        monkeypatch.setattr(process_group, "_decisions", itertools.count())
-        monkeypatch.setattr(jax, "process_index", lambda process=process: process)
-        taken[process] = [process_group.decided_by_first(lambda value=value: value) for value in values]
-    assert taken == {0: [30, -1, 20], 1: [30, -1, 20]}
 
 
 @pytest.mark.slow

@@ -220,7 +220,7 @@ def test_what_cannot_be_written_is_one_sentence(
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:
         with (
-            pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(") as caught,
+            pytest.raises(OSError, match="latest/30") as caught,
             closing(store) if background else nullcontext(),
         ):
             store.save("latest", state(30), {}, background=background)
@@ -271,7 +271,7 @@ def test_what_fails_in_the_background_is_raised_by_whatever_follows(
     monkeypatch.setattr(manifest, "digests", raising(OSError(errno.ENOSPC, "No space left on device")))
     store.save("latest", state(30), {}, background=True)
     arguments: dict[str, Any] = {"save": ("best", state(30), {}), "holds": (30,), "drop_newer": ("latest", 20)}
-    with pytest.raises(CheckpointError, match=r"latest/30: cannot be written \(No space left on device\)"):
+    with pytest.raises(OSError, match=r"No space left on device.*latest/30"):
         getattr(store, following)(*arguments.get(following, ()))
     monkeypatch.undo()
     again = Checkpoints(tmp_path, lambda: state(0), pytest.fail, run={})

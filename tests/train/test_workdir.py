@@ -1,5 +1,6 @@
 """Work directories: one configuration, one run at a time, and foreign files are never removed."""
 
+import errno
 import json
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dml_jax import files
+from dml_jax import files, manifest
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.train.records import workdir
 from tests.train.experiments import small
 
@@ -118,3 +119,27 @@ def test_an_unused_directory_is_removed(tmp_path: Path) -> None:
     with workdir.locked(tmp_path / "run"):
         pass
     assert not (tmp_path / "run").exists()
+
+
+def test_five_failed_starts_without_a_newer_checkpoint_are_the_last(tmp_path: Path) -> None:
+    def fail(error: Exception) -> None:
+        with workdir.locked(tmp_path):
+            raise error
+
+    def checkpoint(step: int) -> None:
+        (tmp_path / "checkpoints" / "latest" / str(step)).mkdir(parents=True)
+        manifest.write(tmp_path / "checkpoints" / "latest" / str(step), {})
+
+    for newer in (10, 20):
+        checkpoint(newer)
+        for _ in range(5):
+            with pytest.raises(OSError, match="failed"):
+                fail(OSError(errno.EIO, "failed"))
+    with pytest.raises(CheckpointError, match="5 starts in a row have failed without a newer checkpoint; see"):
+        fail(AssertionError())
+    for _ in range(6):  # the user is told at once
+        with pytest.raises(ConfigError):
+            fail(ConfigError())
+    with workdir.locked(tmp_path):
+        assert json.loads((tmp_path / "starts.json").read_text()) == {"step": 20, "count": 1}
+    assert not (tmp_path / "starts.json").exists()

@@ -10,9 +10,8 @@ from types import FrameType
 
 import jax
 
-from dml_jax.errors import ConfigError, PeerError
+from dml_jax.errors import ConfigError, PeerError, exit_code_of
 from dml_jax.files import reason
-from dml_jax.train.distributed import process_group
 
 PATIENCE = 300.0  # seconds until all processes must have started
 OTHERWISE = "give HOST:PORT, --processes and --process"
@@ -69,7 +68,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
             raise ConfigError(_missing("kubernetes")) from error
         raise ConfigError(f"--coordinator=auto: no Slurm, TPU pod or Kubernetes found; {OTHERWISE}") from error
     except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
-        if process_group.is_transient(error):
+        if exit_code_of(error) == os.EX_TEMPFAIL:
             raise PeerError(f"--coordinator={coordinator}: cannot be reached ({reason(error)})") from error
         raise ConfigError(f"--coordinator={coordinator}: cannot be used ({reason(error)})") from error
     finally:

@@ -1,40 +1,111 @@
 """The processes of a run start with the same experiment and end together.
 
-If one fails, is stopped or is lost, the others end with a message instead of waiting. JAX's own detection of lost
-processes, by their heartbeats, aborts the others with a stack trace (exit code 134).
+Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
+lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
+a stack trace of C++ (exit code 134) and without the reason.
 """
 
-import ctypes
-import itertools
+import atexit
 import json
 import os
-import re
+import queue
+import secrets
 import signal
 import socket
 import sys
 import threading
 import time
-from atexit import register
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
-from dml_jax.errors import ConfigError, PeerError, UserError, printable
-from dml_jax.files import reason
+from dml_jax.errors import ConfigError, exit_code_of, printable
 from dml_jax.train.distributed.stop_signals import Interrupted
 
-# Keys in JAX's key-value store.
-FAILED, SEEN, ALIVE = "dml_jax/failed", "dml_jax/seen", "dml_jax/alive"
-FACTS, DECIDED = "dml_jax/facts", "dml_jax/decided"
-PATIENCE = 10.0  # seconds that process 0, which hosts the store, waits until the others have read the reason
-SILENCE = 5.0  # seconds without a sign of life, about one per second, after which a process counts as lost
-HANGING = 30.0  # the same while nothing has failed, because the others wait for it
+HANGING = 30.0  # seconds without a sign of life, after which a process is lost
+PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
-# What jaxlib's errors say about the network, NCCL, Gloo and the key-value store; they have no types of their own.
-TRANSIENT = re.compile(r"\bNCCL\b|\bGloo\b|\bnccl[A-Z]|UNAVAILABLE|DEADLINE_EXCEEDED")
-_decisions = itertools.count()  # numbers what the processes agree on, in the same order on all
+ADDRESS = 256  # bytes
+
+
+class _Peer:
+    """A connection with another process: lines of JSON, each a sign of life, a value, or the end of the run."""
+
+    def __init__(self, index: int, connection: socket.socket):
+        self.index = index
+        self.connection = connection
+        self.values: queue.Queue[Any] = queue.Queue()
+        self.left = False  # it has finished
+        self._sending = threading.Lock()
+        connection.settimeout(HANGING)
+        self.lines = connection.makefile("r", encoding="utf-8")
+
+    def send(self, **message: Any) -> None:
+        with self._sending, suppress(OSError):  # its loss is noticed by the reader
+            self.connection.sendall(f"{json.dumps(message)}\n".encode())
+
+
+class _Group:
+    """The connections of this process."""
+
+    def __init__(self) -> None:
+        self.peers = _connected()
+        self._ending = threading.Lock()
+        self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
+        for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
+            thread.start()
+
+    def send(self, **message: Any) -> None:
+        for peer in self.peers:
+            peer.send(**message)
+
+    def _live(self) -> None:
+        while True:
+            self.send()
+            time.sleep(1.0)
+
+    def _read(self, peer: _Peer) -> None:
+        with suppress(OSError):  # lost
+            for line in peer.lines:
+                message = json.loads(line)
+                if "value" in message:
+                    peer.values.put(message["value"])
+                elif "code" in message:
+                    self._end(message["code"], message["reason"])
+                peer.left = peer.left or "left" in message
+        if not peer.left:
+            reason = f"process {peer.index} was killed or its machine failed; start all processes again to continue"
+            self._end(os.EX_TEMPFAIL, reason)
+
+    def _end(self, code: int, reason: str) -> None:
+        """Ends this process because another one has ended; called by readers."""
+        if self._ending.acquire(blocking=False):
+            print(f"error: {reason}", file=sys.stderr, flush=True)
+            self.leave(code, reason)
+            os._exit(code)
+
+    def stop(self, code: int, reason: str) -> None:
+        """Tells the others that this process ends with a code; the caller ends it. Returns only in one thread."""
+        if not self._ending.acquire(blocking=False):
+            threading.Event().wait()  # another thread is ending this process
+        self.leave(code, f"process {jax.process_index()} has stopped: {reason}")
+
+    def leave(self, code: int, reason: str) -> None:
+        self.send(code=code, reason=reason)
+        deadline = time.monotonic() + PATIENCE
+        for peer in self.peers:
+            with suppress(OSError):
+                peer.connection.shutdown(socket.SHUT_WR)
+        for reader in self.readers:  # a connection that is closed with unread data would lose the reason
+            if reader is not threading.current_thread():
+                reader.join(max(0.0, deadline - time.monotonic()))
+
+
+_group: _Group | None = None
 
 
 @contextmanager
@@ -43,73 +114,59 @@ def end_together() -> Iterator[Callable[[int], None]]:
 
     Yields:
       A function that ends this process at once with an exit code; may be called from any thread.
-
-    Raises:
-      PeerError: communication has failed, of processes or devices.
     """
+    global _group
     if jax.process_count() == 1:
-        try:
-            yield os._exit
-        except Exception as error:
-            if is_transient(error):
-                raise _failed(error) from error
-            raise
+        yield os._exit
         return
-    store = _store()
-    over, ending = threading.Event(), threading.Lock()
+    group = _group = _Group()
 
     def end_now(code: int) -> None:
-        with ending:
-            _announce(store, code, signal.Signals(code - 128).name)
-            _exit(store, code)
+        group.stop(code, signal.Signals(code - 128).name)
+        os._exit(code)
 
-    heard = [time.monotonic()]  # when process 0 has last answered
-    watch = threading.Thread(target=_watch, args=(store, heard, over, ending), daemon=True)
-    watch.start()
-    if jax.process_index() != 0:
-        threading.Thread(target=_watch_first, args=(heard, over, ending), daemon=True).start()
     try:
         yield end_now
     except Exception as error:
         if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
             raise
-        failed = _failed(error) if is_transient(error) else error
-        code = _code(failed)
-        lost = _lost(store) if code in (1, os.EX_TEMPFAIL) else []
-        over.set()
-        _exit_if_announced(store, ending)  # this error may be a consequence of another process having ended
-        if lost:
-            _end_without(store, lost)
-        _announce(store, code, printable(" ".join(str(failed).split())) or type(failed).__name__)
-        register(_exit, store, code)  # after the error has been printed, and before JAX waits for the others
-        if failed is not error:
-            raise failed from error
+        code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
+        if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
+            time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
+        group.stop(code, printable(" ".join(str(error).split())) or type(error).__name__)
+        atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
-        over.set()
-    watch.join()
-    store.key_value_delete(f"{ALIVE}/{jax.process_index()}")  # it may end before the others
+        group.send(left=True)
 
 
-def is_transient(error: Exception) -> bool:
-    """Whether an error that jaxlib raised is one of communication, which may not occur again."""
-    return isinstance(error, RuntimeError | ValueError) and bool(TRANSIENT.search(str(error)))
+def _connected() -> list[_Peer]:
+    """Connections of process 0 with all others, or of another process with process 0."""
+    with socket.create_server(("", 0)) as server:
+        here = json.dumps([_own_address(), server.getsockname()[1], secrets.token_hex(16)]).encode()
+        sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
+        host, port, token = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
+        if jax.process_index() != 0:
+            connection = socket.create_connection((host, port), HANGING)
+            connection.sendall(f"{token} {jax.process_index()}\n".encode())
+            return [_Peer(0, connection)]
+        peers = []
+        server.settimeout(HANGING)
+        while len(peers) < jax.process_count() - 1:
+            peer = _Peer(0, server.accept()[0])
+            given, _, index = peer.lines.readline().partition(" ")
+            if secrets.compare_digest(given, token):
+                peer.index = int(index)
+                peers.append(peer)
+        return sorted(peers, key=lambda peer: peer.index)
 
 
-def _failed(error: Exception) -> PeerError:
-    return PeerError(f"communication failed ({reason(error)}); start all processes again to continue")
-
-
-def _code(error: Exception) -> int:
-    """The exit code that an error leads to, as in `commands.cli`."""
-    match error:
-        case Interrupted():
-            return error.code
-        case PeerError():
-            return os.EX_TEMPFAIL
-        case UserError() | OSError():
-            return 2
-    return 1
+def _own_address() -> str:
+    """The address of this machine from which packets to other machines start; without a network, localhost."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe, suppress(OSError):
+        probe.connect(("10.255.255.255", 1))  # sends nothing
+        return str(probe.getsockname()[0])
+    return "localhost"
 
 
 def check_same(facts: dict[str, Any]) -> None:
@@ -121,16 +178,16 @@ def check_same(facts: dict[str, Any]) -> None:
     Raises:
       ConfigError: on all processes, if any of them has other facts than the first; names them.
     """
-    if jax.process_count() == 1:
+    if jax.process_count() == 1 or _group is None:
         return
-    store, key = _store(), f"{FACTS}/{next(_decisions)}"
-    store.key_value_set(f"{key}/{jax.process_index()}", json.dumps(facts))
+    if jax.process_index() != 0:
+        _group.send(value=facts)
 
-    def difference() -> str:
-        others = (json.loads(_wait_for(store, f"{key}/{index}")) for index in range(1, jax.process_count()))
-        return next(filter(None, (_difference(facts, index, other) for index, other in enumerate(others, 1))), "")
+    def difference(peers: list[_Peer]) -> str:
+        return next(filter(None, (_difference(facts, peer.index, peer.values.get()) for peer in peers)), "")
 
-    if message := _from_first(difference):  # which alone reads them all
+    peers = _group.peers
+    if message := _from_first(lambda: difference(peers)):
         raise ConfigError(message)
 
 
@@ -149,152 +206,13 @@ def decided_by_first(decide: Callable[[], int]) -> int:
 
     For what depends on files that process 0 may change before another process has looked at them.
     """
-    return decide() if jax.process_count() == 1 else int(_from_first(lambda: str(decide())))
+    return decide() if _group is None else int(_from_first(decide))
 
 
-def _from_first(decide: Callable[[], str]) -> str:
-    store, key = _store(), f"{DECIDED}/{next(_decisions)}"
-    if jax.process_index() == 0:
-        store.key_value_set(key, decide())
-    return _wait_for(store, key)
-
-
-def _store() -> Any:
-    """JAX's key-value store, which the processes share."""
-    return _jax_state().client
-
-
-def _jax_state() -> Any:
-    from jax._src import distributed  # it has no public name
-
-    return distributed.global_state
-
-
-def _wait_for(store: Any, key: str) -> str:
-    """A value of the store, as soon as its process has set it."""
-    while True:
-        try:
-            return str(store.key_value_try_get(key))
-        except jax.errors.JaxRuntimeError:
-            time.sleep(0.1)
-
-
-def _watch(store: Any, heard: list[float], over: threading.Event, ending: threading.Lock) -> None:
-    seen: dict[str, tuple[str, float]] = {}  # signs of life, and when process 0 has first seen them
-    while not over.wait(1.0):
-        try:
-            store.key_value_set(f"{ALIVE}/{jax.process_index()}", str(time.monotonic()), allow_overwrite=True)
-        except jax.errors.JaxRuntimeError:  # process 0 is lost
-            return
-        heard[0] = time.monotonic()
-        _exit_if_announced(store, ending)
-        if jax.process_index() == 0:
-            now, before = time.monotonic(), seen
-            values = store.key_value_dir_get(ALIVE)
-            seen = {key: before[key] if before.get(key, ("",))[0] == value else (value, now) for key, value in values}
-            if silent := [key for key, (_, since) in seen.items() if now - since > HANGING]:
-                with ending:
-                    _end_without(store, [int(key.rpartition("/")[2]) for key in silent])
-
-
-def _watch_first(heard: list[float], over: threading.Event, ending: threading.Lock) -> None:
-    """Ends this process when process 0 is lost, before JAX, whose key-value store is then lost, aborts it.
-
-    The operating system closes the connections of a process that dies, so a connection to JAX's port shows it at once.
-    JAX closes idle connections, too, but then accepts another one. If process 0 hangs, the store no longer answers.
-    """
-    _delay_aborts()
-    host, _, port = _jax_state().coordinator_address.rpartition(":")
-    try:
-        while not over.is_set():
-            with socket.create_connection((host.strip("[]"), int(port)), HANGING) as connection:
-                connection.settimeout(1.0)
-                while not over.is_set() and _is_open(connection) and time.monotonic() - heard[0] < HANGING:
-                    pass
-            if time.monotonic() - heard[0] >= HANGING:
-                break
-    except OSError:
-        pass
-    with ending:
-        if not over.is_set():
-            _end_without_first()
-
-
-def _delay_aborts() -> None:
-    """Delays what follows SIGABRT by six seconds, so that JAX, when it also notices the loss, cannot be first.
-
-    The handler is libc's sleep; its argument, the seconds, is the number of the signal, 6. Python's own handlers would
-    not run, as the thread that aborts never returns to Python.
-    """
-    libc = ctypes.CDLL(None)
-    libc.signal(signal.SIGABRT, ctypes.cast(libc.sleep, ctypes.c_void_p))
-
-
-def _is_open(connection: socket.socket) -> bool:
-    """Waits a second for data; False if the other end has closed the connection."""
-    try:
-        return bool(connection.recv(4096))
-    except TimeoutError:
-        return True
-
-
-def _announce(store: Any, code: int, reason: str) -> None:
-    message = f"{code} process {jax.process_index()} has stopped: {reason}"
-    store.key_value_set(FAILED, message, allow_overwrite=True)
-
-
-def _end_without(store: Any, lost: list[int]) -> None:
-    """Ends this process and all others because some are lost."""
-    if 0 in lost:
-        _end_without_first()
-    _announce(store, os.EX_TEMPFAIL, _print_lost(lost))
-    _exit(store, os.EX_TEMPFAIL, len(lost))
-
-
-def _end_without_first() -> NoReturn:
-    """Ends this process because process 0 is lost; the others notice it themselves."""
-    _print_lost([0])
-    os._exit(os.EX_TEMPFAIL)
-
-
-def _print_lost(lost: list[int]) -> str:
-    """Prints and returns that processes are lost."""
-    message = f"process {', '.join(map(str, lost))} was killed or its machine failed"
-    print(f"error: {message}; start all processes again to continue", file=sys.stderr, flush=True)
-    return message
-
-
-def _lost(store: Any) -> list[int]:
-    """The indices of the other processes that give no sign of life; takes a few seconds."""
-    try:
-        before = dict(store.key_value_dir_get(ALIVE))
-        time.sleep(SILENCE)
-        after = store.key_value_dir_get(ALIVE)
-    except jax.errors.JaxRuntimeError:
-        return [0]  # which hosts the store
-    alive = {key.rpartition("/")[2] for key, value in after if before.get(key) != value}
-    return [index for index in range(jax.process_count()) if index != jax.process_index() and str(index) not in alive]
-
-
-def _exit_if_announced(store: Any, ending: threading.Lock) -> None:
-    """Ends this process, once, if another has announced that it ends."""
-    with ending:
-        try:
-            code, _, message = store.key_value_try_get(FAILED).partition(" ")
-        except jax.errors.JaxRuntimeError:  # nothing has been announced
-            return
-        print(f"error: {message}", file=sys.stderr)
-        _exit(store, int(code))
-
-
-def _exit(store: Any, code: int, lost: int = 0) -> None:
-    """Ends this process; process 0 first gives the others, except the lost ones, time to read the reason."""
-    store.key_value_set(f"{SEEN}/{jax.process_index()}", "", allow_overwrite=True)
-    deadline = time.monotonic() + PATIENCE
-    while jax.process_index() == 0 and time.monotonic() < deadline:
-        if len(store.key_value_dir_get(SEEN)) >= jax.process_count() - lost:
-            break
-        time.sleep(0.1)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _from_first(decide: Callable[[], Any]) -> Any:
+    assert _group is not None
+    if jax.process_index() != 0:
+        return _group.peers[0].values.get()
+    decided = decide()
+    _group.send(value=decided)
+    return decided

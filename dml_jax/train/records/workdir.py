@@ -18,9 +18,11 @@ import dml_jax
 from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.files import read_json, sha256
+from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.files import read_json, sha256, write_json
+from dml_jax.train.distributed.stop_signals import Interrupted
 
+STARTS = 5  # that may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
 # The facts, besides the configuration, that tell one run from another, and what to say where they differ.
@@ -189,9 +191,38 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         except OSError as error:
             raise CheckpointError(f"--workdir={workdir}: is not writable ({error.strerror})") from error
         try:
-            yield workdir
+            with _counted_start(workdir):
+                yield workdir
         finally:
             _remove_unused(workdir, existed)
+
+
+@contextmanager
+def _counted_start(workdir: Path) -> Iterator[None]:
+    """Counts the starts in a row that ended in a failure, e.g. were killed, without a newer checkpoint.
+
+    Raises CheckpointError if there are STARTS of them already, so that a launcher that repeats the command gives up.
+    """
+    path, step = workdir / "starts.json", 0
+    for name in ("head/checkpoints/latest", "checkpoints/latest"):
+        if complete := complete_checkpoints(buckets.origin(workdir / name)):
+            step += int(complete[-1].name)
+    before = read_json(path, dict[str, int], "delete it", CheckpointError) if path.exists() else {}
+    count = before.get("count", 0) if before.get("step") == step else 0
+    if count >= STARTS:
+        path.unlink()
+        raise CheckpointError(
+            f"{workdir}: {STARTS} starts in a row have failed without a newer checkpoint; see "
+            f"{workdir / 'logs'} for the reason"
+        )
+    write_json(path, {"step": step, "count": count + 1})
+    buckets.push(workdir)
+    try:
+        yield
+    except (UserError, Interrupted):  # nothing that a launcher repeats in vain
+        path.unlink(missing_ok=True)
+        raise
+    path.unlink(missing_ok=True)
 
 
 def _remove_unused(workdir: Path, existed: bool) -> None:
@@ -200,7 +231,7 @@ def _remove_unused(workdir: Path, existed: bool) -> None:
         return
     entries = {entry.name for entry in workdir.iterdir()}
     trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
-    unused = {".config.json.lock", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
+    unused = {".config.json.lock", "starts.json", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
     if not existed and not trained and entries <= unused:
         shutil.rmtree(workdir)
 
