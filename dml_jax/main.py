@@ -4,7 +4,7 @@
 
 Running the same command again continues an interrupted run. `--config=FILE --help` explains every key. Exit codes: 0
 success; 2 what the user has to fix, explained in one line; 75 a process was lost or the network, storage or a device
-failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step on disk.
+failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step.
 """
 
 import sys
