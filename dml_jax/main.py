@@ -124,10 +124,8 @@ def check_address(coordinator: str, processes: int, process: int) -> None:
     host, _, port = coordinator.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={coordinator}: must be HOST:PORT of the first process, or auto")
-    if processes < 1:
-        raise ConfigError(f"--processes={processes}: must be positive")
     if not 0 <= process < processes:
-        raise ConfigError(f"--process={process}: must be one of 0 to {processes - 1}, as --processes={processes}")
+        raise ConfigError(f"--process={process}: must be at least 0 and less than --processes={processes}")
 
 
 def work_directory(options: Namespace) -> Path | str:

@@ -49,8 +49,6 @@ def find_file(option: str, path: str) -> Path:
 def run_file(option: str, path: str) -> ModuleType:
     """Executes the file that `find_file` returns; raises ConfigError for an error in it."""
     file = find_file(option, path)
-    if file.suffix != ".py":
-        raise ConfigError(f"{option}={path}: is not a Python file")
     module = ModuleType(file.stem)
     module.__file__ = str(file)
     parents = [*file.resolve().parents]
@@ -131,12 +129,9 @@ def load_config(
 
 def _stored(path: str, protocol: str | None) -> ConfigDict:
     """The configuration in a JSON file: the `config.json` of a run, or the configuration alone."""
-    file = expand_path("--config", path)
-    if not file.is_file():
-        raise ConfigError(f"--config={path}: there is no such file")
-    content = read_json(file, dict[str, Any], "give the config.json of a run", ConfigError)
+    content = read_json(find_file("--config", path), dict[str, Any], "give the config.json of a run", ConfigError)
     values = content.get("config", content)
-    if not isinstance(values, dict) or not isinstance(values.get("train"), dict):
+    if not isinstance(values, dict) or "train" not in values:
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
     if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
         raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")

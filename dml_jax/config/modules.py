@@ -1,8 +1,8 @@
 """The modules that a configuration names: data sets, backbones, methods and losses.
 
-A name without dots is that of a module of this package. One with dots is an import path, so that the code of a paper
-needs no place in this package. Code is only imported where a user's own configuration file or command line names it,
-see `import_code`. A stored configuration, such as that of a model from the hub, can name what is already imported.
+A name without dots is a module of this package, a name with dots an import path, so that the code of a paper needs no
+place in this package. Only the user's own configuration file or command line causes an import (`import_code`); a stored
+configuration, for example of a model from the hub, can name modules that are already imported.
 """
 
 import importlib
@@ -22,7 +22,7 @@ ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what 
 
 
 def choices(kind: str) -> list[str]:
-    """The names in this package for `data.name`, `backbone.name` or `method.name`; `kind` is the section."""
+    """The names in this package for `data.name`, `backbone.name` or `method.name`, where `kind` is the section."""
     package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
     names = (found.name for found in pkgutil.iter_modules(package.__path__))
     return sorted(name for name in names if _import(kind, name) is not None)
@@ -82,14 +82,10 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
             continue
         try:
             importlib.import_module(path)
-        except UserError as error:
-            raise ConfigError(f"{key}={name!r}: {error}") from error
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"{key}={name!r}: cannot be imported ({error}); install it, or put its folder into PYTHONPATH"
-            ) from error
         except Exception as error:
-            raise ConfigError(f"{key}={name!r}: cannot be imported ({type(error).__name__}: {error})") from error
+            remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+            message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
+            raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
 
 
 def _named(values: Values) -> Iterator[tuple[str, str, str]]:

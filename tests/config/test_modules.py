@@ -203,7 +203,7 @@ def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"data": {"name": "nowhere.photos"}}, r"^data\.name='nowhere\.photos': .* \(No module .*PYTHONPATH"),
+        ({"data": {"name": "nowhere.photos"}}, r"^data\.name='nowhere\.photos': .*No module .*PYTHONPATH"),
         ({"method": {"name": ".hyp"}}, r"method\.name='\.hyp': cannot be imported \(TypeError"),
         ({"backbone": {"name": "mypaper.broken"}}, r"^backbone\.name='mypaper\.broken': .* \(ZeroDivision"),
     ],
