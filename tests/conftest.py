@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import importlib
 import os
 import shutil
 import socket
@@ -45,6 +46,19 @@ os.environ["HF_HOME"] = tempfile.mkdtemp(prefix="dml_jax-hub-")
 os.environ |= {"HF_HUB_ETAG_TIMEOUT": "1", "HF_HUB_DOWNLOAD_TIMEOUT": "1"}  # seconds
 os.environ.pop("HF_TOKEN", None)
 atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
+
+# Extras in DML_JAX_EXTRAS are installed: their tests must not be skipped. By extra: modules of other names.
+_MODULES = {
+    "onnx": ("jax2onnx", "onnxruntime"), "qdrant": ("qdrant_client",), "search": ("optuna",), "heic": ("pillow_heif",),
+    "tensorboard": ("tensorboardX",), "gcs": ("gcsfs", "gcp_storage_emulator"),
+    "torch": ("torch", "timm", "transformers", "equimo", "equinox"),
+}  # fmt: skip
+_extras = os.environ.get("DML_JAX_EXTRAS", "")
+_installed = [module for extra in _extras.split(",") for module in _MODULES.get(extra, (extra,))]
+_skip_unless = pytest.importorskip
+pytest.importorskip = lambda name, *rest, **options: (  # type: ignore[assignment]
+    importlib.import_module(name) if name.partition(".")[0] in _installed else _skip_unless(name, *rest, **options)
+)
 
 gc.set_threshold(100_000, 50, 100)  # with all programs of a worker in memory, collecting garbage takes a while
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -59,7 +59,12 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
-        cli.check_installed(f"--to={options.to}", "jax2onnx", "jax2onnx onnxruntime")
+        cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
+        if jax.__version_info__ >= onnx.NEWER_JAX:
+            raise ConfigError(
+                f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
+                'on any Python, with pip install -e ".[onnx]", or export stablehlo'
+            )
     if options.checkpoint != "reported" and "parquet" in forms:
         raise ConfigError(f"--checkpoint={options.checkpoint}: the run has embeddings of the reported one only")
     compressed = options.code != "float32" or options.dimensions

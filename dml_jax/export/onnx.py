@@ -27,6 +27,7 @@ from dml_jax.files import atomic_write, reason
 
 OPSET = 18  # from 2022, so that older runtimes can read it
 TOLERANCE = 1e-4
+NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
 
 
 def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:

@@ -233,7 +233,7 @@ def test_without_a_network(run: Path) -> None:
         (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
         (["--model=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
         (["--model=x", "--push=digits"], "--push=digits: must be user/name"),
-        (["--model=x", "--to=onnx"], "--to=onnx: jax2onnx is not installed: pip install jax2onnx onnxruntime"),
+        (["--model=x", "--to=onnx"], '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"'),
         (["--model=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
         (["--model=x", "--to=stablehlo", f"--output={__file__}"], "is a file; give a directory"),
     ],
@@ -249,6 +249,18 @@ def test_one_line_errors(
     assert error.startswith("error: ")
     assert wanted in error
     assert error.count("\n") == 1
+
+
+def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """No release of jax2onnx can convert its programs; the extra "onnx" brings an older one."""
+    monkeypatch.setattr(cli, "check_installed", lambda *_: None)
+    monkeypatch.setattr(jax, "__version__", "0.12.0.1")
+    monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
+    assert cli.exit_code(lambda: command.execute(["--model=x", "--to=onnx"])) == 2
+    assert capsys.readouterr().err == (
+        "error: --to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on any Python, with "
+        'pip install -e ".[onnx]", or export stablehlo\n'
+    )
 
 
 def test_a_run_without_embeddings(tmp_path: Path) -> None:
