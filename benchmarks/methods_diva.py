@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.timing import installed, row, table
 from dml_jax.methods import diva
+from dml_jax.methods.diva import equations
 
 
 def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dict[str, Any]:
@@ -68,7 +69,7 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
         return (2 - dim) * torch.log(d) - (dim - 3) / 2 * torch.log(1 - 0.25 * d * d)
 
     def mined(x: Any, y: Any) -> np.ndarray:
-        distances = torch.cdist(x.detach(), x.detach()).clamp(min=config.lower_cutoff)
+        distances = torch.cdist(x.detach(), x.detach()).clamp(min=equations.LOWER_CUTOFF)
         triplets = []
         for anchor in range(len(y)):
             same = y == y[anchor]
@@ -97,10 +98,10 @@ def theirs(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[
     def dance(q: Any) -> Any:
         s = q @ queue.T
         with torch.no_grad():
-            d = (2 - 2 * s).clamp(min=config.lower_cutoff**2).sqrt()
+            d = (2 - 2 * s).clamp(min=equations.LOWER_CUTOFF**2).sqrt()
             log = log_density(d)
             e = torch.exp(log - log.max())
-            e = torch.where(d > config.upper_cutoff, torch.zeros(()), e).clamp(min=1e-37)
+            e = torch.where(d > equations.UPPER_CUTOFF, torch.zeros(()), e).clamp(min=1e-37)
             w = e / e.sum(0, keepdim=True)
         logits = torch.cat([(q * keys).sum(1, keepdim=True), w * s], dim=1) / tau
         return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.long))

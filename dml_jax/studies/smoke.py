@@ -11,7 +11,7 @@ from dml_jax.backbones import resnet
 from dml_jax.config import Config, Data, settled
 
 STEPS = 4
-LARGEST = {"embedding_dim": 128, "hidden_dim": 64, "psi_dim": 64, "queue_batches": 4, "clusters": 20}
+LARGEST = {"embedding_dim": 128, "hidden_dim": 64, "psi_dim": 64, "queue_batches": 4}
 CLUSTERS = 100  # of test-time batches
 KEPT = ("sampler", "batch_size", "images_per_class", "jitter", "greyscale", "validation_share")
 

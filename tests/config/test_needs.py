@@ -52,7 +52,6 @@ WITHOUT_EFFECT = [
     "folder_vit train.groups.backbone.freeze=true backbone.drop_path=0.1",
     "digits_hist train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
-    "digits_baseline:triplet method.memory_weight=0.5",
     "digits_baseline:triplet method.memory_after=5",
     "digits_baseline:triplet method.margin.beta=1.0",
     "cub_group_loss method.weight=0",
@@ -72,11 +71,8 @@ WITHOUT_EFFECT = [
         f"cub_diva method.tasks=discriminative method.{o}"
         for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=full", "dance=off",
                   "selfsimilarity=spread", "temperature=0.5", "learn_temperature=true", "queue_batches=7",
-                  "momentum=0.5", "rho=7,", "psi_dim=7", "upper_cutoff=1.3")
+                  "momentum=0.5", "rho=7,", "psi_dim=7")
     ),
-    *(f"cub_diva method.{o}" for o in ("instance_temperature=0.7", "memory_momentum=0.7", "clusters=7")),
-    "cub_diva method.cluster_epochs=7",
-    "cub_diva method.dance_lambda=7",
     "cub_diva method.base=triplet method.beta=1",
 ]  # fmt: skip
 MINE = """\"\"\"Balanced batches{}.\"\"\"

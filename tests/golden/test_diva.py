@@ -1,7 +1,9 @@
 """DiVA against the authors' code: miners, losses, DaNCE, decorrelation, queue, whole training runs."""
 
 import dataclasses
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +17,7 @@ from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import diva, momentum_queue
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.diva import equations
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -26,6 +29,18 @@ pytestmark = pytest.mark.usefixtures("x64")
 def close(value: Any, expected: Any, meta: dict[str, Any], name: str = "") -> None:
     atol = meta["share"] * np.abs(expected).max() + 1e-6 if "share" in meta else meta["atol"]
     np.testing.assert_allclose(value, expected, rtol=meta["rtol"], atol=atol, err_msg=name)
+
+
+CONSTANTS = {"lower_cutoff": "LOWER_CUTOFF", "upper_cutoff": "UPPER_CUTOFF", "lambda_paper": "LAMBDA"}
+
+
+@pytest.fixture(autouse=True)
+def constants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The constants of the method as the file states them."""
+    _, meta = fixtures.load(FAMILY, name)
+    for key, constant in CONSTANTS.items():
+        if key in meta:
+            monkeypatch.setattr(equations, constant, meta[key])
 
 
 def triplets_of(indices: np.ndarray) -> Triplets:
@@ -120,14 +135,13 @@ def check_triplet(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     query, key, queue = (jnp.asarray(data[name]) for name in ("query", "key", "queue"))
-    cutoffs = {"lower_cutoff": meta["lower_cutoff"], "upper_cutoff": meta["upper_cutoff"]}
     variants = {
         "nce": (diva.Config(dance="off"), ""),
-        "dance_orig": (diva.Config(dance="original", **cutoffs), ""),
-        "dance_fixed": (diva.Config(dance="fixed", **cutoffs), ""),
-        "dance_orig_trainT": (diva.Config(dance="original", **cutoffs), ""),
+        "dance_orig": (diva.Config(dance="original"), ""),
+        "dance_fixed": (diva.Config(dance="fixed"), ""),
+        "dance_orig_trainT": (diva.Config(dance="original"), ""),
         "eq5": (diva.Config(dance="off", equations="paper"), "_oracle"),
-        "eq6": (diva.Config(equations="paper", dance_lambda=meta["lambda_paper"]), "_oracle"),
+        "eq6": (diva.Config(equations="paper"), "_oracle"),
     }
 
     @jax.jit
@@ -145,22 +159,22 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         if f"{name}_grad_tau" in data:
             close(grad_tau, data[f"{name}_grad_tau"], meta, name)
     similarities = data["query"] @ data["queue"].T
-    weights = jax.jit(diva.dance_weights, static_argnums=(1, 2))
     for name, variant in (("w_orig", "dance_orig"), ("w_fixed", "dance_fixed"), ("w_paper", "eq6")):
-        close(weights(similarities, meta["D"], variants[variant][0]), data[name], meta, name)
+        weights = jax.jit(partial(diva.dance_weights, dim=meta["D"], config=variants[variant][0]))
+        close(weights(similarities), data[name], meta, name)
 
 
 def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     d = data["d"]
     clamped = np.maximum(d, meta["lower_cutoff"])
     density = jax.jit(mining.log_inverse_density, static_argnums=1)
-    weights_of = jax.jit(diva.dance_weights, static_argnums=(1, 2))
     for dim in meta["Ds"]:
         close(density(d, dim), data[f"log_q_inv_D{dim}"], meta)
         close(density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
         for cut in meta["lambdas"]:
-            config = diva.Config(equations="paper", dance_lambda=cut)
-            weights = np.asarray(weights_of((1 - d * d / 2)[None], dim, config))[0]
+            with mock.patch.object(equations, "LAMBDA", cut):
+                weights_of = jax.jit(partial(diva.dance_weights, dim=dim, config=diva.Config(equations="paper")))
+                weights = np.asarray(weights_of((1 - d * d / 2)[None]))[0]
             close(weights, data[f"w_D{dim}_lam{cut:g}"], meta, f"D={dim}, lambda={cut}")
 
 
@@ -240,7 +254,6 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         temperature=meta["tau"],
         dance="fixed" if meta["diva_fixed"] else "original",
         margin=meta["margin"],
-        **{key: meta[key] for key in ("lower_cutoff", "upper_cutoff") if key in meta},
     )
     triplets = {task: triplets_of(data[f"triplets_{task}"]) for task in RANKED}
     key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
@@ -369,8 +382,6 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         alpha_intra=meta["alpha_intra"],
         base=meta["base_loss"],
         margin=meta["margin"],
-        lower_cutoff=meta["lower_cutoff"],
-        upper_cutoff=meta["upper_cutoff"],
         dance="fixed" if meta["diva_fixed"] else "original",
         temperature=meta["tau"],
         momentum=meta["momentum"],

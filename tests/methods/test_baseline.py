@@ -141,7 +141,7 @@ def test_a_sum_of_losses_with_weights() -> None:
     config = baseline.resolve(
         {
             "loss": "contrastive+normalized_softmax+proxy_nca", "embedding_dim": 5, "memory": SIZE,
-            "weights": [1.0, 0.5, 0.0], "memory_weight": 2.0,
+            "weights": [1.0, 0.5, 0.0],
             "normalized_softmax": {"temperature": 0.3},
         }
     )  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_sum_of_losses_with_weights() -> None:
         state, terms = update(state, batch(), jax.random.key(1))
         for loss, value in alone.items():
             assert float(terms[f"loss_{loss}"]) == pytest.approx(float(value), rel=1e-5)
-        expected = alone["contrastive"] + 0.5 * alone["normalized_softmax"] + 2.0 * terms["memory"]
+        expected = alone["contrastive"] + 0.5 * alone["normalized_softmax"] + terms["memory"]
         assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
         assert (float(terms["memory"]) > 0) == (int(state.step) > 1)
     teaching = method.hooks.teach(state.params, state.model_state, jnp.ones((3, 5)))
@@ -167,12 +167,12 @@ def test_a_sum_of_losses_with_weights() -> None:
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
-    config = baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2, memory_weight=0.5)
+    config = baseline.make_config("contrastive", embedding_dim=5, memory=2 * SIZE, memory_after=2)
     _, state, update = built(config, rate=0.0)
     in_batch, past = [], []
     for i in range(4):
         state, terms = update(state, batch(seed=i), jax.random.key(1))
-        in_batch.append(float(terms["loss"] - 0.5 * terms["memory"]))
+        in_batch.append(float(terms["loss"] - terms["memory"]))
         past.append(float(terms["memory"]))
         assert set(terms) == {"loss", "memory", "grad_norm"}
     assert past[:2] == [0, 0]

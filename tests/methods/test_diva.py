@@ -129,7 +129,6 @@ def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any])
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
         ({"directions": ("shared-shared",)}, "must be source-target"),
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
-        ({"lower_cutoff": 1.5}, "method.lower_cutoff=1.5: must be below upper_cutoff=1.4"),
         ({"momentum": 1.1}, "method.momentum=1.1: must be at most 1"),
         ({"temperature": 0}, "method.temperature=0: must be positive"),
         ({"alpha_intra": -0.1}, "method.alpha_intra=-0.1: must not be negative"),

@@ -6,7 +6,7 @@ of another package: a classifier, a loss against proxies, or a loss on pairs; th
 options. It can also be a sum of several, "triplet+arcface", with weights w that may change linearly between two steps.
 Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
 
-    L = sum over the losses of w loss(batch, batch) + memory_weight sum over the pair losses of w loss(batch, memory)
+    L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch, memory)
 
 With `method.prefixes`, each of these losses is the sum of those of the whole embeddings and of their first m dimensions
 (Matryoshka representation learning; Kusupati et al., NeurIPS 2022, Eq. 1), which share its parameters: proxies and
@@ -221,7 +221,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past))
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
-        return total + config.memory_weight * term, Aux(model_state, {**terms, "memory": term}, rows)
+        return total + term, Aux(model_state, {**terms, "memory": term}, rows)
 
     def after(params: PyTree, model_state: PyTree, rows: PyTree) -> PyTree:
         memory = cross_batch_memory.enqueue(model_state["memory"], rows)

@@ -89,7 +89,6 @@ class Config:
     prefixes: tuple[PositiveInt, ...] = ()
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
-    memory_weight: Annotated[NonNegative, REMEMBERED] = 1.0  # of the loss against the memory
     # Steps before the memory is used; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
 

@@ -3,16 +3,17 @@
     L_disc    ranking loss of triplets (a, p, n), y_a = y_p != y_n                                             Eq. 2
     L_shared  ranking loss of triplets across classes                                                          Eq. 3
     L_intra   ranking loss of triplets within one class                                                        Eq. 4
-    w_ij      grows with 1/q(d_ij), the rarity of the distance between query q_i and queue entry m_j           Eq. 5
+    w_ij      grows with 1/q(d_ij), the rarity of the distance between query q_i and queue entry m_j
     DaNCE_i   = -log exp(q_i k_i / tau) / (exp(q_i k_i / tau) + sum_j exp(w_ij q_i m_j / tau))                 Eq. 6
-    c(a, b)   = mean (a * psi_b(b))^2,  maximised by psi and, with reversed gradients R, minimised by a, b     Eq. 7
-    L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b))                                    Eq. 8
+    c(a, b)   = mean (a * psi_b(b))^2,  maximised by psi and, with reversed gradients R, minimised by a, b
+    L         = L_disc + sum_t alpha_t L_t - sum_(a,b) rho_ab c(R(a), R(b)),   (a, b) in P of Eq. 8            Eq. 7
 
-Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image.
+Keys k and m are the outputs of a momentum copy of the network, k for a second view of the image. With w = 1, DaNCE is
+the plain NCE of Eq. 5. The paper defines w and c in the text of section 3.2, without numbers.
 
 `equations="authors"` follows the code that produced the published numbers. "paper" follows the printed equations: only
-negatives in the denominator and w = min(lambda, 1/q) (Eq. 5, 6), c summed over dimensions with psi of any length
-(Eq. 7), plain instead of squared distances in the triplet loss (Eq. 1).
+negatives in the denominator (Eq. 5, 6), w = min(lambda, 1/q), c summed over dimensions with psi of any length, and
+plain instead of squared distances in the triplet loss (Eq. 1).
 """
 
 import math
@@ -36,6 +37,10 @@ from dml_jax.methods.diva.options import (
     self_supervised_task,
 )
 from dml_jax.numerics import at_least_float32, root, unit
+
+LOWER_CUTOFF = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
+UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
+LAMBDA = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
 
 
 def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
@@ -63,7 +68,7 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
       embeddings: float [B, D] of unit length by task.
       labels: int [B].
     """
-    lower = config.lower_cutoff
+    lower = LOWER_CUTOFF
     if config.learners == "discriminative":
         keys = jax.random.split(key, len(embeddings))
         return {
@@ -101,12 +106,12 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
     squares = lax.stop_gradient(2 - 2 * similarities)
     if config.equations == "paper":
         density = mining.log_inverse_density(root(squares), dim)
-        return jnp.exp(jnp.minimum(density, math.log(config.dance_lambda)))
-    distances = jnp.sqrt(jnp.maximum(squares, config.lower_cutoff**2))
+        return jnp.exp(jnp.minimum(density, math.log(LAMBDA)))
+    distances = jnp.sqrt(jnp.maximum(squares, LOWER_CUTOFF**2))
     density = mining.log_inverse_density(distances, dim)
     original = config.dance == "original"
     relative = density - jnp.max(density, axis=None if original else 1, keepdims=True)
-    relative = jnp.where(distances > config.upper_cutoff, -jnp.inf, relative)
+    relative = jnp.where(distances > UPPER_CUTOFF, -jnp.inf, relative)
     return jax.nn.softmax(jnp.maximum(relative, math.log(1e-45)), axis=0 if original else 1)
 
 
@@ -142,7 +147,7 @@ def reverse_gradient(x: jax.Array) -> jax.Array:
 
 
 def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
-    """c(R(a), R(b)) of Eq. 7 -> scalar.
+    """c(R(a), R(b)) -> scalar.
 
     Args:
       psi: parameters of `Psi`, which maps the source to the target.
@@ -184,7 +189,7 @@ def loss(
     queue: jax.Array | None,
     config: Config,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """L of Eq. 8.
+    """L of Eq. 7.
 
     Args:
       params: parameters from `loss_init`.

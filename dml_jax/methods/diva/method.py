@@ -39,8 +39,11 @@ def check_data(config: Config, data: TrainingSet) -> None:
         raise ConfigError(
             f"method.tasks={config.tasks!r}: the triplets need {needed} training classes, the data has {data.classes}"
         )
-    if self_supervised_task(config) == "deepcluster" and data.images < config.clusters:
-        raise ConfigError(f"method.clusters={config.clusters}: must not exceed the {data.images} training images")
+    if self_supervised_task(config) == "deepcluster" and data.images < self_supervision.CLUSTERS:
+        needed = self_supervision.CLUSTERS
+        raise ConfigError(
+            f"method.selfsimilarity='deepcluster': needs {needed} training images, there are {data.images}"
+        )
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
@@ -121,7 +124,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
             params, encoded.embeddings, batch.labels, triplets, encoded.keys, model_state.get("queue"), config
         )
         if task is not None and task != "contrast":
-            term, model_state = self_supervision.loss(task, params, model_state, encoded, batch.index, config)
+            term, model_state = self_supervision.loss(task, params, model_state, encoded, batch.index)
             terms["selfsimilarity"] = term
             value = value + config.alpha_selfsimilarity * term
         return value, Aux(model_state, terms, carry=encoded.keys)
@@ -144,7 +147,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return pool(params, model_state, images[None], train=False)[0]
 
     groups = GROUPS + (("classifier",) if task in CLASSIFIERS else ())
-    recluster = Refresh(config.cluster_epochs, pooled_features, partial(self_supervision.recluster, config=config))
+    recluster = Refresh(
+        self_supervision.CLUSTER_EPOCHS, pooled_features, partial(self_supervision.recluster, config=config)
+    )
     return Method(
         init,
         encode,

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from dml_jax.config.fields import (
-    AtLeastTwo,
     NonEmpty,
     NonNegative,
     Positive,
@@ -32,20 +31,13 @@ def _task(*names: Task) -> Needs:
     return _needs(f"{' or '.join(names)} in method.tasks", lambda c: not set(names).isdisjoint(c.tasks))
 
 
-def _self_supervision(*kinds: SelfSupervision) -> Needs:
-    what = f"the task selfsimilarity with method.selfsimilarity={' or '.join(map(repr, kinds))}"
-    return _needs(what, lambda c: self_supervised_task(c) in kinds)
-
-
 TRIPLETS = _needs("a task with triplets in method.tasks", lambda c: ranking_tasks(c))
 BOUNDARIES = _needs("method.base='margin' and a task with triplets", lambda c: c.base == "margin" and ranking_tasks(c))
 DIVERSE = _needs("method.learners='diverse'", lambda c: c.learners == "diverse")
 DECORRELATED = _needs("two tasks that method.directions decorrelate", lambda c: decorrelation_weights(c))
-WEIGHTED = _needs(
-    "method.equations='authors' and method.dance", lambda c: c.equations == "authors" and c.dance != "off"
+DANCE = _needs(
+    "the task selfsimilarity with method.selfsimilarity='contrast'", lambda c: self_supervised_task(c) == "contrast"
 )
-BOUNDED = _needs("method.equations='paper' and method.dance", lambda c: c.equations == "paper" and c.dance != "off")
-DANCE = _self_supervision("contrast")
 
 
 @section
@@ -70,26 +62,15 @@ class Config:
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
     # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
     shared: Annotated[Literal["random", "standard", "full"], _task("shared"), DIVERSE] = "random"
-    lower_cutoff: Positive = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
-    upper_cutoff: Annotated[Positive, DANCE, WEIGHTED] = 1.4  # queue entries farther away have weight 0 in DaNCE
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as in
     # its later correction ("fixed"); all 1, which is plain NCE ("off").
     dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
-    # Upper bound of 1/q with equations="paper"; not given in the paper.
-    dance_lambda: Annotated[Positive, DANCE, BOUNDED] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
     learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
     queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
     momentum: Annotated[Probability, DANCE] = 0.9  # momentum of the key network
-    # Temperature of "instance" and "spread".
-    instance_temperature: Annotated[Positive, _self_supervision("instance", "spread")] = 0.1
-    # Momentum of the memory of "instance".
-    memory_momentum: Annotated[Probability, _self_supervision("instance")] = 0.5
-    clusters: Annotated[AtLeastTwo, _self_supervision("deepcluster")] = 300  # number of clusters of "deepcluster"
-    # Epochs between two clusterings of "deepcluster".
-    cluster_epochs: Annotated[PositiveInt, _self_supervision("deepcluster")] = 2
     # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
     directions: tuple[str, ...] = tuple(f"{task}-discriminative" for task in TASKS[1:])
     # Weight of each direction, or one for all.
@@ -119,11 +100,6 @@ class Config:
             bool(set(weighted) & set(embedding_tasks(self))),
             "ensemble",
             f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding",
-        )
-        rule(
-            self.lower_cutoff < self.upper_cutoff,
-            "lower_cutoff",
-            f"must be below upper_cutoff={self.upper_cutoff}",
         )
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
         rule(

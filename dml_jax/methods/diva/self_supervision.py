@@ -32,7 +32,10 @@ from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_ta
 from dml_jax.numerics import at_least_float32, unit
 
 TURNS = 4
-KMEANS_ITERATIONS = 20  # DeepCluster, as in the authors' code
+# The values of the authors' code.
+TEMPERATURE = 0.1  # "instance" and "spread"
+MEMORY_MOMENTUM = 0.5  # "instance"
+CLUSTERS, CLUSTER_EPOCHS, KMEANS_ITERATIONS = 300, 2, 20  # "deepcluster"; epochs between two clusterings
 
 
 def instance_discrimination(
@@ -120,9 +123,9 @@ def rotation_classifier() -> Dense:
     return Dense(TURNS, use_bias=False)
 
 
-def cluster_classifier(config: Config) -> Dense:
-    """Features [B, K] -> logits [B, clusters]."""
-    return Dense(config.clusters, use_bias=False, kernel_init=normal_inverse_fan_in)
+def cluster_classifier() -> Dense:
+    """Features [B, K] -> logits [B, CLUSTERS]."""
+    return Dense(CLUSTERS, use_bias=False, kernel_init=normal_inverse_fan_in)
 
 
 def principal_components(features: np.ndarray, dim: int) -> np.ndarray:
@@ -143,9 +146,9 @@ def recluster(
     key_centres, key_classifier = jax.random.split(key)
     seed = int(jax.random.randint(key_centres, (), 0, np.iinfo(np.int32).max))
     points = principal_components(features, config.embedding_dim)
-    clusters = kmeans.fit(points, config.clusters, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS)
+    clusters = kmeans.fit(points, CLUSTERS, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS)
     x = functional.struct(1, features.shape[1])
-    classifier, _ = functional.init(cluster_classifier(config), key_classifier, x)
+    classifier, _ = functional.init(cluster_classifier(), key_classifier, x)
     labels = jnp.asarray(clusters.assignments, jnp.int32)
     return {**params, "classifier": classifier}, {**model_state, "clusters": labels}
 
@@ -159,7 +162,7 @@ def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[di
         case "rotnet":
             return {"classifier": functional.init(rotation_classifier(), key, x)[0]}, {}
         case "deepcluster":
-            classifier, _ = functional.init(cluster_classifier(config), key, x)
+            classifier, _ = functional.init(cluster_classifier(), key, x)
             return {"classifier": classifier}, {"clusters": jnp.zeros(images, jnp.int32)}
         case "contrast" | "spread" | None:
             return {}, {}
@@ -168,7 +171,7 @@ def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[di
 
 
 def loss(
-    task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array, config: Config
+    task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array
 ) -> tuple[jax.Array, PyTree]:
     """The loss of the task on a batch -> (scalar, model_state).
 
@@ -179,19 +182,19 @@ def loss(
     match task:
         case "instance":
             x = encoded.embeddings["selfsimilarity"]
-            losses = instance_discrimination(x, model_state["memory"], index, config.instance_temperature)
-            memory = update_memory(model_state["memory"], lax.stop_gradient(x), index, config.memory_momentum)
+            losses = instance_discrimination(x, model_state["memory"], index, TEMPERATURE)
+            memory = update_memory(model_state["memory"], lax.stop_gradient(x), index, MEMORY_MOMENTUM)
             model_state = {**model_state, "memory": memory}
         case "spread":
             assert encoded.second_views is not None
-            losses = spread(encoded.embeddings["selfsimilarity"], encoded.second_views, config.instance_temperature)
+            losses = spread(encoded.embeddings["selfsimilarity"], encoded.second_views, TEMPERATURE)
         case "rotnet":
             assert encoded.rotated is not None
             assert encoded.turns is not None
             logits, _ = functional.apply(rotation_classifier(), params["classifier"], {}, encoded.rotated)
             losses = cross_entropy(logits, encoded.turns)
         case "deepcluster":
-            logits, _ = functional.apply(cluster_classifier(config), params["classifier"], {}, encoded.features)
+            logits, _ = functional.apply(cluster_classifier(), params["classifier"], {}, encoded.features)
             losses = cross_entropy(logits, model_state["clusters"][index])
         case _:
             assert_never(task)
