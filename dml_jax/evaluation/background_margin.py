@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dml_jax.evaluation._engine.tiles import unit_rows
+
 TEMPERATURE, SHRINKAGE = 0.05, 0.5
 MAX_DIMENSIONS = 4096  # of embeddings, since the covariance takes their square
 FOLDS = 10  # of classes, for the margins of strangers
@@ -65,7 +67,7 @@ class Whitening:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """Float32 [N, D] -> float32 [N, D], rows of unit length."""
-        return _unit((rows - self._mean) @ self._map)
+        return unit_rows((rows - self._mean) @ self._map)
 
 
 def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -76,24 +78,22 @@ def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return rows - (sums / counts[:, None].astype(np.float32))[position]
 
 
-def _unit(rows: np.ndarray) -> np.ndarray:
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.where(length > 0, length, 1)).astype(np.float32)
-
-
 class Classes:
-    """The similarities s_c of images to the classes of rows float32 [N, D] of unit length, by ascending label."""
+    """The similarities s_c of images to the classes of rows float32 [N, D] of unit length, by ascending label.
+
+    `means` are the normalised sums of the rows of each class, float32 [C, D].
+    """
 
     def __init__(self, rows: np.ndarray, labels: np.ndarray):
         order = np.argsort(labels, kind="stable")
         _, self._first = np.unique(labels[order], return_index=True)
         self._rows = rows[order]
-        self._means = _unit(np.add.reduceat(self._rows, self._first))
+        self.means = unit_rows(np.add.reduceat(self._rows, self._first))
 
     def similarities(self, queries: np.ndarray) -> np.ndarray:
         """Float32 [Q, D] -> float32 [Q, C]."""
         nearest = np.maximum.reduceat(queries @ self._rows.T, self._first, axis=1)
-        return (nearest + queries @ self._means.T) / 2
+        return (nearest + queries @ self.means.T) / 2
 
 
 def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

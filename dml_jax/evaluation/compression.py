@@ -18,6 +18,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation._engine.tiles import unit_rows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 Code = Literal["float32", "int8", "binary"]
@@ -37,7 +38,7 @@ class Compression(NamedTuple):
             raise DataError(
                 f"the compression was fitted on {len(self.mean)} dimensions, the embeddings have {rows.shape[1]}"
             )
-        return _unit((rows - self.mean) @ self.matrix)
+        return unit_rows((rows - self.mean) @ self.matrix).astype(np.float32)
 
     def int8(self, rows: np.ndarray) -> np.ndarray:
         """Reduced embeddings [N, d] -> int8 [N, d]."""
@@ -80,12 +81,7 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
         if variances[-1] <= 1e-9 * variances[0]:
             raise DataError(f"dimensions={kept}: {len(rows)} training rows vary in fewer; give fewer, or more rows")
         matrix = directions / np.sqrt(variances)
-    reduced = _unit((rows - mean) @ matrix)
+    reduced = unit_rows((rows - mean) @ matrix).astype(np.float32)
     limits = np.abs(reduced).max(axis=0)
     fitted = (mean, matrix, np.where(limits > 0, limits, 1), reduced.mean(axis=0))
     return Compression(*(part.astype(np.float32) for part in fitted))
-
-
-def _unit(rows: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return (rows / np.where(lengths > 0, lengths, 1)).astype(np.float32)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation._engine.tiles import unit_rows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 PAIRS = 1 << 24  # whose distances are in memory at once
@@ -26,7 +27,7 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     several = sizes >= 2
     cosines = (np.sum(unit_sums**2, axis=1) - unit_squares)[several]
     intra = float(np.mean(1 - cosines / (sizes * (sizes - 1.0))[several]))
-    centers = _unit_rows(sums / sizes[:, None])
+    centers = unit_rows(sums / sizes[:, None])
     pairs = len(sizes) * (len(sizes) - 1.0)
     inter = 1 - float(np.sum(np.sum(centers, axis=0) ** 2) - np.sum(centers**2)) / pairs
     return intra / max(inter, 1e-8)
@@ -97,7 +98,7 @@ def uniformity(embeddings: ArrayLike, *, sharpness: float = 2.0) -> float:
     """
     points = check_inputs.embeddings(embeddings)
     dtype = check_inputs.compute_dtype(points)
-    rows = jnp.asarray(np.concatenate([_unit_rows(block) for _, block in _float64_blocks(points)]), dtype)
+    rows = jnp.asarray(np.concatenate([unit_rows(block) for _, block in _float64_blocks(points)]), dtype)
     step = max(1, PAIRS // len(rows))
     total = sum(
         float(np.sum(np.asarray(_potential(rows[start : start + step], rows, start, sharpness), np.float64)))
@@ -122,7 +123,7 @@ def _class_sums(embeddings: ArrayLike, labels: ArrayLike) -> tuple[np.ndarray, n
     sums, unit_sums = np.zeros((2, len(sizes), points.shape[1]))
     unit_squares = np.zeros(len(sizes))
     for part, block in _float64_blocks(points):
-        directions = _unit_rows(block)
+        directions = unit_rows(block)
         np.add.at(sums, members[part], block)
         np.add.at(unit_sums, members[part], directions)
         np.add.at(unit_squares, members[part], np.sum(directions**2, axis=1))
@@ -135,9 +136,3 @@ def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         yield part, np.asarray(rows[part], np.float64)
-
-
-def _unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows [N, D] divided by their lengths; zero rows stay zero."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import background_margin
-from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer
+from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Classes, Scorer
 
 Rule = Literal["nearest", "vote", "mean", "background"]
 RULES: tuple[Rule, ...] = get_args(Rule)
@@ -77,7 +77,7 @@ def decide(
       scorer: made of the enrolled images and a background; the rule "background" needs it.
     """
     classes, position = np.unique(labels, return_inverse=True)
-    means = _class_means(enrolled, position) if rule == "mean" else None
+    means = Classes(enrolled, labels).means if rule == "mean" else None
     best = np.empty(len(queries), np.int64)
     similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
     step = max(1, BLOCK_ELEMENTS // len(enrolled))
@@ -106,14 +106,6 @@ def decide(
     if rule != "background":
         similarity = similarity.clip(-1, 1)  # products of rows of unit length exceed it by rounding
     return Decision(classes[best], similarity, nearest)
-
-
-def _class_means(rows: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Normalised sums of the rows of each class, float32 [C, D]."""
-    order = np.argsort(position, kind="stable")
-    sums = np.add.reduceat(rows[order], np.searchsorted(position[order], np.arange(position.max() + 1)))
-    length = np.linalg.norm(sums, axis=1, keepdims=True)
-    return (sums / np.where(length > 0, length, 1)).astype(np.float32)
 
 
 def _majority_image(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
