@@ -248,7 +248,7 @@ def evaluate(
             full_ranking=options.full_ranking or base.full_ranking,
             gallery=gallery,
             gallery_labels=source.gallery_labels,
-            judgements=source.judgements,
+            **source.judgements,
             prefixes=options.prefixes,
             per_query=per_query,
             memory=None if options.memory is None else options.memory << 20,

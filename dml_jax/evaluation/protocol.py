@@ -1,7 +1,6 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +43,6 @@ def evaluate(
     embeddings: ArrayLike,
     labels: relevance.Labels | None,
     *,
-    ks: int | Sequence[int] = (1, 2, 4, 8),
     protocol: Protocol = "clean",
     cluster: bool = True,
     geometry: bool = False,
@@ -54,20 +52,15 @@ def evaluate(
     iterations: int | None = None,
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
-    gallery_labels: relevance.Labels | None = None,
     metric: Metric = "cosine",
-    judgements: Mapping[str, Any] | None = None,
-    lone_queries: metrics.Lone = "miss",
     prefixes: Sequence[int] = (),
-    full_ranking: bool = False,
     per_query: bool = False,
     shared: bool = False,
-    memory: int | None = None,
     announce: Callable[[str], None] | None = None,
-    progress: Callable[[int, int], None] | None = None,
     cluster_progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
-    """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`, whose options it shares.
+    """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
 
     Args:
       embeddings: [N, D], the queries.
@@ -79,11 +72,10 @@ def evaluate(
       init, restarts, iterations: of k-means; None for the defaults of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
-      gallery_labels: [G], of the same kind as `labels`.
-      judgements: any of `relevant`, `exclude`, `groups` and `gallery_groups` of `metrics.retrieval`.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
       prefixes: numbers of leading columns, at most D, which are also evaluated alone, as after Matryoshka training
-        (Kusupati et al., NeurIPS 2022); cosines are those of the prefixes.
+        (Kusupati et al., NeurIPS 2022), by the cosines of the prefixes.
+      options: other arguments of `metrics.retrieval`.
 
     Returns:
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
@@ -94,20 +86,10 @@ def evaluate(
     lengths = check_inputs.prefixes(prefixes, points.shape[1])
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
-    ranked = partial(
-        metrics.retrieval,
-        ks=ks,
-        metric=metric,
-        gallery_labels=gallery_labels,
-        exclusion="index" if protocol == "clean" else "position",
-        lone_queries=lone_queries,
-        full_ranking=full_ranking,
-        shared=shared,
-        memory=memory,
-        progress=progress,
+    options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position", "shared": shared}
+    result: dict[str, Any] = metrics.retrieval(
+        points, labels, gallery=searched, per_query=per_query, announce=announce, **options
     )
-    options = judgements or {}
-    result: dict[str, Any] = ranked(points, labels, gallery=searched, **options, per_query=per_query, announce=announce)
     if geometry:
         result["density"] = metrics.density(points, classes)
         result["spectral_decay"] = metrics.spectral_decay(points)
@@ -115,7 +97,7 @@ def evaluate(
         result["alignment"] = metrics.alignment(points, classes)
     if lengths:
         result["prefixes"] = {
-            str(length): ranked(
+            str(length): metrics.retrieval(
                 points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **options
             )
             for length in lengths
