@@ -22,8 +22,9 @@ import dml_jax
 from dml_jax.commands import embed
 from dml_jax.files import sha256
 from dml_jax.inference import inputs
-from dml_jax.inference.batches import CHUNK, usable_cores
 from dml_jax.inference.model import Model
+from dml_jax.remote.ray_cluster import usable_cores
+from dml_jax.train.embedding import CHUNK
 from tests.data import pictures
 
 SIZE = (120, 160)  # of the images in pixels, unless the model does not crop

@@ -37,7 +37,7 @@ from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, split_metadata, transforms
 from dml_jax.data import store as prepared
 from dml_jax.data.formats import folder
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, digest
 from dml_jax.data.store import FileReader
 from dml_jax.train import experiment
 
@@ -305,7 +305,7 @@ def _open(index: Path) -> None:
     train = split_metadata.load(index)["train"]
     row("open")
     split = Split(train.labels, train.ids, lambda index, rng: np.zeros((8, 8, 3), np.uint8), train.classes)
-    experiment.data_hash({"train": split})
+    digest({"train": split})
     experiment.check_split("train", split)
     row("digest and checks")
     for name in ("balanced", "shuffled", "mpn"):

@@ -166,13 +166,12 @@ def printed(directory: Path) -> str:
 
 def result(directory: Path) -> dict[str, str]:
     """Digests of what a finished run left: the whole state, the metrics and the embeddings."""
-    from dml_jax.train import state
-    from dml_jax.train.start import warm_start
+    from dml_jax.train import model, state
 
     files = [directory / "metrics.jsonl", *sorted(directory.glob("embeddings/*/*.npy"))]
     found = {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     with LOADING:
-        found["state"] = state.fingerprint(warm_start.load_trained(directory, "latest", None).state)
+        found["state"] = state.fingerprint(model.load(directory, "latest")[2:4])
     names = sorted(path.name for path in directory.iterdir())
     return found | {"names of files": " ".join(names)}
 

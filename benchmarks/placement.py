@@ -139,13 +139,14 @@ def initial_state() -> Any:
     from configs import digits_baseline
     from dml_jax import config as configs
     from dml_jax.methods.contract import TrainingSet
-    from dml_jax.train import experiment, on_devices
+    from dml_jax.train import experiment
+    from dml_jax.train.model import build_method
 
     given = digits_baseline.get_config("proxy_anchor")
     given.train.shard_classes, given.method.embedding_dim = True, DIM
     built = experiment.build(configs.resolve(given.to_dict()))
-    method = experiment.build_method(built.config, TrainingSet(CLASSES, 1))
-    return on_devices.initial_state(built._replace(method=method))
+    method = build_method(built.config, TrainingSet(CLASSES, 1))
+    return built._replace(method=method).initial_state()
 
 
 def search() -> Any:

@@ -4,11 +4,12 @@ From the command to the gradient: `main` → `run.train` → `train.loop.train` 
 """
 
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,23 +18,24 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
-from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.backbones.weights import pretrained
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError, counted
+from dml_jax.data.split import with_gallery
+from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, query_results, stablehlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, on_devices, run_rules
+from dml_jax.train import loop, run_rules
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.evaluation import embedding, final_results, readings
+from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import facts, outputs, trackers, workdir
+from dml_jax.train.model import TrainedModel, reading_in_results
+from dml_jax.train.records import outputs, trackers, workdir
 from dml_jax.train.records import timing as timing_summary
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import frozen_features, head_first, teacher, warm_start
+from dml_jax.train.start import frozen_features, teacher, warm_start
 from dml_jax.train.state import TrainState, check_finite, inference_state
 from dml_jax.train.variants import frozen_groups, low_rank, path_groups
 
@@ -59,7 +61,7 @@ def train(
       Interrupted: on a signal, with a checkpoint on disk.
     """
     workdir.check_same_run(directory, config)
-    experiment = facts.build(config)
+    experiment = experiments.build(config)
     started = (directory / "config.json").exists()  # such a run can be continued all the same
     run_rules.check(experiment, () if started else typed, console)
     if traced and traced[1] > experiment.steps:
@@ -67,7 +69,7 @@ def train(
     main = mesh.is_main_process()
     metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
     with workdir.locked(directory, active=main), metrics, console:
-        run = facts.of_run(experiment)
+        run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
             workdir.check_same_sources(directory, {key: run[key] for key in ("config", "data_hash")})
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
@@ -90,11 +92,10 @@ def train(
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
         )
         if config.head:
-            experiment = head_first.with_head(experiment, directory, console, stop)
+            experiment = frozen_features.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        template = partial(on_devices.template, experiment)
-        recorded = outputs.opened(directory, run, template, console, metrics, traced)
+        recorded = outputs.opened(directory, run, experiment.template, console, metrics, traced)
         with recorded as out, device_memory.of_training(config):
             state = inference_state(loop.train(experiment, out, stop))
             if config.train.select != "last":
@@ -113,11 +114,11 @@ def train(
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in with_gallery(experiment.splits).items()
         }
-        experiment = readings.embedding_as(experiment, results.get("reading", ""))
+        model = experiment.model(state, results.get("reading", ""))
         with files.locked(directory / "embeddings"):
             query_results.write(directory, queries)
             write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
-            run_report.write(TrainedRun(directory, experiment, state, console, embeddings), results)
+            run_report.write(evaluated(experiment, model, directory, console, embeddings), results)
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
             workdir.finish(directory, f"{kind}/{int(state.step)}")
@@ -140,7 +141,7 @@ def evaluate(
     published checkpoints can be evaluated.
     """
     if config.init_from and not (directory / "config.json").exists():
-        experiment = facts.build(config)
+        experiment = experiments.build(config)
         state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
@@ -169,21 +170,19 @@ def evaluation(
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
     """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
     experiment, state = restore(config, directory, checkpoint, console)
-    experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
-    embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, config)
-    splits = with_gallery(experiment.splits)
+    model, splits = experiment.model(state, reading_in_results(config, directory)), with_gallery(experiment.splits)
+    embedder = model.embedder()
     with device_memory.of_evaluation(config):
-        embeddings = {name: embedding.embed_split(embedder, state, split) for name, split in splits.items()}
-    params, model_state = jax.tree.map(mesh.to_host, (state.params, state.model_state))  # together, where it is spread
+        embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
+    variables = jax.tree.map(mesh.to_host, (model.params, model.model_state))  # together, where it is spread
     if not mesh.is_main_process():
         return
-    finished = not workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+    finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     file = directory / "model.stablehlo"
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/", file.name)):
-        write_embeddings(experiment, directory, embeddings, int(state.step), finished=finished)
-        console.print(f"embeddings of {', '.join(splits)} at step {int(state.step)}: {directory / 'embeddings'}")
-        model = lambda images: experiment.method.embed(params, model_state, images)  # noqa: E731
-        difference = stablehlo.write(file, model, experiment.shape)
+        write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
+        console.print(f"embeddings of {', '.join(splits)} at step {model.step}: {directory / 'embeddings'}")
+        difference = stablehlo.write(file, partial(model.method.embed, *variables), model.shape)
     console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
@@ -192,18 +191,18 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
 
     Raises DivergedError if the loss, the gradient or the state after that step is not finite.
     """
-    experiment = facts.build(config)
+    experiment = experiments.build(config)
     run_rules.check(experiment, typed, console)
     experiment = teacher.with_teacher(experiment, console)
     if config.head:
-        facts.build(head_first.head_config(config))
+        experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
         state = warm_start.initial_state(experiment, console)
-        key = mesh.replicate(experiment.mesh, on_devices.run_key(config.seed))
-        with on_devices.training_batches(experiment, 0, 1) as batches:
-            batch = on_devices.device_batch(experiment, *next(batches))
-        update = on_devices.jitted_step(experiment).lower(state, batch, key).compile()
+        key = mesh.replicate(experiment.mesh, jax.random.key(config.seed))
+        with experiment.batches(0, 1) as batches:
+            batch = experiment.device_batch(*next(batches))
+        update = experiment.jitted_step().lower(state, batch, key).compile()
         memory = update.memory_analysis()
         state, values = update(state, batch, key)
         metrics = loop.check_finite(values, 1)
@@ -221,10 +220,10 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     """
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, config, selecting=False)
-    experiment = facts.build(config)
-    facts.check_data_fits(directory, run, experiment, console)
-    template = partial(on_devices.template, experiment)
-    with closing(outputs.open_checkpoints(directory, run, template, console, writing=False)) as checkpoints:
+    experiment = experiments.build(config)
+    check_data_fits(directory, run, experiment, console)
+    opened = outputs.open_checkpoints(directory, run, experiment.template, console, writing=False)
+    with closing(opened) as checkpoints:
         state = checkpoints.select(checkpoint, config.train.select)
     reported = checkpoint == "reported"
     if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
@@ -246,7 +245,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     console.print(f"data: {sizes}")
     if note := experiment.splits["test"].note:
         console.print(note)
-    params = on_devices.template(experiment).params
+    params = experiment.template().params
     path_groups.check_used(config.train.groups, experiment.method, params)
     low_rank.check(config.train.groups, experiment.method, params)
     frozen_groups.check_trainable(config.train.groups, experiment.method, params)
@@ -258,17 +257,50 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
         console.print(f"work directory: {directory}")
 
 
-def with_gallery(splits: dict[str, Split]) -> dict[str, Split]:
-    """The splits by name, including the gallery of the test split if it has one."""
-    gallery = splits["test"].gallery
-    return splits if gallery is None else {**splits, "gallery": gallery}
+def check_data_fits(directory: Path, run: Mapping[str, Any], experiment: Experiment, console: Console) -> None:
+    """Raises CheckpointError if the data cannot be those of the run; warns if they differ but have the same sizes."""
+    data, split = experiment.config.data, experiment.splits["train"]
+    sizes = {"classes": len(split.classes), "images": len(split.labels), "shape": list(experiment.shape)}
+    for key, here in sizes.items():
+        if run[key] != here:
+            raise CheckpointError(
+                f"data.path={data.path}: has training {key} {here}, the run in {directory} had {run[key]}; give the "
+                "data of the run, or evaluate other data with dml-jax embed and dml-jax evaluate"
+            )
+    if run["data_hash"] != experiment.data_hash:
+        console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
+
+
+def evaluated(
+    experiment: Experiment,
+    model: TrainedModel,
+    directory: Path,
+    console: Console,
+    embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+    **options: int,
+) -> EvaluatedModel:
+    """A model with the data of its run, for analyses; `options` are "batch" and "node"."""
+
+    def before_training() -> TrainedModel:
+        return experiment.model(inference_state(warm_start.initial_state(experiment, Console(active=False))))
+
+    return EvaluatedModel(
+        directory,
+        model,
+        experiment.splits,
+        console,
+        embeddings,
+        sampler=experiment.sampler,
+        before_training=before_training,
+        **options,
+    )
 
 
 def write_embeddings(
     experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
-    splits, data_hash = with_gallery(experiment.splits), experiments.data_hash(experiment.splits)
+    splits = with_gallery(experiment.splits)
     for name, rows in embeddings.items():
         split = splits[name]
         embedding_files.write(
@@ -279,6 +311,6 @@ def write_embeddings(
             config_hash=configs.digest(experiment.config),
             step=checkpoint_step,
             finished=finished,
-            data_hash=data_hash,
+            data_hash=experiment.data_hash,
             metadata={"class_name": [split.classes[label] for label in split.labels], **split.metadata},
         )

@@ -14,8 +14,10 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.data import transforms
-from dml_jax.inference.batches import Network
 from dml_jax.inference.model import Model
+from dml_jax.methods.contract import Method
+from dml_jax.train.distributed import mesh
+from dml_jax.train.model import TrainedModel
 from tests.train.experiments import values
 
 SIDE, DIM = 16, 6
@@ -31,12 +33,12 @@ class Tiny(Model):
     def __init__(self, seed: int = 0, batch: int = 4):
         self.compiled: list[tuple[int, ...]] = []
         data = {"name": "folder", "crop": "centre", "resize": 20, "image_size": SIDE}
-        self.config = configs.resolve(values(steps=1) | {"data": data})
-        self.shape, self.step, self.finished = (SIDE, SIDE), 1, True
-        self._transform = transforms.evaluation(self.config.data)
+        config = configs.resolve(values(steps=1) | {"data": data, "evaluation": {"batch_size": batch}})
         self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
-        self._variables = ({"matrix": self.matrix}, {})
-        self._network = Network(self._project, *self._variables, self.shape, batch)
+        nothing: Any = None
+        method = Method(nothing, nothing, nothing, self._project, groups=(), group=nothing)
+        params, model_state = mesh.replicate(mesh.make(), ({"matrix": self.matrix}, {}))
+        self._use(TrainedModel(config, method, params, model_state, 1, (SIDE, SIDE), ()))
 
     def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
         self.compiled.append(images.shape)
@@ -45,7 +47,8 @@ class Tiny(Model):
 
     def expected(self, images: list[np.ndarray]) -> np.ndarray:
         """The embeddings of images, in float64 without JAX."""
-        crops = np.stack([self._transform(image) for image in images]).reshape(len(images), -1)
+        transform = transforms.evaluation(self.config.data)
+        crops = np.stack([transform(image) for image in images]).reshape(len(images), -1)
         rows = crops.astype(np.float64) @ self.matrix.astype(np.float64)
         return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 

@@ -13,8 +13,8 @@ import jax
 import numpy as np
 
 from dml_jax.analysis import drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.samplers import Sampler
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
@@ -28,7 +28,7 @@ class Statistics(NamedTuple):
     own_node: np.ndarray  # weight on the node itself
 
 
-def reason_not_to(run: TrainedRun) -> str:
+def reason_not_to(run: EvaluatedModel) -> str:
     """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
     if method.name != "mpn":
@@ -75,16 +75,17 @@ def epochs(sampler: Sampler, step: int) -> float:
     return round(whole + (step - first) / (sampler.first_step(whole + 1) - first), 2)
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
-    method, batch = run.experiment.method, run.training_batch
+    method, batch = run.model.method, run.training_batch
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(weights, method, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
-    classes, node, epoch = run.split("train").classes, run.node, partial(epochs, run.experiment.sampler)
+    assert run.sampler is not None
+    classes, node, epoch = run.split("train").classes, run.node, partial(epochs, run.sampler)
     for state in run.models():
         attention = np.asarray(compute(state.params, state.model_state, batch.images))
-        steps.append(int(state.step))
+        steps.append(state.step)
         found.append(statistics(attention, labels))
         node_rows.append(normalised(attention)[-1, :, node])  # of the last layer
     series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from dml_jax.analysis import drawing, retrieval, views
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Picture, Pictures
 
 SHOWN = 10  # pairs in the figure
@@ -37,7 +37,7 @@ def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, i
     return [(int(a), int(b), int(n)) for (a, b), n in zip(found[order], counts[order], strict=True)]
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Recall@1 by class, and confused pairs of classes."""
     data, gallery = run.split(split), run.split(retrieval.gallery_of(run, split))
     distances, indices = retrieval.search(run, split, 1)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml_jax.analysis import drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.data.holdout import some_classes
-from dml_jax.train.evaluation import embedding, split_metrics
+from dml_jax.data.split import with_gallery
+from dml_jax.train.evaluation import split_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,20 +78,21 @@ def plot_recall(path: Path, recall: Mapping[str, list[tuple[int, float]]], contr
     drawing.save(figure, path)
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Recall@1 and MAP@R of the untrained, the kept and the final model."""
     test = run.split("test")
     train = some_classes(run.split("train"), len(np.unique(test.labels)), len(test.labels))
-    options, distance = run.config.evaluation, run.experiment.method.distance
+    options, distance = run.config.evaluation, run.model.method.distance
     rows = []
-    for state in run.models():
-        run.console.print(f"evaluating training and test classes at step {int(state.step)}")
+    for model in run.models():
+        run.console.print(f"evaluating training and test classes at step {model.step}")
         for name, part in (("train", train), ("test", test)):
-            embeddings = embedding.embed_with_gallery(run.embedder, state, name, part)
+            parts = with_gallery({name: part})
+            embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
             found = split_metrics.metrics(
                 options, distance, part, embeddings[name], embeddings.get("gallery"), cluster=False
             )
-            rows.append((int(state.step), name, found["recall@1"], found["map@r"]))
+            rows.append((model.step, name, found["recall@1"], found["map@r"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     return [
         Finding(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dml_jax.analysis import drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.analysis.retrieval import gallery_of
-from dml_jax.analysis.trained_run import TrainedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +48,7 @@ def overlap(same: np.ndarray, different: np.ndarray) -> float:
     return float(np.minimum(same / max(same.sum(), 1), different / max(different.sum(), 1)).sum())
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """The two histograms."""
     name, rng = gallery_of(run, split), np.random.default_rng(0)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dml_jax.analysis import drawing, views
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
-from dml_jax.analysis.trained_run import TrainedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,17 +96,17 @@ def tsne(rows: np.ndarray) -> np.ndarray:
         return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows))
 
 
-def by_components(run: TrainedRun, split: str) -> list[Finding]:
+def by_components(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split on its first two principal components."""
     return findings(run, split, None, "components", "Principal components")
 
 
-def by_tsne(run: TrainedRun, split: str) -> list[Finding]:
+def by_tsne(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split by t-SNE."""
     return findings(run, split, tsne, "tsne", "t-SNE")
 
 
-def findings(run: TrainedRun, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
     """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
 
     Args:
@@ -159,13 +159,13 @@ def findings(run: TrainedRun, split: str, project: Project | None, name: str, ti
     ]
 
 
-def coloured(run: TrainedRun, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
+def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
     """The classes in colour: those of the run, or the largest ones in labels int [N]."""
     return [list(classes).index(name) for name in run.classes] or largest(labels)
 
 
 def view(
-    run: TrainedRun, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str], shown: Sequence[int]
+    run: EvaluatedModel, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str], shown: Sequence[int]
 ) -> views.Map:
     """At most PICTURED random points with their pictures."""
     data = run.split(split)
@@ -187,7 +187,7 @@ def view(
 def plot(
     path: Path,
     *,
-    run: TrainedRun,
+    run: EvaluatedModel,
     split: str,
     rows: np.ndarray,
     points: np.ndarray,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import pydantic
 
 from dml_jax.analysis import drawing
-from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.views import View
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import atomic_write, reading, write_csv, write_json
@@ -62,8 +62,8 @@ class Subject(NamedTuple):
     """
 
     title: str
-    findings: Callable[[TrainedRun, str], list[Finding]]
-    reason_not_to: Callable[[TrainedRun], str] = lambda run: ""
+    findings: Callable[[EvaluatedModel, str], list[Finding]]
+    reason_not_to: Callable[[EvaluatedModel], str] = lambda run: ""
     by_split: bool = True
     of_run: bool = False
     standard: bool = False
@@ -149,7 +149,7 @@ def _printable(value: Any) -> Any:
             return value
 
 
-def side_by_side(runs: Mapping[str, TrainedRun], subject: Subject, split: str) -> list[Finding]:
+def side_by_side(runs: Mapping[str, EvaluatedModel], subject: Subject, split: str) -> list[Finding]:
     """The findings of a subject that have a panel, each of all models together."""
     found = {name: [each for each in subject.findings(run, split) if each.panel] for name, run in runs.items()}
     made = []

@@ -9,14 +9,14 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.analysis import drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.methods import crt
 
 IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
 
-def reason_not_to(run: TrainedRun) -> str:
+def reason_not_to(run: EvaluatedModel) -> str:
     """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
     if method.name != "crt":
@@ -37,14 +37,14 @@ def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Heat maps of some prototypes over images of different classes."""
     data = run.split(split)
     first = np.unique(data.labels, return_index=True)[1]  # an image of each class
     chosen = first[np.unique(np.linspace(0, len(first) - 1, IMAGES).astype(int))]
     images = run.images(split, chosen)
     backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
-    params, stats = run.state.params, run.state.model_state["backbone"]
+    params, stats = run.model.params, run.model.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
     shared = crt.own_prototypes(params)[0]
     prototypes = params[run.config.method.tested_branch].get("prototypes", shared)

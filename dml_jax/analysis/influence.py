@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.analysis import attention, drawing, retrieval
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.backbones import functional
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
@@ -57,18 +57,18 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
     return {name: float(norms[kind].mean()) for name, kind in kinds.items() if kind.any()}
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
     batch = run.training_batch
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
-    compute = jax.jit(partial(gradient_norms, run.experiment.method, network))
+    compute = jax.jit(partial(gradient_norms, run.model.method, network))
     untrained = next(run.models())
     states = {"_untrained": untrained} if int(untrained.step) == 0 < run.step else {}
     found: list[Finding] = []
     means: dict[str, float] = {}
-    for suffix, state in (states | {"": run.state}).items():
+    for suffix, state in (states | {"": run.model}).items():
         which = " before training" if suffix else ""
         norms = np.asarray(
             compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors)), np.float64
@@ -89,7 +89,7 @@ def findings(run: TrainedRun, split: str) -> list[Finding]:
 
 
 def neighbors(
-    run: TrainedRun, name: str, which: str, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
+    run: EvaluatedModel, name: str, which: str, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
 ) -> Finding:
     """The most influential neighbours of some images; `norms` [A, B] as in `gradient_norms`."""
     classes = run.split("train").classes

@@ -9,8 +9,8 @@ import numpy as np
 
 from dml_jax.analysis import drawing, views
 from dml_jax.analysis.drawing import CORRECT, GREY, INK, WRONG
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Picture, Pictures
 from dml_jax.data.split import Split
 from dml_jax.evaluation import metrics, neighbors
@@ -23,12 +23,12 @@ FRAMES = (
 )
 
 
-def gallery_of(run: TrainedRun, split: str) -> str:
+def gallery_of(run: EvaluatedModel, split: str) -> str:
     """Name of the split in which the queries of a split search: "gallery", or the split itself."""
     return split if run.split(split).gallery is None else "gallery"
 
 
-def search(run: TrainedRun, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
+def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosine distances and gallery rows of the nearest images, [N, count] each; a query never finds itself."""
     gallery = gallery_of(run, split)
     rows, others = run.embeddings(split), run.embeddings(gallery)
@@ -73,7 +73,7 @@ def picture(split: Split, index: int, note: str = "", mark: views.Mark = "") -> 
     )
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Sampled queries, the worst and the best, with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from dml_jax.analysis import curves, findings, html, views
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
 from dml_jax.analysis.html import Cell, text
 from dml_jax.analysis.subjects import SUBJECTS
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.analysis.views import Listing
 from dml_jax.config import Config, flatten, published
 from dml_jax.errors import CheckpointError, printable
@@ -96,7 +96,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
         console.print(sentence.strip(), markup=False, highlight=False)
 
 
-def write(run: TrainedRun, results: dict[str, Any]) -> None:
+def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run, whose test embeddings are known."""
     directory, lines = run.directory, run.metrics()
     figures = directory / STANDARD_DIRECTORY

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dml_jax.analysis import drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.config import Config
 from dml_jax.evaluation import geometry
 from dml_jax.methods import diva
@@ -72,7 +72,7 @@ def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[
     return found.pop("embedding") | {"singular_values": spectrum} | found
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
     labels = run.split(split).labels
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dml_jax.analysis import drawing, views
 from dml_jax.analysis.drawing import BLUE, GREY, INK, ORANGE
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.errors import DataError
 from dml_jax.evaluation import pair_verification
 from dml_jax.evaluation.pair_verification import Verification
@@ -15,7 +15,7 @@ from dml_jax.evaluation.pair_verification import Verification
 TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)  # false accept rates
 
 
-def reason_not_to(run: TrainedRun) -> str:
+def reason_not_to(run: EvaluatedModel) -> str:
     """Why the analysis does not apply to a run; empty if it does."""
     return "" if run.split("test").gallery is None else "its queries search a separate gallery"
 
@@ -30,7 +30,7 @@ def transferred(chosen_on: Verification, applied_to: Verification, targets: Sequ
     return [(target, *(float(column[chosen_on.lowest(target)]) for column in columns)) for target in targets]
 
 
-def findings(run: TrainedRun, split: str) -> list[Finding]:
+def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Error rates of the pairs within a split; pairs with a gallery are not included."""
     try:
         rates = pair_verification.sample_rates(run.embeddings(split), run.split(split).labels)

@@ -34,9 +34,9 @@ import numpy as np
 
 from dml_jax import files
 from dml_jax.analysis import findings, run_report
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Subject
 from dml_jax.analysis.subjects import SUBJECTS
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analysed, cli, model_options
 from dml_jax.errors import ConfigError, counted, printable, suggest
 from dml_jax.train.records import workdir
@@ -154,7 +154,7 @@ def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: dict[
     run.console.print(f"report: {output / 'report.html'}")
 
 
-def applicable(run: TrainedRun, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
+def applicable(run: EvaluatedModel, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
     """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
     found = {}
     for name, subject in subjects.items():
@@ -167,7 +167,7 @@ def applicable(run: TrainedRun, subjects: dict[str, Subject], *, required: bool)
     return found
 
 
-def renew_report(run: TrainedRun) -> None:
+def renew_report(run: EvaluatedModel) -> None:
     """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
     results = workdir.read_results(run.directory)
     if not results:

@@ -10,8 +10,7 @@ import dml_jax
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.analysis import attention, drawing
-from dml_jax.analysis.labelled_images import LabelledImages
-from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.commands import runtime
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
@@ -19,7 +18,7 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, suggest
 from dml_jax.inference import labelled
 from dml_jax.inference.model import is_run, locate
-from dml_jax.train.evaluation import readings
+from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
 
 VIEWS = ("untrained", "refined")  # of the run of --model, in --compare
@@ -27,13 +26,13 @@ VIEWS = ("untrained", "refined")  # of the run of --model, in --compare
 MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
 
-def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, TrainedRun]:
+def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
     """The models by a name that distinguishes them, the one of --model first."""
     models = [options.model, *(options.compare.split(",") if options.compare else ())]
     if double := {model for model in models if models.count(model) > 1}:
         raise ConfigError(f"--compare={min(double)}: is given twice")
     names = [Path(model).name for model in models]
-    runs: dict[str, TrainedRun] = {}
+    runs: dict[str, EvaluatedModel] = {}
     for model, name in zip(models, names, strict=True):
         run = one_opened(model, options, overrides, output, next(iter(runs.values()), None))
         runs[name if names.count(name) == 1 else model] = run
@@ -41,8 +40,8 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
 
 
 def one_opened(
-    model: str, options: Namespace, overrides: dict[str, str], output: Path, first: TrainedRun | None
-) -> TrainedRun:
+    model: str, options: Namespace, overrides: dict[str, str], output: Path, first: EvaluatedModel | None
+) -> EvaluatedModel:
     """One of the models; `first` is the one of --model, None if it is this one."""
     if options.data:
         if model in VIEWS and first:
@@ -51,7 +50,7 @@ def one_opened(
         runtime.keep_freed_memory()
         loaded = dml_jax.load(model, options.checkpoint, trust_code=options.trust_code)
         data = labelled.load(files.expand_path("--data", options.data), loaded.config.data)
-        return LabelledImages(output, loaded, data, Console(quiet=options.quiet))
+        return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
     if first and model == "untrained":
         return first.untrained()
     if first and model == "refined":
@@ -68,7 +67,7 @@ def one_opened(
     return run
 
 
-def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> TrainedRun:
+def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
     """A run on its own data."""
     config, directory = run_config(model, options, overrides)
 
@@ -78,11 +77,11 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Tr
     runtime.keep_freed_memory()
     console = Console(quiet=options.quiet)
     experiment, state = runs.restore(config, directory, options.checkpoint, console)
-    experiment = readings.embedding_as(experiment, readings.name_in_results(config, directory))
     if options.split not in (*experiment.splits, "batch"):
         raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
     check_batch(options, config.data.batch_size, experiment.steps)
-    return TrainedRun(directory, experiment, state, console, batch=options.batch, node=options.node)
+    trained = experiment.model(state, reading_in_results(config, directory))
+    return runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
@@ -115,7 +114,7 @@ def check_batch(options: Namespace, size: int, steps: int) -> None:
             raise ConfigError(f"--{key}={getattr(options, key)}: must be in 0 to {count - 1}")
 
 
-def chosen_classes(options: Namespace, run: TrainedRun) -> tuple[str, ...]:
+def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
     """The classes of --classes, at most as many as can be told apart; none without it."""
     if options.classes is None:
         return ()

@@ -19,13 +19,12 @@ from dml_jax.commands import analyse, analysed, cli, model_options, runtime, ser
 from dml_jax.config import Config
 from dml_jax.data import formats
 from dml_jax.data.holdout import hold_out
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, digest
 from dml_jax.errors import ConfigError, counted, suggest
 from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
 from dml_jax.inference import labelled
 from dml_jax.inference.model import Model
-from dml_jax.train.experiment import data_hash
 from dml_jax.train.records import workdir
 
 HOST = "127.0.0.1"
@@ -64,7 +63,7 @@ def execute(arguments: list[str]) -> None:
         else:
             splits = all_splits(config, options.split)
             split, title = splits[options.split], f"{config.name}, {options.split} images"
-            hashes = data_hash(splits), str(workdir.read_config(directory)["data_hash"])
+            hashes = digest(splits), str(workdir.read_config(directory)["data_hash"])
             if hashes[0] != hashes[1]:
                 print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
             embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731

@@ -20,7 +20,6 @@ from typing import get_args
 
 import jax
 
-from dml_jax import config as configs
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import check_inputs
@@ -28,9 +27,7 @@ from dml_jax.evaluation.compression import Code, Compression, fit
 from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
 from dml_jax.files import BUCKETS, expand_path
 from dml_jax.inference import model
-from dml_jax.inference.model import is_run
-from dml_jax.train.records.workdir import read_config
-from dml_jax.train.start import warm_start
+from dml_jax.train.model import load
 
 FORMS = ("onnx", "stablehlo", "parquet")
 
@@ -120,13 +117,17 @@ def export(
     compression: Compression | None = None,
 ) -> None:
     """Writes the forms into `output`, and pushes them with the model to a repository."""
-    shape = warm_start.image_shape(workdir)
-    if trust_code and is_run(workdir):
-        configs.import_code(read_config(workdir)["config"])
+    # bfloat16 is rare among the operators of ONNX runtimes.
+    dtypes = {"stablehlo": None, "onnx": "float32"}
+    loaded = {
+        form: load(workdir, checkpoint, dtype=dtype, trust_code=trust_code)
+        for form, dtype in dtypes.items()
+        if form in forms
+    }
     splits = exported_splits(workdir) if "parquet" in forms else []
     if repository:
-        state = warm_start.load_trained(workdir, checkpoint, None).state
-        hub.results_of(workdir, state)  # before anything is created
+        pushed = loaded.get("stablehlo") or load(workdir, checkpoint, trust_code=trust_code)
+        hub.results_of(workdir, pushed)  # before anything is created
         hub.create(repository, private=private)
     output.mkdir(parents=True, exist_ok=True)
     written = []
@@ -136,14 +137,13 @@ def export(
         print(printable(str(written[-1])))
     for form, write in (("stablehlo", stablehlo.write), ("onnx", onnx.write)):
         if form in forms:
-            # bfloat16 is rare among the operators of ONNX runtimes.
-            model = warm_start.load_trained(workdir, checkpoint, None, dtype="float32" if form == "onnx" else None)
-            variables = jax.device_get((model.state.params, model.state.model_state))
+            trained = loaded[form]
+            variables = jax.device_get((trained.params, trained.model_state))
             written.append(output / f"model.{form}")
-            difference = write(written[-1], partial(model.method.embed, *variables), shape)
+            difference = write(written[-1], partial(trained.method.embed, *variables), trained.shape)
             print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
     if repository:
-        hub.push(repository, workdir, state, written)
+        hub.push(repository, workdir, pushed, written)
         print(f"https://huggingface.co/{repository}")
 
 

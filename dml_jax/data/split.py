@@ -1,5 +1,6 @@
 """One split of a data set, as samplers, the input pipeline and evaluation use it."""
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,3 +46,21 @@ def check_disjoint(splits: Mapping[str, Split]) -> None:
             f"{len(shared)} classes, e.g. {min(shared)!r}, are in both training and test: retrieval is evaluated on "
             "unseen classes; put every class into one split only"
         )
+
+
+def digest(splits: Mapping[str, Split]) -> str:
+    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
+    found = hashlib.sha256()
+    for name, split in sorted(splits.items()):
+        found.update(f"{name} {len(split.labels)}".encode())
+        found.update(np.ascontiguousarray(split.labels).data)
+        for start in range(0, len(split.ids), 2**16):  # ten million names at once would take a gigabyte
+            found.update(("\n" * (start > 0) + "\n".join(split.ids[start : start + 2**16])).encode())
+        found.update(split.content.encode())
+    return found.hexdigest()
+
+
+def with_gallery(splits: Mapping[str, Split]) -> dict[str, Split]:
+    """The splits by name, and under "gallery" the gallery of the one that has it, if any."""
+    gallery = next((split.gallery for split in splits.values() if split.gallery is not None), None)
+    return {**splits} if gallery is None else {**splits, "gallery": gallery}

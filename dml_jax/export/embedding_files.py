@@ -104,7 +104,7 @@ def write(
       config_hash: identifies the run's configuration; None for an ensemble.
       step: step of the checkpoint; None for an ensemble.
       finished: whether the run had finished, or all runs of an ensemble; None if unknown.
-      data_hash: identifies the run's data, see `experiment.data_hash`; None for other images.
+      data_hash: identifies the run's data, see `split.digest`; None for other images.
       members: for an ensemble, the manifests of its members.
       plan: what was embedded, see `inference.parts`.
 

@@ -17,9 +17,9 @@ from dml_jax.data.prepare.sources import SPLITS
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub_client
+from dml_jax.train.embedding import Variables
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.kept_models import MODEL
-from dml_jax.train.state import TrainState
 
 PREFIX = "hf://"
 MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
@@ -46,27 +46,27 @@ def create(repository: str, *, private: bool) -> None:
         raise ConfigError(f"--push={repository}: cannot be created {hub_client.explain(problem)}") from None
 
 
-def results_of(directory: Path, state: TrainState) -> dict[str, Any]:
-    """The results of a run; raises `DataError` if they are missing or describe another model than `state`."""
+def results_of(directory: Path, model: Variables) -> dict[str, Any]:
+    """The results of a run; raises `DataError` if they are missing or describe another model than `model`."""
     results = workdir.read_results(directory)
-    if results.get("step") != int(state.step):
+    if results.get("step") != int(model.step):
         raise DataError(
             f"{directory}: results.json is for step {results.get('step')}, but the model is from step "
-            f"{int(state.step)}; finish the run first"
+            f"{int(model.step)}; finish the run first"
         )
     return results
 
 
-def push(repository: str, directory: Path, state: TrainState, exported: Sequence[Path]) -> None:
+def push(repository: str, directory: Path, model: Variables, exported: Sequence[Path]) -> None:
     """Uploads a run with its model card, replacing an earlier push.
 
     Args:
       repository: `user/name`, which must exist.
       directory: work directory of a finished run.
-      state: the model that its results describe.
+      model: the one that its results describe.
       exported: further files to upload, e.g. `model.onnx`.
     """
-    facts, results = workdir.read_config(directory), results_of(directory, state)
+    facts, results = workdir.read_config(directory), results_of(directory, model)
     config = facts["config"]
     for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):
         values = config[section] if section else config
@@ -76,7 +76,7 @@ def push(repository: str, directory: Path, state: TrainState, exported: Sequence
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
-        kept_models.write(staged / MODEL, state, workdir.identity(facts))
+        kept_models.write(staged / MODEL, model, workdir.identity(facts))
         workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:

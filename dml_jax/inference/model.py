@@ -12,7 +12,7 @@ from PIL import Image as pillow
 from dml_jax import buckets
 from dml_jax.backbones.weights import packaged, store
 from dml_jax.config.data import OF_ANY_SIZE
-from dml_jax.data import decode, transforms
+from dml_jax.data import decode
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, ConfigError, DataError
@@ -20,13 +20,14 @@ from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files, hub
 from dml_jax.files import is_url, utf8_path
-from dml_jax.inference.batches import Network, check_finite
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
 from dml_jax.methods.contract import PyTree, teaching
+from dml_jax.train import model as models
 from dml_jax.train import state
-from dml_jax.train.evaluation import pretrained_features
-from dml_jax.train.records import workdir
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.embedding import Embedder, check_finite
+from dml_jax.train.model import TrainedModel
 from dml_jax.train.variants import flips_and_scales
 
 KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width(, 3)]"
@@ -76,6 +77,7 @@ class Model:
       step: of the checkpoint.
       finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       shape: (H, W) in pixels of the images that the network sees.
+      trained: configuration, pure functions and variables.
 
     Raises:
       CheckpointError: no run there, no such checkpoint, or a corrupt one.
@@ -93,37 +95,29 @@ class Model:
         flip: bool = False,
         scales: tuple[float, ...] = (1.0,),
     ):
-        directory = self.directory = locate(model)
-        unfinished = ""
-        if is_run(directory):
-            from dml_jax.train.start import warm_start  # slow to import, and not needed for published weights
-
-            self.shape = warm_start.image_shape(directory)
-            # Falling back to an earlier checkpoint would silently give a different model from the requested one.
-            self.config, method, found, unfinished = warm_start.load_trained(
-                directory, checkpoint, warn=None, trust_code=trust_code
-            )
-        else:
-            self.shape = (pretrained_features.image_side(directory),) * 2
-            self.config, method, found = pretrained_features.load(directory, checkpoint)
-        self.finished = not unfinished
-        self.step = int(found.step)
-        self._method = method
-        self._variables = (found.params, found.model_state)
+        self.directory = locate(model)
+        trained = models.load(self.directory, checkpoint, trust_code=trust_code)
         scales = tuple(map(float, scales))  # the fingerprint spells them
-        if scales != (1.0,) and not OF_ANY_SIZE.holds(self.config):
+        if scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)
-        embed = flips_and_scales.averaged(method.embed, flip=flip, scales=scales)
-        self._network = Network(embed, *self._variables, self.shape, self.config.evaluation.batch_size)
-        self._transform = transforms.evaluation(self.config.data)
+        embed = flips_and_scales.averaged(trained.method.embed, flip=flip, scales=scales)
+        params, model_state = meshes.replicate(meshes.make(), (trained.params, trained.model_state))
+        method = trained.method._replace(embed=embed)
+        self._use(trained._replace(method=method, params=params, model_state=model_state))
+
+    def _use(self, trained: TrainedModel) -> None:
+        self.trained, self._embedder = trained, trained.embedder(few=True)
+        self.config, self.step, self.shape = trained.config, trained.step, trained.shape
+        self.finished = not trained.unfinished
 
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
         stored = self.config.evaluation
         versions = [v for v in ((stored.flip, stored.scales), self._added) if v != (False, (1.0,))]
-        return " ".join([state.fingerprint(self._variables), *map(str, versions)])
+        variables = self.trained.params, self.trained.model_state
+        return " ".join([state.fingerprint(variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
@@ -211,21 +205,9 @@ class Model:
                     raise DataError(f"is of type {type(image).__name__}; {KINDS}")
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
-        return self._preprocess(pixels, name)
-
-    def _preprocess(self, image: np.ndarray, name: str) -> np.ndarray:
-        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or image.size == 0:
-            raise DataError(f"{name}: is {image.dtype} {list(image.shape)}; must be uint8 [height, width(, 3)]")
-        try:
-            transformed = self._transform(image)
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from error
-        if self.config.data.crop == "none" and transformed.shape[:2] != self.shape:
-            raise DataError(
-                f"{name}: is {image.shape[1]}x{image.shape[0]} pixels; this model was trained on "
-                f"{self.shape[1]}x{self.shape[0]} without cropping, so resize the image first"
-            )
-        return transformed
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
+            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
+        return self._embedder.transformed(pixels, name)
 
     def embed(self, images: Images) -> np.ndarray:
         """Embeds images.
@@ -241,7 +223,7 @@ class Model:
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
-        return self._outputs(self._network, images)
+        return self._outputs(self._embedder, images)
 
     def classify(self, images: Images) -> Classification:
         """Scores of images for the classes that a run was trained on; for other classes, see `enroll`.
@@ -252,19 +234,16 @@ class Model:
         Raises:
           DataError: the model has no classifier, or an image cannot be used.
         """
-        classes, network = self._classifier
-        logits = self._outputs(network, images)
+        logits, classes = self._outputs(self._classifier, images), list(self.trained.classes)
         return Classification([classes[best] for best in logits.argmax(axis=1)], logits, classes)
 
     @cached_property
-    def _classifier(self) -> tuple[list[str], Network]:
-        """Names of the training classes, and the network that scores images for them."""
-        method, remedy = self._method, "enroll classes instead, or train with a classifier such as method.loss=arcface"
-        if not is_run(self.directory):
+    def _classifier(self) -> Embedder:
+        """Scores of images for the training classes."""
+        method, count = self.trained.method, len(self.trained.classes)
+        remedy = "enroll classes instead, or train with a classifier such as method.loss=arcface"
+        if not count:
             raise DataError(f"{self.directory}: published weights have no classifier; {remedy}")
-        facts = workdir.read_config(self.directory)
-        count = facts["classes"]
-        classes = facts.get("class_names") or [str(number) for number in range(count)]
 
         def of_classifier(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array | None:
             return teaching(method)(params, model_state, images).logits
@@ -276,14 +255,14 @@ class Model:
                 logits = method.hooks.scores(params, encoded)
             return logits[:, :count]  # tables of classes may be padded
 
-        image = jax.ShapeDtypeStruct((1, *self.shape, 3), np.uint8)
-        if method.hooks.scores is None and jax.eval_shape(of_classifier, *self._variables, image) is None:
+        image, variables = jax.ShapeDtypeStruct((1, *self.shape, 3), np.uint8), self.trained[2:4]
+        if method.hooks.scores is None and jax.eval_shape(of_classifier, *variables, image) is None:
             loss = getattr(self.config.method, "loss", self.config.method.name)
             raise DataError(f"{self.directory}: was trained with {loss}, which learns no classifier; {remedy}")
-        return classes, Network(outputs, *self._variables, self.shape, self.config.evaluation.batch_size)
+        return self.trained._replace(method=method._replace(embed=outputs)).embedder(few=True)
 
-    def _outputs(self, network: Network, images: Images) -> np.ndarray:
-        """What a network computes of images, float32 [N, …]; raises as `embed`."""
+    def _outputs(self, embedder: Embedder, images: Images) -> np.ndarray:
+        """What an embedder computes of images, float32 [N, …]; raises as `embed`."""
         if isinstance(images, str | Path):
             raise DataError(f"{images}: is a single path; give a list of images")
         if isinstance(images, bytes | pillow.Image) or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
@@ -291,10 +270,11 @@ class Model:
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network
-            rows = network.embed(self.read(images[0], "image 0")[None])
+            rows = embedder.embed(self.trained, self.read(images[0], "image 0")[None])
             check_finite(rows, [_name(images[0], "image 0")])
             return rows
-        (rows,) = network.stream(
+        (rows,) = embedder.stream(
+            self.trained,
             lambda i: self.read(images[i], f"image {i}"),
             [range(len(images))],
             name=lambda i: _name(images[i], f"image {i}"),
@@ -304,21 +284,16 @@ class Model:
     def embed_each(
         self, groups: Iterable[Sequence[Image | Item]], on_bad: Callable[[DataError], object] | None = None
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Network.stream`."""
-        return self._network.stream(self.read, groups, on_bad, _name)
+        """Embeds groups of images, each float32 [N, D]; images are read ahead across groups, see `Embedder.stream`."""
+        return self._embedder.stream(self.trained, self.read, groups, name=_name, on_bad=on_bad)
 
     def embed_split(self, split: Split) -> np.ndarray:
         """Embeds the images of a split, float32 [N, D]."""
-        (rows,) = self._network.stream(
-            lambda i: self._preprocess(split.read(i, None), split.ids[i]),
-            [range(len(split.labels))],
-            name=lambda i: split.ids[i],
-        )
-        return rows
+        return self._embedder.embed_split(self.trained, split)
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
-        return self._network.embed(pixels)
+        return self._embedder.embed(self.trained, pixels)
 
 
 def _name(image: Image | Item, otherwise: str = "image") -> str:

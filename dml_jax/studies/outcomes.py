@@ -71,7 +71,7 @@ class Run:
     # A digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
     data: str
     timing: dict[str, float]  # see `timing.summary`
-    data_hash: str = ""  # see `experiment.data_hash`; empty for an ensemble
+    data_hash: str = ""  # see `split.digest`; empty for an ensemble
 
 
 def read_run(directory: Path, row: str = "") -> Run:

@@ -1,8 +1,10 @@
-"""From a configuration to the parts of a run: data, method, optimizer, mesh. Everything is validated here, early."""
+"""From a configuration to the parts of a run: data, batches, method, optimizer, state, compiled step.
 
-import hashlib
+Everything is validated here, early, and all processes must have built the same.
+"""
+
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -13,30 +15,26 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax.backbones.contract import Backbone, optional
-from dml_jax.backbones.linen import on_features
+from dml_jax.backbones.contract import optional
 from dml_jax.config import Config, Data, Train
-from dml_jax.config.fields import validate
-from dml_jax.config.train import backbone_is_frozen
-from dml_jax.data import augment, formats, samplers, transforms
+from dml_jax.data import augment, formats, pipeline, samplers, transforms
+from dml_jax.data import split as splitting
 from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
-from dml_jax.data.split_metadata import BLOCK
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
-from dml_jax.methods.contract import Embed, Method, PyTree, TrainingSet, zeros
-from dml_jax.train import optimizers, step
+from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros
+from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import (
-    chunks,
-    class_tables,
-    flips_and_scales,
-    frozen_groups,
-    low_rank,
-    path_groups,
-    precision,
-)
+from dml_jax.train.distributed import process_group, xla_flags
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.model import TrainedModel, build_method, read_as
+from dml_jax.train.records import workdir
+from dml_jax.train.state import TrainState
+from dml_jax.train.variants import chunks, class_tables
+
+PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
 
 
 class Teacher(NamedTuple):
@@ -73,6 +71,96 @@ class Experiment(NamedTuple):
     # Work directory or directory of converted weights that the training starts from; empty for `method.init`.
     start: str = ""
 
+    @property
+    def key(self) -> jax.Array:
+        """The random key of the run; each step folds its number in."""
+        return jax.random.key(self.config.seed)
+
+    @property
+    def data_hash(self) -> str:
+        """SHA-256 of the data, see `split.digest`."""
+        return splitting.digest(self.splits)
+
+    def batches(self, start: int, stop: int) -> pipeline.BatchReader[Any]:
+        """Reader of this host's rows of the training batches `start` to `stop` - 1, see `pipeline.training`."""
+        return pipeline.training(
+            self.splits["train"],
+            self.sampler,
+            self.config.data,
+            seed=self.config.seed,
+            features=self.features,
+            views=self.method.hooks.views,
+            start=start,
+            stop=stop,
+            host=jax.process_index(),
+            hosts=jax.process_count(),
+        )
+
+    def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
+        """The global batch from this host's rows, with the run's teacher if it has one."""
+        batch = meshes.shard_batch(self.mesh, images, labels, index)
+        return batch._replace(teacher=self.teacher.teach) if self.teacher else batch
+
+    def example_batch(self) -> Batch:
+        """A batch of zeros in the shapes of the run."""
+        return zeros(self.config.data.batch_size, self.shape, self.method.hooks.views)
+
+    def template(self) -> TrainState:
+        """Shapes, dtypes and shardings of the state."""
+        return step.state_shapes(self.config, self.method, self.optimizer, self.shape, self.mesh)
+
+    def initial_state(self) -> TrainState:
+        """The state before the first step, a pure function of the seed.
+
+        Each device computes what it holds: a table of classes that is spread over the devices may not fit into one.
+        """
+        ema, batch = self.config.train.ema, self.example_batch()
+        layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
+        key = meshes.replicate(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
+        compiled = partial(jax.jit, out_shardings=layout, compiler_options=xla_flags.unoptimized())
+        state: TrainState
+        if self.config.backbone.pretrained == "none":
+            state = compiled(step.initial, static_argnums=(0, 1, 4))(self.method, self.optimizer, key, batch, ema)
+            return state
+        # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
+        initial = partial(step.initial, self.method, self.optimizer, ema=ema)
+        program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
+
+        def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
+            leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
+            state: TrainState = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
+            return state
+
+        state = compiled(run)(program.consts, key, batch)
+        return state
+
+    def jitted_step(self) -> Any:
+        """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
+        everywhere: Any = meshes.replicated(self.mesh)
+        if self.method.hooks.class_axis is no_classes:
+            layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
+        else:
+            layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
+        update = step.build(self.method, self.optimizer, self.augment, ema=self.config.train.ema)
+        return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere))
+
+    def embedder(self, function: Embed) -> Embedder:
+        """A function of images such as `Method.embed`, compiled for the splits of the run."""
+        return embedding.compiled(function, self.config, self.mesh, self.shape)
+
+    def model(self, state: TrainState, reading: str = "") -> TrainedModel:
+        """The trained model of an `inference_state`, which embeds as one of `evaluation.readings` says, if given."""
+        method = self.method._replace(embed=self.readings.get(reading, self.method.embed))
+        classes = [str(name) for name in self.splits["train"].classes]
+        return TrainedModel(self.config, method, state.params, state.model_state, int(state.step), self.shape, classes)
+
+    def provenance(self) -> dict[str, Any]:
+        """The contents of `config.json`."""
+        split = self.splits["train"]
+        sizes = len(split.classes), len(split.labels)
+        names = {"class_names": [str(name) for name in split.classes]}
+        return workdir.provenance(self.config, self.data_hash, *sizes, self.shape) | names
+
 
 def build(config: Config) -> Experiment:
     """Loads the data set and assembles the run; nothing is trained or written."""
@@ -103,7 +191,7 @@ def build(config: Config) -> Experiment:
     method = chunks.chunked(build_method(config, images), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
-    return Experiment(
+    experiment = Experiment(
         config,
         splits,
         sampler,
@@ -117,6 +205,12 @@ def build(config: Config) -> Experiment:
         {name: build_method(read_as(config, name), images).embed for name in config.evaluation.readings},
         start=config.init_from,
     )
+    if jax.process_count() > 1:
+        options = {key: value for key, value in configs.flatten(asdict(config)).items() if key not in PER_PROCESS}
+        libraries = {f"version of {name}": number for name, number in workdir.versions().items()}
+        digests = {"data (SHA-256)": experiment.data_hash, "code (SHA-256)": workdir.source_digest()}
+        process_group.check_same(options | libraries | digests)
+    return experiment
 
 
 def training_set(split: Split) -> TrainingSet:
@@ -128,75 +222,6 @@ def length(train: Train, sampler: Sampler) -> int:
     """Steps of a training, those of the warm-up included."""
     epochs = train.warmup_epochs + train.epochs
     return sampler.first_step(epochs) + train.steps
-
-
-def build_method(config: Config, data: TrainingSet) -> Method:
-    """The method of a configuration on its backbone, with random erasing if the configuration asks for it."""
-    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
-    if not isinstance(backbone, Backbone):
-        raise ConfigError(
-            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
-            "adapt it as in docs/guides/extend.md"
-        )
-    if config.train.feature_views:
-        backbone = on_features(backbone)
-    methods = configs.module("method", config.method.name)
-
-    groups = config.train.groups
-    frozen = {name for name, group in groups.items() if group.freeze or group.rank}
-
-    def build_for(classes: int) -> Method:
-        def build_on(backbone: Backbone) -> Method:
-            erased = _with_erasing(backbone, config.data)
-            built: Method = methods.build(config.method, erased, data._replace(classes=classes))
-            return path_groups.by_path(built, groups)
-
-        method = build_on(backbone)
-        if method.group(("backbone",)) in frozen:
-            method = build_on(frozen_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
-        return low_rank.updating(frozen_groups.keeping_state(method, frozen), groups)
-
-    method = build_for(data.classes)
-    if config.train.shard_classes:
-        side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
-        batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
-        method = class_tables.spread(build_for, data.classes, batch)
-    if not config.train.feature_views:
-        evaluation = config.evaluation
-        embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
-        method = method._replace(embed=embed)
-    return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
-
-
-def read_as(config: Config, reading: str) -> Config:
-    """The configuration whose method embeds as one of `evaluation.readings` says.
-
-    Raises ConfigError if the reading sets options of the method that are not of the test time, or to invalid values.
-    """
-    key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
-    known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
-    for option in options:
-        if option not in known:
-            allowed = f"only of {', '.join(known)}" if known else "of no option"
-            raise ConfigError(f"{key}.{option}: method {config.method.name} allows readings {allowed}")
-    values = asdict(config.method) | options
-    return replace(config, method=validate(type(config.method), values, key))
-
-
-def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
-    """A backbone whose normalised inputs are randomly erased in training."""
-    if not data.erasing:
-        return backbone
-
-    def apply(
-        params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[jax.Array, PyTree]:
-        if train and key is not None:
-            key_boxes, key = jax.random.split(key)
-            inputs = augment.erase(inputs, key_boxes, data.erasing)
-        return backbone.apply(params, stats, inputs, train=train, key=key)
-
-    return backbone._replace(apply=apply)
 
 
 def check_split(name: str, split: Split) -> None:
@@ -250,15 +275,3 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
     """(height, width) of the first training image after the transform of the evaluation."""
     image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
     return image.shape[0], image.shape[1]
-
-
-def data_hash(splits: Mapping[str, Split]) -> str:
-    """SHA-256 of the image names and labels of all splits and, except for tensorflow_datasets, of the images."""
-    digest = hashlib.sha256()
-    for name, split in sorted(splits.items()):
-        digest.update(f"{name} {len(split.labels)}".encode())
-        digest.update(np.ascontiguousarray(split.labels).data)
-        for start in range(0, len(split.ids), BLOCK):  # ten million names at once would take a gigabyte
-            digest.update(("\n" * (start > 0) + "\n".join(split.ids[start : start + BLOCK])).encode())
-        digest.update(split.content.encode())
-    return digest.hexdigest()

@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from dml_jax.data.samplers import Sampler
 from dml_jax.errors import CheckpointError, DivergedError
-from dml_jax.train import on_devices, training_set_refresh
+from dml_jax.methods.contract import Refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.evaluation import embedding, readings, split_metrics
-from dml_jax.train.evaluation.embedding import Embedder
-from dml_jax.train.evaluation.readings import Readings
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.evaluation import readings, split_metrics
+from dml_jax.train.evaluation.readings import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.outputs import Outputs
@@ -48,14 +49,14 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
         notes = evaluate_and_record(experiment, out, tested, state, notes.pending, notes._replace(pending=None), stop)
     if start == total:
         return state
-    update = on_devices.jitted_step(experiment)
+    update = experiment.jitted_step()
     rate_factor = jax.jit(experiment.schedule)
-    key = mesh.replicate(experiment.mesh, on_devices.run_key(experiment.config.seed))
-    batches = on_devices.training_batches(experiment, start, total)
+    key = mesh.replicate(experiment.mesh, experiment.key)
+    batches = experiment.batches(start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refresh = method.hooks.refresh
-    refreshes = training_set_refresh.due_steps(refresh, experiment.sampler, total)
-    features = embedding.compile_embedder(refresh.features, experiment.mesh, experiment.config) if refresh else None
+    refreshes = refresh_steps(refresh, experiment.sampler, total)
+    features = experiment.embedder(refresh.features) if refresh else None
     if stop.agreed():
         save_unless_held(out, state, notes)
         raise Interrupted(stop.agreed())
@@ -74,7 +75,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done - 1)
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
-            batch = on_devices.device_batch(experiment, *next(batches))
+            batch = experiment.device_batch(*next(batches))
             proxies = monitor.proxies(state) if logging or evaluating else None
             state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
@@ -83,8 +84,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                whole = on_devices.whole_batch_step(experiment)
-                clock.fastest = meter.fastest_step(whole, experiment.mesh, state, batch, key)
+                clock.fastest = meter.fastest_step(experiment, state, batch, key)
                 monitor.compile(state, batch)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
@@ -143,8 +143,8 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, P
     else:
         state, notes = warm_start.initial_state(experiment, out.console), Progress()
         if experiment.method.hooks.fill:
-            with on_devices.training_batches(experiment, 0, 2**31 - 1) as reader:
-                batches = (on_devices.device_batch(experiment, *arrays) for arrays in reader)
+            with experiment.batches(0, 2**31 - 1) as reader:
+                batches = (experiment.device_batch(*arrays) for arrays in reader)
                 filled = experiment.method.hooks.fill(state.params, state.model_state, batches)
             state = state._replace(model_state=filled)
     start = int(state.step)
@@ -201,7 +201,7 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 def evaluate_and_record(
     experiment: Experiment,
     out: Outputs,
-    tested: Readings,
+    tested: ReadingsEmbedder,
     state: TrainState,
     line: dict[str, Any],
     notes: Progress,
@@ -222,7 +222,7 @@ def evaluate_and_record(
                 reading: split_metrics.metrics(
                     options, distance, split, rows[name], rows.get("gallery"), cluster=False, shared=True
                 )
-                for reading, rows in tested.of(model, name, split, on_progress).items()
+                for reading, rows in tested.embed(model, name, split, on_progress).items()
             }
             reading = readings.reported(options, found)
             results, columns = found[reading], tested.columns[reading]
@@ -245,16 +245,31 @@ def evaluate_and_record(
     return notes._replace(best=recall)
 
 
+def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
+    """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty without one."""
+    due: set[int] = set()
+    if refresh:
+        epoch = 0
+        while (first := sampler.first_step(epoch)) < steps:
+            due.add(first)
+            epoch += refresh.epochs
+    return frozenset(due)
+
+
 def refresh_state(
     experiment: Experiment, out: Outputs, features: Embedder, state: TrainState, notes: Progress, stop: Stop
 ) -> TrainState:
-    """The state after the method's refresh; on a signal, the state before it is on disk."""
+    """The state after the method's refresh, a function of the state before, which is on disk if a signal comes."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
-    key = on_devices.run_key(experiment.config.seed)
+    refresh = experiment.method.hooks.refresh
+    assert refresh is not None
     try:
-        return training_set_refresh.refreshed(
-            experiment.method, features, state, experiment.splits["train"], key, lambda done: stop.raise_if_stopped()
-        )
+        found = features.embed_split(state, experiment.splits["train"], lambda done: stop.raise_if_stopped())
     except Interrupted:
         save_unless_held(out, state, notes)
         raise
+    key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
+    local = jax.tree.map(mesh.to_host, (state.params, state.model_state))
+    updated = refresh.update(*local, found, key)
+    params, model_state = mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
+    return state._replace(params=params, model_state=model_state)

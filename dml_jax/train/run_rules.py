@@ -9,7 +9,6 @@ from dml_jax.config import Train, needs
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 
@@ -23,7 +22,7 @@ def check(experiment: Experiment, typed: Collection[str], console: Console, of: 
     config = experiment.config
     if config.evaluation.prefixes:
         _check_prefixes(experiment)
-    params = on_devices.template(experiment).params if config.train.shard_classes else {}
+    params = experiment.template().params if config.train.shard_classes else {}
     paths = (mesh.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
     tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
     run = _run(experiment, config.train, tables=tables)
@@ -33,7 +32,7 @@ def check(experiment: Experiment, typed: Collection[str], console: Console, of: 
 
 
 def _check_prefixes(experiment: Experiment) -> None:
-    state, image = on_devices.template(experiment), jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    state, image = experiment.template(), jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
     for embed in experiment.readings.values() or [experiment.method.embed]:
         width = jax.eval_shape(embed, state.params, state.model_state, image).shape[1]
         longest = max(experiment.config.evaluation.prefixes)

@@ -1,12 +1,16 @@
 """One update: encode the batch, loss, gradient, optimizer, and what the method does afterwards."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree
+from dml_jax.config import Config
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, zeros
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.state import TrainState
 
 Augment = Callable[[jax.Array, jax.Array], jax.Array]
@@ -87,3 +91,22 @@ def initial(
     # A copy, because the training step donates the state, and a buffer cannot be donated twice.
     average = jax.tree.map(jnp.copy, (params, model_state)) if ema else None
     return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params), average)
+
+
+_initial = jax.jit(initial, static_argnums=(0, 1, 4))  # whose shapes JAX remembers
+
+
+def state_shapes(
+    config: Config, method: Method, optimizer: optax.GradientTransformation, shape: tuple[int, int], mesh: Mesh
+) -> TrainState:
+    """Shapes, dtypes and shardings of the state of a run on images of `shape`; nothing is computed."""
+    batch = zeros(config.data.batch_size, shape, method.hooks.views)
+    key = jax.eval_shape(lambda: jax.random.key(config.seed))
+    if config.backbone.pretrained == "none":
+        shapes = _initial.eval_shape(method, optimizer, key, batch, config.train.ema)
+    else:  # the weights that are read would be constants that JAX remembers, too
+        shapes = jax.eval_shape(partial(initial, method, optimizer, ema=config.train.ema), key, batch)
+    shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
+    return jax.tree.map(
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
+    )

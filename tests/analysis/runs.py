@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.analysis.trained_run import TrainedRun
+from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.console import Console
 from dml_jax.data.split import Split
 
 
-class Run(TrainedRun):
+class Run(EvaluatedModel):
     """A run with a test split.
 
     Args:

@@ -26,9 +26,9 @@ from dml_jax.config import Group
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import device_memory
+from dml_jax.train.model import build_method
 from tests import toys
 from tests.train.experiments import values
 
@@ -176,7 +176,7 @@ def test_an_import_path_that_is_no_network() -> None:
     with pytest.raises(
         ConfigError, match=r"backbone\.name='othernet\.module': its build\(\) returns a Network, not a Back"
     ):
-        experiments.build_method(configs.resolve(given), TrainingSet(4, 16))
+        build_method(configs.resolve(given), TrainingSet(4, 16))
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_convnext_of_equimo() -> None:
     np.testing.assert_allclose(features.transpose(0, 3, 1, 2), expected, rtol=1e-4, atol=1e-5)
     assert len(params) == len(jax.tree.leaves(eqx.filter(theirs, eqx.is_inexact_array)))
 
-    method = experiments.build_method(config, TrainingSet(4, 16))
+    method = build_method(config, TrainingSet(4, 16))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batch = toys.batch(1)
     batch = batch._replace(images=jnp.repeat(jnp.repeat(batch.images, 4, axis=2), 4, axis=3))

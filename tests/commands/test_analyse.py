@@ -17,13 +17,11 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.subjects import SUBJECTS
-from dml_jax.analysis.trained_run import TrainedRun
 from dml_jax.commands import analyse, cli
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
 from dml_jax.methods import mpn
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import kept_models, workdir
@@ -49,11 +47,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a finished run leaves, with the untrained model in all places."""
     directory, config = tmp_path_factory.mktemp("run"), tiny()
     experiment = experiments.build(config)
-    state = on_devices.initial_state(experiment)
+    state = experiment.initial_state()
     split = experiment.splits["train"]
-    facts = workdir.provenance(
-        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
-    )
+    facts = workdir.provenance(config, experiment.data_hash, len(split.classes), len(split.labels), experiment.shape)
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
     store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
@@ -130,7 +126,7 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
     rows = table(tmp_path, "components", "figures")
     config = configs.resolve(workdir.read_config(run)["config"])
     experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
-    batch = TrainedRun(run, experiment, state, Console(quiet=True), batch=2)
+    batch = runs.evaluated(experiment, experiment.model(state), run, Console(quiet=True), batch=2)
     split = experiment.splits["train"]
     index = experiment.sampler.batch(2)
     for model in (run.name, "refined"):

@@ -18,7 +18,7 @@ from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError, WeightsError
-from dml_jax.train.evaluation import pretrained_features
+from dml_jax.train import model
 from tests.train.experiments import values
 
 MODULES = {
@@ -232,5 +232,5 @@ def test_converted_weights_import_nothing(paper: Path) -> None:
     Path("weights").mkdir()
     Path("weights/weights.json").write_text(json.dumps(metadata))
     with pytest.raises(WeightsError):
-        pretrained_features.load(Path("weights"))
+        model.load(Path("weights"))
     assert marks() == set()

@@ -16,7 +16,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import run_rules
-from dml_jax.train.start import head_first
+from dml_jax.train.start import frozen_features
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
@@ -204,7 +204,7 @@ def test_the_training_of_the_head() -> None:
     """Its options are checked in its own run; it does not record the augmentation that features do not have."""
     made = config_files.resolved(path("folder_baseline"), {"head.linear_warmup": "11"})
     assert [key for key, _ in needs.broken(made, RUN._replace(steps=300), RUN)] == ["head.linear_warmup"]
-    assert head_first.head_config(made).data.training_size == 0
+    assert frozen_features.head_config(made).data.training_size == 0
     with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
         config_files.resolved(path("folder_baseline"), {"head.milestones": "3,"})
 

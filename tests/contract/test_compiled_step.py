@@ -14,7 +14,7 @@ from benchmarks.collectives import collectives
 from dml_jax.data import augment
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, TrainingSet, teaching
-from dml_jax.train import experiment, on_devices, step
+from dml_jax.train import experiment, step
 from dml_jax.train.distributed import mesh as meshes
 from tests import toys
 from tests.train.experiments import small
@@ -70,7 +70,7 @@ def compiled_step(name: str) -> tuple[Any, Any]:
     state = placed(jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given), everywhere)
     rows = [placed(x, meshes.row_sharded(run.mesh, axis)) for x, axis in zip(given[:3], (1, 0, 0), strict=True)]
     batch = Batch(*rows, placed(teacher, everywhere))
-    return state, on_devices.jitted_step(run).lower(state, batch, jax.random.key(0)).compile()
+    return state, run.jitted_step().lower(state, batch, jax.random.key(0)).compile()
 
 
 @pytest.mark.parametrize(

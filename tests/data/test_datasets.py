@@ -567,7 +567,7 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
         splits = load("folder", tmp_path / name)
         held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
-        return experiments.data_hash(splits)
+        return digest(splits)
 
     assert digest("a") == digest("b")
     assert digest("a") != digest("c")

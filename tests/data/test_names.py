@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from dml_jax.data import split_metadata
+from dml_jax.data.split import digest
 from dml_jax.data.split_metadata import BLOCK, Names
-from dml_jax.train import experiment
 
 LIST = ["a", "", "ü/漢字.jpg", os.fsdecode(b"\xff.png"), "", "z"]
 
@@ -36,4 +36,4 @@ def test_the_hash_of_data_does_not_depend_on_how_names_are_stored() -> None:
     expected = hashlib.sha256(f"train {count}".encode() + labels.tobytes() + "\n".join(ids).encode() + b"pixels")
     for stored in (ids, Names(split_metadata.encode(ids))):
         made: Any = SimpleNamespace(splits={"train": SimpleNamespace(labels=labels, ids=stored, content="pixels")})
-        assert experiment.data_hash(made.splits) == expected.hexdigest()
+        assert digest(made.splits) == expected.hexdigest()

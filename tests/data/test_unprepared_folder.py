@@ -11,9 +11,9 @@ import pytest
 from dml_jax.config import Data
 from dml_jax.data import formats
 from dml_jax.data.prepare import check
+from dml_jax.data.split import digest
 from dml_jax.errors import DataError
 from dml_jax.inference import model
-from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures
 
 
@@ -25,7 +25,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def data_hash(folder: Path) -> str:
     splits = formats.load(Data(name="folder", path=str(folder)))
-    return experiments.data_hash(splits)
+    return digest(splits)
 
 
 def test_changed_pixels_under_the_same_name_change_the_hash(tmp_path: Path) -> None:

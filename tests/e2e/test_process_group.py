@@ -136,15 +136,15 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys, time\n"
         "from dml_jax import main\n"
-        "from dml_jax.train.evaluation import embedding\n"
-        "embed = embedding.embed_split\n"
+        "from dml_jax.train.embedding import Embedder\n"
+        "embed = Embedder.embed_split\n"
         "def slow(*args):\n"
         "    def wait(done):\n"
         f"        pathlib.Path({str(tmp_path / 'evaluating')!r}).touch()\n"
         "        time.sleep(0.2)\n"
         "        args[-1](done)\n"
         "    return embed(*args[:-1], wait)\n"
-        "embedding.embed_split = slow\n"
+        "Embedder.embed_split = slow\n"
         "sys.exit(main.main())\n"
     )
     options = [f"--workdir={tmp_path / 'run'}", "--config.train.evaluate_every=1", "--config.evaluation.batch_size=2"]

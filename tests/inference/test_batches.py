@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from dml_jax.errors import DataError
-from dml_jax.inference import batches
-from dml_jax.inference.batches import Network
+from dml_jax.train import embedding
 from tests.data import pictures
 from tests.tiny_model import DIM, SIDE, Tiny
 
@@ -38,9 +37,8 @@ def test_batches_are_divided_among_the_devices() -> None:
     assert jax.device_count() == 8
     model = Tiny(batch=30)
     for count, rows, devices in ((1, 1, 1), (4, 4, 1), (5, 8, 8), (12, 16, 8), (30, 32, 8), (33, 40, 8)):
-        started = model._network._start(crops(count))
+        started = model._embedder.start(model.trained, crops(count))
         assert (len(started), len(started.sharding.device_set)) == (rows, devices)
-        assert {shard.data.shape[0] for shard in started.addressable_shards} == {rows // devices}
     images = list(crops(32))
     rows = model.embed_pixels(np.stack([model.read(image) for image in images]))
     np.testing.assert_allclose(rows, model.expected(images), atol=1e-6)
@@ -100,7 +98,7 @@ def test_embeddings_that_are_not_finite(column: int, tmp_path: Path) -> None:
         return jnp.ones((len(images), 3)).at[:, column].divide(images.max((1, 2, 3)))  # infinite for a black image
 
     model = Tiny()
-    model._network = Network(embed, {}, {}, (SIDE, SIDE), batch=4)
+    model._use(model.trained._replace(method=model.trained.method._replace(embed=embed)))
     good, black = np.full((SIDE, SIDE, 3), 255, np.uint8), np.zeros((SIDE, SIDE, 3), np.uint8)
     file = tmp_path / "black.png"
     Image.fromarray(black).save(file)
@@ -130,12 +128,14 @@ def test_groups_are_read_ahead_within_bounds() -> None:
 
     groups = (range(start, start + 20) for start in itertools.count(20, 20))
     bad: list[str] = []
-    for start, rows in zip(range(20, 200, 20), model._network.stream(reader, groups, bad.append), strict=False):
+    for start, rows in zip(
+        range(20, 200, 20), model._embedder.stream(model.trained, reader, groups, on_bad=bad.append), strict=False
+    ):
         assert np.isnan(rows).all(axis=1).nonzero()[0].tolist() == [7, 17]
         images = [np.full((SIDE, SIDE, 3), i, np.uint8) for i in range(start, start + 20)]
         good = [i for i in range(20) if i % 10 != 7]
         np.testing.assert_allclose(rows[good], model.expected([images[i] for i in good]), atol=1e-6)
-        assert largest < start + 8 * (batches.AHEAD + 2)
+        assert largest < start + 8 * (embedding.AHEAD + 2)
     assert [str(error) for error in bad[:3]] == ["27: is bad", "37: is bad", "47: is bad"]
     with pytest.raises(DataError, match=r"^27: is bad"):
-        next(model._network.stream(reader, [range(20, 40)]))
+        next(model._embedder.stream(model.trained, reader, [range(20, 40)]))

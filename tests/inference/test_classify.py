@@ -12,7 +12,7 @@ from dml_jax.config import Config
 from dml_jax.errors import DataError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train.records import facts, workdir
+from dml_jax.train.records import workdir
 from tests.train.experiments import linear, small
 from tests.train.test_teacher import trained
 
@@ -33,7 +33,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     """A classifier's cosines divided by its temperature; those to the nearest proxy of each class without one."""
     model = dml_jax.load(trained(tmp_path / "run", with_loss(loss)))
     names, logits, classes = model.classify(IMAGES)
-    proxies = np.asarray(model._variables[0]["loss"]["proxies"], float)
+    proxies = np.asarray(model.trained[2:4][0]["loss"]["proxies"], float)
     proxies /= np.linalg.norm(proxies, axis=-1, keepdims=True)
     cosines = np.einsum("nd,ckd->nck", model.embed(IMAGES), proxies.reshape(len(classes), -1, 8)).max(axis=2)
     np.testing.assert_allclose(logits, scale * cosines, atol=1e-4)
@@ -53,7 +53,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
 
 def test_runs_record_the_names_of_their_training_classes() -> None:
     experiment = experiments.build(linear(steps=5))
-    assert facts.of_run(experiment)["class_names"] == list(experiment.splits["train"].classes)
+    assert experiment.provenance()["class_names"] == list(experiment.splits["train"].classes)
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import experiment, on_devices, step
+from dml_jax.train import experiment, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import xla_flags
+from dml_jax.train.model import build_method
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants import class_tables
 from tests import toys
@@ -168,12 +169,12 @@ def test_a_million_classes_train() -> None:
 def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
     run = experiment.build(small(steps=2, shard_classes=True))
-    state = on_devices.initial_state(run)
+    state = run.initial_state()
     means = state.params["distributions"]["means"]
     assert means.shape == (256, 8)
     assert means.addressable_shards[0].data.shape == (32, 8)
     assert state.opt_state is not None
-    checkpoints = Checkpoints(tmp_path, lambda: on_devices.template(run), None, run={})
+    checkpoints = Checkpoints(tmp_path, lambda: run.template(), None, run={})
     checkpoints.save("latest", state._replace(step=jnp.asarray(1, jnp.int32)), {})
     found = checkpoints.restore()
     checkpoints.close()
@@ -182,21 +183,21 @@ def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     for own, other in zip(jax.tree.leaves(state._replace(step=restored.step)), jax.tree.leaves(restored), strict=True):
         assert own.sharding.is_equivalent_to(other.sharding, own.ndim)
         np.testing.assert_array_equal(own, other)
-    plain = on_devices.initial_state(experiment.build(small(steps=2)))
+    plain = experiment.build(small(steps=2)).initial_state()
     np.testing.assert_allclose(means[:40], plain.params["distributions"]["means"], rtol=1e-5, atol=1e-6)
 
 
 def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     """They are those of the file, and the tables are spread as without weights."""
     config = small(steps=2, shard_classes=True)
-    state = on_devices.initial_state(experiment.build(config))
+    state = experiment.build(config).initial_state()
     variables = {"params": state.params["backbone"], "stats": state.model_state["backbone"]}
     flat = traverse_util.flatten_dict(jax.tree.map(np.asarray, variables), sep="/")
     read = {path: np.asarray(value + 1, value.dtype) for path, value in flat.items()}
     arrays = {f"backbone/{path}": value for path, value in read.items()}
     store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
-    found = on_devices.initial_state(experiment.build(replace(config, backbone=backbone)))
+    found = experiment.build(replace(config, backbone=backbone)).initial_state()
     assert found.params["distributions"]["means"].addressable_shards[0].data.shape == (32, 8)
     loaded = {"params": found.params["backbone"], "stats": found.model_state["backbone"]}
     for path, value in traverse_util.flatten_dict(loaded, sep="/").items():
@@ -214,5 +215,5 @@ def test_images_without_a_crop() -> None:
     """Their size is known with the data only, and the axes of the tables do not depend on it."""
     config = configs.resolve(config_files.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
     assert config.data.image_size == 0
-    method = experiment.build_method(config, toys.training_set(40))
+    method = build_method(config, toys.training_set(40))
     assert method.hooks.class_axis is not None

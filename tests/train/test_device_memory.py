@@ -13,7 +13,8 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.evaluation import embedding, split_metrics
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.evaluation import split_metrics
 from dml_jax.train.start import warm_start
 from tests.train.experiments import linear, small
 
@@ -65,7 +66,7 @@ def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tm
             changed = replace(config, train=replace(config.train, **changes))
             with pytest.raises(ConfigError, match=message):
                 run.train(changed, tmp_path / str(len(changes)), Console(quiet=True), stop)
-    monkeypatch.setattr(embedding, "embed_split", too_large)
+    monkeypatch.setattr(Embedder, "embed_split", too_large)
     for mode in (run.evaluate, run.export):
         with pytest.raises(ConfigError, match=message):
             mode(config, tmp_path / "0", "latest", Console(quiet=True))

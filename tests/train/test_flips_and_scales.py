@@ -11,7 +11,7 @@ from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax.errors import ConfigError
-from dml_jax.train import experiment as experiments
+from dml_jax.train.model import build_method
 from dml_jax.train.variants import flips_and_scales
 from tests import toys
 from tests.train.experiments import values
@@ -54,9 +54,7 @@ def test_options_of_the_evaluation() -> None:
     """Of the method of a run, and so of its evaluation and of the model that is loaded from it."""
     config = configs.resolve(values(steps=1))
     evaluation = replace(config.evaluation, flip=True, scales=(1.0, 2.0))
-    plain, method = (
-        experiments.build_method(c, toys.training_set(5)) for c in (config, replace(config, evaluation=evaluation))
-    )
+    plain, method = (build_method(c, toys.training_set(5)) for c in (config, replace(config, evaluation=evaluation)))
     params, model_state = plain.init(jax.random.key(0), toys.batch(1))
     images = toys.batch(1).images[0]
     expected = flips_and_scales.averaged(plain.embed, flip=True, scales=(1.0, 2.0))(params, model_state, images)

@@ -17,7 +17,6 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, crt
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.start import frozen_features, warm_start
@@ -45,10 +44,10 @@ def with_features(experiment: Experiment, directory: Path) -> Experiment:
 
 def trained(experiment: Experiment) -> Any:
     state = warm_start.initial_state(experiment, Console(active=False))
-    step, key = on_devices.jitted_step(experiment), on_devices.run_key(experiment.config.seed)
-    with on_devices.training_batches(experiment, 0, STEPS) as batches:
+    step, key = experiment.jitted_step(), experiment.key
+    with experiment.batches(0, STEPS) as batches:
         for arrays in batches:
-            state, _ = step(state, on_devices.device_batch(experiment, *arrays), key)
+            state, _ = step(state, experiment.device_batch(*arrays), key)
     return state
 
 

@@ -15,8 +15,8 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import diva, hist, mpn
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
+from dml_jax.train.model import build_method
 from tests import toys
 from tests.train.experiments import small, values
 
@@ -40,7 +40,7 @@ def config_of(name: str, frozen: tuple[str, ...]) -> Config:
 )
 def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -> None:
     config = config_of(name, frozen)
-    method = experiments.build_method(config, TrainingSet(8, 64))
+    method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(3)]
     state = step.initial(method, optimizer, jax.random.key(0), batches[0], config.train.ema)
@@ -65,7 +65,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
 
 
 def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
-    method = experiments.build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
+    method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
     params, state = jax.jit(method.init)(jax.random.key(0), batch)
     state["backbone"] = jax.tree.map(lambda leaf: leaf + 0.5, state["backbone"])
@@ -77,7 +77,7 @@ def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
 def test_images_of_a_frozen_backbone_are_erased() -> None:
     config = config_of("hist", ("backbone",))
     config = replace(config, data=replace(config.data, erasing=1.0))
-    method, batch = experiments.build_method(config, TrainingSet(8, 64)), toys.batch(1)
+    method, batch = build_method(config, TrainingSet(8, 64)), toys.batch(1)
     params, state = jax.jit(method.init)(jax.random.key(0), batch)
     encode = jax.jit(method.encode, static_argnames="train")
     rows = [encode(params, state, batch.images, train=train, key=jax.random.key(1))[0] for train in (True, False)]

@@ -19,6 +19,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
+from dml_jax.train import model
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.start import warm_start
 from tests.train.experiments import values
@@ -63,16 +64,16 @@ def test_the_network_starts_from_the_head(tmp_path: Path) -> None:
     results = train(directory)
     experiment = experiments.build(config())._replace(start=str(directory / "head"))
     start = warm_start.initial_state(experiment, Console(active=False))
-    head = warm_start.load_trained(directory / "head", "latest", None)
-    assert int(head.state.step) == 4
-    jax.tree.map(np.testing.assert_array_equal, start.params["embedding"], head.state.params["embedding"])
+    head = model.load(directory / "head", "latest")
+    assert head.step == 4
+    jax.tree.map(np.testing.assert_array_equal, start.params["embedding"], head.params["embedding"])
     random = warm_start.initial_state(experiments.build(config()), Console(active=False))
     jax.tree.map(np.testing.assert_array_equal, start.params["backbone"], random.params["backbone"])
     assert np.any(start.params["embedding"]["kernel"] != random.params["embedding"]["kernel"])
     pixels = np.stack([experiment.splits["test"].read(i, None) for i in range(4)])
     np.testing.assert_allclose(
         experiment.method.embed(start.params, start.model_state, pixels),
-        head.method.embed(head.state.params, head.state.model_state, pixels),
+        head.method.embed(head.params, head.model_state, pixels),
         atol=1e-6,
     )
     assert set(results["controls"]) == {"raw pixels", "colour histogram", "head on frozen features"}

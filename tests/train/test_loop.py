@@ -20,11 +20,11 @@ from dml_jax.console import Console
 from dml_jax.data import pipeline
 from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.methods.contract import Batch
-from dml_jax.train import loop, on_devices, step
+from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.evaluation import embedding
+from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, meter
 from dml_jax.train.records.jsonl import JsonLines
@@ -58,7 +58,7 @@ class StopAt(Stop):
 
 
 def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
-    return Checkpoints(directory / "checkpoints", lambda: on_devices.template(experiment), pytest.fail, run={})
+    return Checkpoints(directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={})
 
 
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
@@ -173,7 +173,7 @@ def test_a_second_interruption_takes_nothing_away(
         raise Interrupted(signal.SIGTERM)
 
     with monkeypatch.context() as patched:
-        patched.setattr(embedding, "embed_with_gallery", interrupted)
+        patched.setattr(Embedder, "embed_split", interrupted)
         with pytest.raises(Interrupted):
             train(experiment, tmp_path)  # in the evaluation after 8 steps
         file = tmp_path / "checkpoints" / "latest" / "8" / manifest.NAME
@@ -232,7 +232,7 @@ def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_p
     kept = tmp_path / "checkpoints" / "kept"
     contents = {file.name: file.read_bytes() for file in kept.iterdir()}
     assert kept_models.steps(kept) == [5, 10, 15, 20]
-    last = kept_models.read(kept, 20, on_devices.template(keeping), {})
+    last = kept_models.read(kept, 20, keeping.template(), {})
     params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))]
     assert params == whole[0][1 : 1 + len(params)]
     store = checkpoints(keeping, tmp_path)
@@ -287,7 +287,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     train(experiment, tmp_path)
     capsys.readouterr()
     monkeypatch.setattr(step, "build", lambda *arguments: pytest.fail("the training step was built"))
-    monkeypatch.setattr(on_devices, "training_batches", lambda *arguments: pytest.fail("batches were read"))
+    monkeypatch.setattr(Experiment, "batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"
 
@@ -328,7 +328,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
         batch = mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
-        expected, batch, on_devices.run_key(short.seed)
+        expected, batch, jax.random.key(short.seed)
     )
 
     reloading = on_patches(replace(short, train=replace(short.train, reload_best_epochs=(1,))))

@@ -19,6 +19,7 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, Trainin
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
 from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.model import build_method
 from dml_jax.train.state import fingerprint
 from dml_jax.train.variants import low_rank
 from tests import toys
@@ -152,7 +153,7 @@ LAYERS = {
 def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     """Also in the moving average; merged, the model embeds as before, and a checkpoint continues bit for bit."""
     config = configs.resolve(vit_values(**FROZEN, **LAYERS))
-    method = experiments.build_method(config, TrainingSet(8, 64))
+    method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batch = toys.batch(1)
     state = jax.jit(step.initial, static_argnums=(0, 1, 4))(method, optimizer, jax.random.key(0), batch, 0.5)
@@ -191,7 +192,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
 def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], random: bool) -> None:
     config = configs.resolve(vit_values(**groups))
     config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
-    method, images = experiments.build_method(config, TrainingSet(8, 64)), toys.batch(1).images
+    method, images = build_method(config, TrainingSet(8, 64)), toys.batch(1).images
     params, state = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
     encode = jax.jit(method.encode, static_argnames="train")
     trained, _ = encode(params, state, images, train=True, key=jax.random.key(1))

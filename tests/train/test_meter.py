@@ -11,7 +11,6 @@ import pytest
 
 from dml_jax.methods.contract import Aux
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import meter
 from dml_jax.train.records.trace import Trace
@@ -24,9 +23,8 @@ def experiment() -> Experiment:
 
 
 def flops(experiment: Experiment) -> float:
-    key = jax.eval_shape(lambda: on_devices.run_key(experiment.config.seed))
-    batch = on_devices.example_batch(experiment)
-    return meter.step_flops(on_devices.whole_batch_step(experiment), on_devices.template(experiment), batch, key)
+    key = jax.eval_shape(lambda: experiment.key)
+    return meter.step_flops(experiment, experiment.template(), experiment.example_batch(), key)
 
 
 def test_flops_of_a_linear_model(experiment: Experiment) -> None:

@@ -14,7 +14,7 @@ from dml_jax import config as configs
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
 from dml_jax.numerics import in_bfloat16, product
-from dml_jax.train import experiment, on_devices
+from dml_jax.train import experiment
 from dml_jax.train.records import workdir
 from tests.train.experiments import small, values
 
@@ -57,8 +57,8 @@ def test_one_option_sets_backbone_and_heads() -> None:
     assert config.backbone.dtype == "bfloat16"
     assert configs.resolve(asdict(config)) == config  # as config.json says
     made = experiment.build(config)
-    state, key = on_devices.template(made), jax.eval_shape(lambda: on_devices.run_key(config.seed))
-    update = on_devices.jitted_step(made).trace(state, on_devices.example_batch(made), key)
+    state, key = made.template(), jax.eval_shape(lambda: jax.random.key(config.seed))
+    update = made.jitted_step().trace(state, made.example_batch(), key)
     text = update.lower(lowering_platforms=("cuda",)).as_text()
     convolutions = [line for line in text.splitlines() if "stablehlo.convolution" in line]
     assert len(convolutions) >= 3

@@ -17,8 +17,8 @@ from dml_jax.evaluation import metrics
 from dml_jax.files import write_json
 from dml_jax.methods import crt, diva
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
-from dml_jax.train.evaluation import embedding, final_results, readings
+from dml_jax.train import model
+from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests.train.experiments import linear, on_patches, values
@@ -51,9 +51,8 @@ def experiment() -> Experiment:
 
 
 def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experiment) -> None:
-    state, test = on_devices.initial_state(experiment), experiment.splits["test"]
-    embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, experiment.config)
-    rows = embedding.embed_split(embedder, state, test)
+    state, test = experiment.initial_state(), experiment.splits["test"]
+    rows = experiment.embedder(experiment.method.embed).embed_split(state, test)
     expected = {
         name: metrics.retrieval(part, test.labels)["recall@1"]
         for name, part in (("whole", rows), ("half", rows[:, :3]))
@@ -88,7 +87,7 @@ def test_a_reading_is_the_method_with_its_options() -> None:
     """Of DiVA, computed from its embeddings one by one."""
     config = diva_config()
     experiment = experiments.build(config)
-    state = on_devices.initial_state(experiment)
+    state = experiment.initial_state()
     images = np.random.default_rng(0).integers(0, 256, (5, *experiment.shape, 3), dtype=np.uint8)
     encoded, _ = experiment.method.encode(state.params, state.model_state, images[None], train=False)
     own, *others = (np.asarray(encoded.embeddings[task]) for task in diva.TASKS)
@@ -99,7 +98,7 @@ def test_a_reading_is_the_method_with_its_options() -> None:
         expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
         shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
         np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
-    assert {config.method.ensemble for config in (experiments.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
+    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
 
 
 def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
@@ -119,10 +118,10 @@ def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
 
 def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None:
     config = diva_config()
-    assert readings.name_in_results(config, tmp_path) == ""
+    assert model.reading_in_results(config, tmp_path) == ""
     for name, expected in (("b", "b"), ("c", "")):
         write_json(tmp_path / "results.json", {"reading": name})
-        assert readings.name_in_results(config, tmp_path) == expected
+        assert model.reading_in_results(config, tmp_path) == expected
 
 
 def test_invalid_readings() -> None:
@@ -135,9 +134,9 @@ def test_invalid_readings() -> None:
         ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble.*wrong number of values"),
     ):
         with pytest.raises(ConfigError, match=message):
-            experiments.read_as(diva_config(readings={"a": options}), "a")
+            model.read_as(diva_config(readings={"a": options}), "a")
     config = linear(steps=4)
     config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
-        experiments.read_as(config, "a")
+        model.read_as(config, "a")
     assert crt.TEST_TIME == ("tested_branch",)

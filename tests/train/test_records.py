@@ -19,14 +19,13 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import embedding_files, stablehlo
-from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, on_devices
+from dml_jax.train import loop, model
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.evaluation import embedding, final_results
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from dml_jax.train.records.outputs import Outputs
-from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
@@ -39,7 +38,7 @@ CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 def quick(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
     restored = out.checkpoints.restore()
-    state = restored[0] if restored else on_devices.initial_state(experiment)
+    state = restored[0] if restored else experiment.initial_state()
     for step in range(int(state.step) + 2, experiment.steps + 1, 2):
         state = state._replace(step=jnp.asarray(step, jnp.int32))
         out.checkpoints.save("latest", state, {})
@@ -59,7 +58,7 @@ def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
         patch.setattr(final_results, "final", results)
-        patch.setattr(embedding, "embed_split", lambda embedder, state, split: np.eye(len(split.labels), 8))
+        patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
         patch.setattr(stablehlo, "write", lambda *_: 0.0)
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
@@ -120,7 +119,7 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
         lambda: run.train(other, directory, QUIET, Stop()),
         lambda: run.restore(other, directory, "reported", QUIET),
         lambda: run.restore(other, directory, "2", QUIET),
-        lambda: warm_start.load_trained(directory, "latest", print),
+        lambda: model.load(directory, "latest", print),
     ):
         with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .* method\.tau \(16\.0 there, 99\.0 here\)"):
             read()
@@ -139,7 +138,7 @@ def test_images_replaced_under_a_run(
 ) -> None:
     """They are not trained on, nor is the run said to have finished on them; evaluating them says what they are."""
     directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
-    monkeypatch.setattr(experiments, "data_hash", lambda splits: "of other images")
+    monkeypatch.setattr(Experiment, "data_hash", "of other images")
     with pytest.raises(CheckpointError, match="the data set has changed since this run started; give another"):
         run.train(CONFIG, directory, QUIET, Stop())
     run.restore(CONFIG, directory, "latest", Console(quiet=True))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from dml_jax.train import experiment, on_devices
+from dml_jax.train import experiment
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
@@ -18,16 +18,16 @@ from tests.train.experiments import small
 def drawn(run: Experiment) -> TrainState:
     """A state of random numbers, on the devices of the run."""
     rng = np.random.default_rng(0)
-    shapes = on_devices.template(run)
+    shapes = run.template()
     values = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes)
     return meshes.place(run.mesh, values, run.method.hooks.class_axis)
 
 
 def updated(run: Experiment, state: TrainState) -> TrainState:
     start = int(state.step)
-    with on_devices.training_batches(run, start, start + 1) as batches:
-        batch = on_devices.device_batch(run, *next(batches))
-    return on_devices.jitted_step(run)(state, batch, on_devices.run_key(run.config.seed))[0]
+    with run.batches(start, start + 1) as batches:
+        batch = run.device_batch(*next(batches))
+    return run.jitted_step()(state, batch, run.key)[0]
 
 
 @pytest.mark.parametrize(
@@ -42,11 +42,11 @@ def test_eight_two_and_one_device(
         mesh = jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
         monkeypatch.setattr(meshes, "make", lambda mesh=mesh: mesh)
         run = experiment.build(small(steps=3, ema=0.9, shard_classes=shard_classes))
-        store = Checkpoints(tmp_path, lambda run=run: on_devices.template(run), None, run={})
+        store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
         found = store.restore()
         if saved is None:
             assert found is None
-            state = on_devices.initial_state(run) if training else drawn(run)
+            state = run.initial_state() if training else drawn(run)
         else:
             assert found is not None
             state = found[0]

@@ -1,5 +1,6 @@
 """Metrics of a sample of the training classes."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 
 from dml_jax.config import Evaluation
 from dml_jax.data.split import Split
-from dml_jax.train.evaluation import embedding, split_metrics
+from dml_jax.train.evaluation import split_metrics
 
 OPTIONS = Evaluation(cluster=False, ks=(1,))
 
@@ -22,21 +23,19 @@ def split(classes: int, each: int) -> Split:
     ("train", "like", "classes"),
     [((40, 5), (10, 5), 10), ((40, 5), (80, 5), 40), ((40, 100), (30, 100), 20), ((40, 5), (30, 2), 12)],
 )
-def test_a_sample_of_training_classes(
-    train: tuple[int, int], like: tuple[int, int], classes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_training_classes(train: tuple[int, int], like: tuple[int, int], classes: int) -> None:
     """Whole classes, no more than there are to compare with, and about 2,000 images at most."""
     sampled: list[Split] = []
 
-    def embed_split(embedder: Any, state: Any, part: Split, on_progress: Any) -> np.ndarray:
+    def embed_split(model: Any, part: Split, on_progress: Any) -> np.ndarray:
         sampled.append(part)
         rows = np.eye(train[0], dtype=np.float32)[[part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]]
         rows[0] = rows[-1]  # an image like those of another class
         return rows
 
-    monkeypatch.setattr(embedding, "embed_split", embed_split)
     none: Any = None
-    found = split_metrics.of_training_classes(OPTIONS, "cosine", none, none, split(*train), split(*like), none)
+    embedder: Any = SimpleNamespace(embed_split=embed_split)
+    found = split_metrics.of_training_classes(OPTIONS, "cosine", embedder, none, split(*train), split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}

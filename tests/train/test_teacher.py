@@ -19,7 +19,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, on_devices, step
+from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
@@ -35,11 +35,9 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of the model before the first step."""
     experiment = experiments.build(config)
-    state = on_devices.initial_state(experiment)._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
+    state = experiment.initial_state()._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
     split = experiment.splits["train"]
-    facts = workdir.provenance(
-        config, experiments.data_hash(experiment.splits), len(split.classes), len(split.labels), experiment.shape
-    )
+    facts = workdir.provenance(config, experiment.data_hash, len(split.classes), len(split.labels), experiment.shape)
     directory.mkdir(exist_ok=True)
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
@@ -113,10 +111,10 @@ def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     experiment = teacher.with_teacher(experiments.build(pupil(source)), QUIET)
     assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
-    batch = on_devices.device_batch(experiment, np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
+    batch = experiment.device_batch(np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
     assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teacher.teach))
-    state = on_devices.template(experiment)
+    state = experiment.template()
     loss = partial(step.loss, experiment.method)
     traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
     assert max((np.size(constant) for constant in traced.consts), default=0) < 128

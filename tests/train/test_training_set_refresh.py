@@ -16,7 +16,7 @@ from dml_jax.config import Group
 from dml_jax.methods import diva
 from dml_jax.methods.diva import self_supervision
 from dml_jax.train import experiment as experiments
-from dml_jax.train import training_set_refresh
+from dml_jax.train import loop
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.experiment import Experiment
 from tests.train import test_loop
@@ -56,7 +56,7 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
 
 def test_due_at_epochs(experiment: Experiment) -> None:
     starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
-    due = partial(training_set_refresh.due_steps, sampler=experiment.sampler, steps=24)
+    due = partial(loop.refresh_steps, sampler=experiment.sampler, steps=24)
     refresh = experiment.method.hooks.refresh
     assert refresh is not None
     assert due(refresh) == {start for start in starts if start < 24}
@@ -83,7 +83,7 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
     watched_hooks = hooks._replace(refresh=hooks.refresh._replace(update=watched))
     watching = experiment._replace(method=experiment.method._replace(hooks=watched_hooks))
     whole = train(watching, tmp_path / "whole")
-    assert len(seen) == len(training_set_refresh.due_steps(hooks.refresh, experiment.sampler, experiment.steps))
+    assert len(seen) == len(loop.refresh_steps(hooks.refresh, experiment.sampler, experiment.steps))
     assert all(len(np.unique(labels)) > 2 for labels in seen)
     assert not np.array_equal(seen[0], seen[1])
 

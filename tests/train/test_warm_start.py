@@ -15,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.methods import baseline, diva
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices
+from dml_jax.train import model
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
@@ -48,7 +48,7 @@ def build(
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     rng = np.random.default_rng(0)
-    template = on_devices.template(experiment)
+    template = experiment.template()
     state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), template)
     state = state._replace(step=np.int32(3))
     train = experiment.splits["train"]
@@ -95,7 +95,7 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     other = build(PROXIES, data=fewer, shard_classes=True)
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
-    assert_equal(found.params["loss"], on_devices.initial_state(other).params["loss"])
+    assert_equal(found.params["loss"], other.initial_state().params["loss"])
 
 
 def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     params = saved(build(PROXIES), tmp_path / "run")
     experiment = build(diva.Config(embedding_dim=4, queue_batches=1))
     state = started(experiment, tmp_path / "run")
-    with on_devices.training_batches(experiment, 0, 1) as batches:
-        batch = on_devices.device_batch(experiment, *next(batches))
+    with experiment.batches(0, 1) as batches:
+        batch = experiment.device_batch(*next(batches))
     assert experiment.method.hooks.fill is not None
     filled = experiment.method.hooks.fill(state.params, state.model_state, [batch])
     assert_equal(filled["key"]["backbone"], params["backbone"])
@@ -115,15 +115,15 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
 def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
     """A run that starts from another's, or from converted weights, has its own updates."""
     params = saved(build(PROXIES, rank=2), tmp_path / "run")
-    found = warm_start.load_trained(tmp_path / "run", "latest", None)
-    layer, plain = params["embedding"], found.state.params["embedding"]
+    found = model.load(tmp_path / "run", "latest")
+    layer, plain = params["embedding"], found.params["embedding"]
     update = layer["kernel_lora"]
     expected = layer["kernel"] + update["scale"] * update["a"] @ update["b"]
     np.testing.assert_allclose(plain["kernel"], expected, rtol=1e-6, atol=1e-5)
     assert set(plain) == {"kernel", "bias"}
-    assert_equal(started(build(PROXIES), tmp_path / "run").params, found.state.params)
+    assert_equal(started(build(PROXIES), tmp_path / "run").params, found.params)
     converted_files.write(tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}})
-    fresh = on_devices.initial_state(build(PROXIES, rank=1)).params["embedding"]
+    fresh = build(PROXIES, rank=1).initial_state().params["embedding"]
     for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
         start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]
         assert_equal(start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]})
@@ -132,7 +132,7 @@ def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
 def test_a_frozen_part_of_the_backbone_may_be_trained_later(tmp_path: Path) -> None:
     """Its variables are then parameters instead of state."""
     saved(build(PROXIES, backbone={"freeze_bn_affine": True}), tmp_path / "run")
-    stats = warm_start.load_trained(tmp_path / "run", "latest", None).state.model_state["backbone"]
+    stats = model.load(tmp_path / "run", "latest").model_state["backbone"]
     state = started(build(PROXIES), tmp_path / "run")
     np.testing.assert_array_equal(state.params["backbone"]["bn1"]["scale"], stats["bn1"]["scale"])
 
@@ -141,6 +141,6 @@ def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
     facts = workdir.identity(workdir.read_config(run))
-    kept_models.write(pulled / kept_models.MODEL, warm_start.load_trained(run, "latest", None).state, facts)
+    kept_models.write(pulled / kept_models.MODEL, model.load(run, "latest"), facts)
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

@@ -4,8 +4,10 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.config import Config
-from dml_jax.data import pipeline
+from dml_jax.data import transforms
 from dml_jax.data.split import Split
+from dml_jax.errors import DataError
+from dml_jax.train.embedding import read_ahead
 
 SIDE = 32  # of the images whose pixels are compared
 BINS = (12, 4, 4)  # of hue, saturation and value
@@ -13,12 +15,16 @@ BINS = (12, 4, 4)  # of hue, saturation and value
 
 def embeddings(config: Config, split: Split) -> dict[str, np.ndarray]:
     """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
-    rows: dict[str, list[np.ndarray]] = {"raw pixels": [], "colour histogram": []}
-    with pipeline.evaluation(split, config.data, config.evaluation.batch_size) as batches:
-        for images, valid in batches:
-            for image in images[:valid]:
-                rows["raw pixels"].append(pixels(image))
-                rows["colour histogram"].append(histogram(image))
+    measures = {"raw pixels": pixels, "colour histogram": histogram}
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in measures}
+    transform = transforms.evaluation(config.data)
+    read = lambda index: transform(split.read(index, None))  # noqa: E731
+    for batch in read_ahead(read, [range(len(split.labels))], config.evaluation.batch_size):
+        for image in batch.images:
+            if isinstance(image, DataError):
+                raise image
+            for name, measure in measures.items():
+                rows[name].append(measure(image))
     return {name: np.stack(found) for name, found in rows.items()}
 
 

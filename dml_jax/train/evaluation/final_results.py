@@ -9,13 +9,15 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.console import Console
+from dml_jax.data.split import with_gallery
 from dml_jax.errors import UserError
 from dml_jax.evaluation import pair_verification, protocol
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.evaluation import controls as without_learning
-from dml_jax.train.evaluation import embedding, pretrained_features, readings, refinement, split_metrics
+from dml_jax.train.evaluation import readings, refinement, split_metrics
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.model import published_method
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 
@@ -28,7 +30,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     `model` says how it was selected.
     """
     config, test = experiment.config, experiment.splits["test"]
-    tested = readings.compiled(experiment, state).of(state, "test", test)
+    tested = readings.compiled(experiment, state).embed(state, "test", test)
     console.print("evaluating on the unseen classes")
     prefixes = config.evaluation.prefixes
     found = {name: _metrics(experiment, rows, per_query=True, prefixes=prefixes) for name, rows in tested.items()}
@@ -66,8 +68,8 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
 
 
 def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:
-    embedder = embedding.compile_embedder(method.embed, experiment.mesh, experiment.config)
-    return embedding.embed_with_gallery(embedder, state, "test", experiment.splits["test"])
+    embedder, parts = experiment.embedder(method.embed), with_gallery({"test": experiment.splits["test"]})
+    return {name: embedder.embed_split(state, part) for name, part in parts.items()}
 
 
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
@@ -90,8 +92,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
     controls = {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
-        parts = {"test": test} | ({} if test.gallery is None else {"gallery": test.gallery})
-        found = {name: without_learning.embeddings(config, part) for name, part in parts.items()}
+        found = {name: without_learning.embeddings(config, part) for name, part in with_gallery({"test": test}).items()}
         rows = {control: {name: part[control] for name, part in found.items()} for control in found["test"]}
         start = warm_start.initial_state(experiment, console)
         rows[_start_name(experiment)] = _embeddings(experiment, experiment.method, start)
@@ -107,7 +108,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
 
 def _published(experiment: Experiment) -> dict[str, Any]:
     """Metrics of the features of the pretrained backbone."""
-    method = pretrained_features.features(experiment.config.backbone)
+    method = published_method(experiment.config.backbone)
     variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
     params, model_state = meshes.replicate(experiment.mesh, variables)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())

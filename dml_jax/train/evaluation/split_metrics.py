@@ -10,9 +10,7 @@ from dml_jax.data.holdout import some_classes
 from dml_jax.data.split import Split
 from dml_jax.evaluation import protocol
 from dml_jax.methods.contract import Distance
-from dml_jax.train.evaluation import embedding
-from dml_jax.train.evaluation.embedding import Embedder
-from dml_jax.train.state import TrainState
+from dml_jax.train.embedding import Embedder, Variables
 
 SEEN = 2000  # training images whose retrieval is measured during training
 
@@ -56,7 +54,7 @@ def of_training_classes(
     options: Evaluation,
     distance: Distance,
     embedder: Embedder,
-    state: TrainState,
+    model: Variables,
     train: Split,
     like: Split,
     on_progress: Callable[[int], None],
@@ -70,6 +68,6 @@ def of_training_classes(
     most = min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    rows = np.ascontiguousarray(embedding.embed_split(embedder, state, sample, on_progress)[:, columns])
+    rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
     found = metrics(options, distance, sample, rows, cluster=False, shared=True)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}

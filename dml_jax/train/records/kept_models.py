@@ -19,6 +19,7 @@ from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
 from dml_jax.methods.contract import PyTree
 from dml_jax.train.distributed import mesh
+from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, fingerprint
 from dml_jax.train.variants import low_rank
@@ -28,7 +29,7 @@ MODEL = "model"  # directory of the one model that a run on the hub has instead 
 ABOUT = "dml_jax"  # the entry of the metadata
 
 
-def write(directory: Path, state: TrainState, run: Mapping[str, Any]) -> None:
+def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
     """Writes `<directory>/<step>.safetensors`, completely or not at all; all processes must call, the first writes.
 
     `run` is the `workdir.identity` of the run.
@@ -61,10 +62,10 @@ def drop_newer(directory: Path, step: int) -> None:
                 (directory / f"{newer}{SUFFIX}").unlink()
 
 
-def read(directory: Path, step: int, template: TrainState, run: Mapping[str, Any]) -> TrainState:
+def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]) -> TrainState:
     """Reads a model that `write` has written, as a state with NumPy arrays and without the optimizer's state.
 
-    `template` is a state of the run, or the shapes of one; `run` its `workdir.identity`.
+    `template` is a state or model of the run, or the shapes of one; `run` its `workdir.identity`.
     """
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError):

@@ -9,10 +9,11 @@ import time
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
 
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.methods.contract import Batch
+from dml_jax.train.experiment import Experiment, training_set
+from dml_jax.train.model import build_method
 from dml_jax.train.records import timing
 from dml_jax.train.state import TrainState
 
@@ -43,16 +44,19 @@ def peak_rate(device_kind: str) -> float | None:
     return next((rate for kind, rate in PEAK_RATES.items() if device_kind.startswith(kind)), None)
 
 
-def step_flops(step: Any, state: TrainState, batch: Batch, key: jax.Array) -> float:
-    """The FLOPs of an `on_devices.whole_batch_step` on all devices together; traces it, but compiles nothing."""
-    cost: dict[str, float] = step.lower(state, batch, key).cost_analysis() or {}
+def step_flops(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float:
+    """The FLOPs of a step on all devices together; traces it, but compiles nothing."""
+    if experiment.config.train.chunks > 1:  # of the body of a loop, XLA counts one repetition
+        data = training_set(experiment.splits["train"])
+        experiment = experiment._replace(method=build_method(experiment.config, data))
+    cost: dict[str, float] = experiment.jitted_step().lower(state, batch, key).cost_analysis() or {}
     return cost.get("flops", 0.0)
 
 
-def fastest_step(step: Any, mesh: Mesh, state: TrainState, batch: Batch, key: jax.Array) -> float | None:
+def fastest_step(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float | None:
     """The seconds that a step would take at the peak rate of the devices; None if it is unknown."""
-    rate = peak_rate(mesh.devices.flat[0].device_kind)
-    return step_flops(step, state, batch, key) / (mesh.size * rate) if rate else None
+    rate = peak_rate(jax.devices()[0].device_kind)
+    return step_flops(experiment, state, batch, key) / (jax.device_count() * rate) if rate else None
 
 
 class Meter:

@@ -1,5 +1,7 @@
 """Training on features of a frozen backbone, which are computed once: minutes of training become seconds.
 
+A head may be trained on them before the whole network (`head` of a configuration).
+
 Each training image passes through the backbone as in evaluation and as some random crops, augmented and flipped at
 random. Batches are drawn as usual; each image of a batch contributes one of its views. Export, inference and evaluation
 run the whole network. The features are kept in the work directory, under the digest of everything that determines them.
@@ -14,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax import buckets, files
 from dml_jax import config as configs
-from dml_jax import files
 from dml_jax.backbones.contract import optional
 from dml_jax.backbones.linen import pooled_cells
 from dml_jax.config import Config, Data
@@ -25,14 +27,18 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
+from dml_jax.train import loop
+from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.evaluation import embedding
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import outputs
+from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, fingerprint
 
 DIRECTORY = "features"  # in the work directory
+HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine features.
 CROPS = (
     *("crop", "image_size", "resize", "interpolation", "resize_first", "decode_scaled"),
@@ -49,7 +55,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     state = warm_start.initial_state(experiment, console)
     features = _features(config)
     _check_method(experiment, features, state)
-    embedder = embedding.compile_embedder(features, experiment.mesh, config)
+    embedder = experiment.embedder(features)
     split, data = experiment.splits["train"], config.data
     digest = _digest(experiment, state)
     uncropped = replace(data, crop="none", image_size=0, resize=0, training_size=0)
@@ -69,9 +75,9 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
             stop.raise_if_stopped()
 
         if view == 0:
-            rows = embedding.embed_split(embedder, state, split, shown)
+            rows = embedder.embed_split(state, split, shown)
         else:
-            rows = embedding.embed_split(cropped, state, _crops(split, data, config.seed, view), shown)
+            rows = cropped.embed_split(state, _crops(split, data, config.seed, view), shown)
         if meshes.is_main_process():
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(path) as draft, draft.open("wb") as file:
@@ -108,13 +114,11 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
 
     def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         features = compute(params, model_state, images)
-        return jnp.stack([embed(params, model_state, inputs) for inputs in (images, features)])
+        return jnp.stack([embed(params, model_state, inputs) for inputs in (images, features)], axis=1)
 
-    pixels = np.random.default_rng(0).integers(0, 256, (jax.device_count(), *experiment.shape, 3), np.uint8)
-    rows = jax.make_array_from_process_local_data(meshes.row_sharded(experiment.mesh), pixels, pixels.shape)
-    embedder = embedding.compile_embedder(both, experiment.mesh, experiment.config)
-    images, features = np.asarray(embedder.compute(state.params, state.model_state, rows))
-    if not np.allclose(images, features, atol=TOLERANCE):
+    pixels = np.random.default_rng(0).integers(0, 256, (1, *experiment.shape, 3), np.uint8)
+    of_image, of_features = np.asarray(experiment.embedder(both).start(state, pixels))[0]
+    if not np.allclose(of_image, of_features, atol=TOLERANCE):
         raise ConfigError(
             f"train.feature_views={experiment.config.train.feature_views}: method {experiment.config.method.name} "
             "needs whole feature maps, not pooled features; set it to 0, or choose another method"
@@ -124,7 +128,7 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
 def _digest(experiment: Experiment, state: TrainState) -> str:
     config = experiment.config
     facts = {
-        "data": experiments.data_hash(experiment.splits),
+        "data": experiment.data_hash,
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
         "dtype": optional(config.backbone).dtype,
@@ -132,3 +136,29 @@ def _digest(experiment: Experiment, state: TrainState) -> str:
         "seed": config.seed,
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def head_config(config: Config) -> Config:
+    """The configuration of the training on frozen features that precedes a run."""
+    assert config.head is not None
+    made = replace(config, name=f"{config.name}-{HEAD}", train=config.head, head=None)
+    return configs.settled(made)  # without the augmentation that features do not have
+
+
+def with_head(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
+    """Trains everything but the backbone in `<workdir>/head`; returns the experiment that starts from there."""
+    head = directory / HEAD
+    console.print(f"training all but the backbone first, on frozen features: {head}")
+    first = experiments.build(head_config(experiment.config))
+    run = first.provenance()
+    if meshes.is_main_process():
+        head.mkdir(exist_ok=True)
+        files.write_json(head / "config.json", run)
+        buckets.push(head)
+    first = with_features(first, head, console, stop)
+    metrics = JsonLines(head / "metrics.jsonl", meshes.is_main_process())
+    recorded = outputs.opened(head, run, first.template, console, metrics)
+    with recorded as out, device_memory.of_training(first.config):
+        loop.train(first, out, stop)
+    buckets.pull(directory)  # on the other processes, which have written nothing
+    return experiment._replace(start=str(head))

@@ -1,100 +1,20 @@
-"""Starting from the variables of another run or of a published checkpoint."""
+"""Starting from the variables of another run or of published weights."""
 
-import warnings
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
 from dml_jax.backbones.weights import pretrained
-from dml_jax.config import Config
-from dml_jax.config.fields import with_precision
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import Method, PyTree, TrainingSet, no_classes
-from dml_jax.train import experiment as experiments
-from dml_jax.train import on_devices, optimizers
-from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import model
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.evaluation import pretrained_features, readings
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import kept_models
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants import class_tables, low_rank
-
-
-class TrainedModel(NamedTuple):
-    """The model of a run, without its data."""
-
-    config: Config  # of the run
-    method: Method  # the pure functions
-    state: TrainState  # the model
-    unfinished: str = ""  # says that the run has not finished; empty if it has
-
-
-def load_trained(
-    directory: Path,
-    checkpoint: str,
-    warn: Callable[[str], None] | None,
-    *,
-    dtype: str | None = None,
-    trust_code: bool = False,
-) -> TrainedModel:
-    """A run's configuration, method and one of its states, or those of a published network.
-
-    Warns if the reported model is asked for and the run has not finished.
-
-    Args:
-      directory: its work directory; what `export.hub` has pulled, which holds one model; or converted weights.
-      checkpoint: "reported", "latest", "best" or a step.
-      dtype: of the activations, instead of the configuration's.
-      warn, trust_code: see `Checkpoints` and `dml_jax.load`.
-
-    Raises:
-      CheckpointError, WeightsError: no run or weights there, or no such checkpoint.
-    """
-    if pretrained_features.is_converted(directory):
-        return TrainedModel(*pretrained_features.load(directory, checkpoint, dtype))
-    facts = workdir.read_config(directory)
-    run = workdir.identity(facts)
-    given = workdir.run_config(directory, trust_code=trust_code)
-    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
-    backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
-    config = replace(given, backbone=backbone)
-    if reading := readings.name_in_results(config, directory):
-        config = experiments.read_as(config, reading)
-    method = experiments.build_method(config, TrainingSet(facts["classes"], facts["images"]))
-    optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
-    shape = (facts["shape"][0], facts["shape"][1])
-    everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
-    template = on_devices.state_shapes(config, everywhere, optimizer, shape, meshes.make())
-    if steps := kept_models.steps(directory / kept_models.MODEL):
-        if checkpoint not in ("reported", str(steps[-1])):
-            raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
-        return TrainedModel(given, method, kept_models.read(directory / kept_models.MODEL, steps[-1], template, run))
-    with closing(Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)) as checkpoints:
-        state = checkpoints.select(checkpoint, config.train.select)
-    unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
-    if unfinished and checkpoint == "reported":
-        warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
-    return TrainedModel(given, method, state, unfinished)
-
-
-def image_shape(directory: Path) -> tuple[int, int]:
-    """(height, width) in pixels of the images for the model that `load_trained` returns, whose errors it raises."""
-    if pretrained_features.is_converted(directory):
-        side = pretrained_features.image_side(directory)
-        return side, side
-    if not (directory / "config.json").exists():
-        raise CheckpointError(
-            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
-            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
-        )
-    height, width = workdir.read_config(directory)["shape"]
-    return height, width
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
@@ -102,7 +22,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 
     Raises UserError if they cannot be read, or the backbone there differs.
     """
-    state = on_devices.initial_state(experiment)
+    state = experiment.initial_state()
     if not experiment.start:
         return state
     source = Path(experiment.start).expanduser()
@@ -133,11 +53,10 @@ def _from_run(
     """
     try:
         checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"
-        _, their_method, other, _ = load_trained(source, checkpoint, console.print)
-        their_classes = workdir.read_config(source)["classes"]
+        other = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
-    their_params = class_tables.unpadded(other.params, their_method.hooks.class_axis, their_classes)
+    their_params = class_tables.unpadded(other.params, other.method.hooks.class_axis, len(other.classes))
     theirs = {
         jax.tree_util.keystr(path, simple=True, separator="/"): leaf
         for path, leaf in jax.tree_util.tree_leaves_with_path({"params": their_params, "state": other.model_state})

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dml_jax.train import experiment as experiments
-from dml_jax.train.evaluation import embedding
 from tests.train.experiments import small
 
 
@@ -27,12 +26,12 @@ def test_each_process_reads_its_share(host: int, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "process_index", lambda: host)
     monkeypatch.setattr(jax, "make_array_from_process_local_data", joined)
-    embedder = embedding.compile_embedder(experiment.method.embed, experiment.mesh, experiment.config)
-    embedder = embedder._replace(compute=lambda *inputs: inputs[2].reshape(448, -1))
+    embedder = experiment.embedder(experiment.method.embed)
+    embedder = embedder._replace(on_all_devices=lambda *inputs: inputs[2].reshape(448, -1))
     state: Any = SimpleNamespace(params=None, model_state=None)
-    rows = embedding.embed_split(embedder, state, split)
+    rows = embedder.embed_split(state, split)
     first = [*range(224 * host, 224 * (host + 1))]
-    rest = [*range(448, 600)] if host == 0 else [599]  # whose shape the padding has
+    rest = [*range(448, 600)] if host == 0 else []  # only padding
     assert sorted(read) == first + rest
     assert [share.shape for share in shares] == [(224, 24, 24, 3)] * 2
     assert rows.shape == (600, 24 * 24 * 3)

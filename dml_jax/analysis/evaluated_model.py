@@ -1,6 +1,6 @@
-"""A trained run as input of the analyses: data, model, models kept during training, embeddings of its splits."""
+"""What an analysis takes: a model, the images of splits, and tables of their embeddings."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -13,25 +13,26 @@ import numpy as np
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import holdout, transforms
-from dml_jax.data.split import Split
+from dml_jax.data.samplers import Sampler
+from dml_jax.data.split import Split, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch
-from dml_jax.train import on_devices
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.evaluation import embedding
-from dml_jax.train.evaluation.embedding import Embedder
-from dml_jax.train.experiment import Experiment
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import warm_start
-from dml_jax.train.state import TrainState, inference_state
 
 
-class TrainedRun:
-    """A run with one of its models.
+class EvaluatedModel:
+    """A model on the splits of its run, or on labelled images.
 
     Args:
+      directory: of the run; of the figures for labelled images, which are the split "test".
       embeddings: known embeddings [N, D], by name of the split.
+      sampler: of the training batches; None for labelled images.
+      before_training: gives the model before the first step; raises UserError if its starting point (`init_from`,
+        pretrained weights) no longer exists.
       batch: which training batch `training_batch` is, 0 for the first.
       node: the image of that batch whose attention is shown, in its order by class.
     """
@@ -41,47 +42,44 @@ class TrainedRun:
     def __init__(
         self,
         directory: Path,
-        experiment: Experiment,
-        state: TrainState,
+        model: TrainedModel,
+        splits: Mapping[str, Split],
         console: Console,
         embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+        *,
+        sampler: Sampler | None = None,
+        before_training: Callable[[], TrainedModel] | None = None,
         batch: int = 0,
         node: int = 0,
     ):
-        self.batch, self.node = batch, node
-        self.directory, self.experiment, self.state, self.console = directory, experiment, state, console
-        self._embeddings = dict(embeddings)
+        self.directory, self.model, self.console = directory, model, console
+        self.sampler, self.before_training, self.batch, self.node = sampler, before_training, batch, node
+        self._splits, self._embeddings = with_gallery(splits), dict(embeddings)
 
     @property
     def config(self) -> Config:
-        """The configuration of the run."""
-        return self.experiment.config
+        """The configuration of the model; published weights have no method."""
+        return self.model.config
 
     @property
     def step(self) -> int:
-        """The step at which the model was saved."""
-        return int(self.state.step)
+        """The step at which the model was saved; 0 for published weights."""
+        return self.model.step
 
     @cached_property
     def embedder(self) -> Embedder:
         """The compiled embedding."""
-        return embedding.compile_embedder(self.experiment.method.embed, self.experiment.mesh, self.config)
+        return self.model.embedder()
 
     def split(self, name: str) -> Split:
-        """The split of this name; "gallery" is that of the test split, "batch" the images of `training_batch`."""
-        if name == "batch":
-            return holdout.take(self.split("train"), self.batch_rows)
-        if name == "gallery":
-            gallery = self.experiment.splits["test"].gallery
-            assert gallery is not None
-            return gallery
-        return self.experiment.splits[name]
+        """The split of this name; "gallery" is the one of the test split, "batch" the images of `training_batch`."""
+        return holdout.take(self.split("train"), self.batch_rows) if name == "batch" else self._splits[name]
 
     def embeddings(self, name: str) -> np.ndarray:
         """The model's embeddings of a split, float32 [N, D]; computed once."""
         if name not in self._embeddings:
             self.console.print(f"embedding the images of {name}")
-            self._embeddings[name] = embedding.embed_split(self.embedder, self.state, self.split(name))
+            self._embeddings[name] = self.embedder.embed_split(self.model, self.split(name))
         return self._embeddings[name]
 
     def images(self, name: str, indices: np.ndarray) -> np.ndarray:
@@ -102,30 +100,29 @@ class TrainedRun:
     def _kept(self) -> Path:
         return self.directory / "checkpoints" / "kept"
 
-    def models(self) -> Iterator[TrainState]:
-        """Yields the untrained model, those kept during training, and this model, by step.
-
-        The untrained one is missing if its starting point (`init_from`, pretrained weights) no longer exists.
-        """
+    def models(self) -> Iterator[TrainedModel]:
+        """Yields the untrained model, if it can be restored, those kept during training, and this model, by step."""
         try:
-            yield inference_state(warm_start.initial_state(self.experiment, Console(active=False)))
+            assert self.before_training is not None
+            yield self.before_training()
         except UserError as error:
             self.console.print(f"warning: the model before the first step cannot be restored: {error}")
-        template, run = on_devices.template(self.experiment), workdir.identity(workdir.read_config(self.directory))
+        run, class_axis = workdir.identity(workdir.read_config(self.directory)), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
-                state = kept_models.read(self._kept, step, template, run)
-                yield meshes.place(self.experiment.mesh, state, self.experiment.method.hooks.class_axis)
-        yield self.state
+                state = kept_models.read(self._kept, step, self.model, run)
+                variables = meshes.place(meshes.make(), (state.params, state.model_state), class_axis)
+                yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
+        yield self.model
 
-    def untrained(self) -> "TrainedRun":
-        """The run with its model before the first step; its starting point (`init_from`, weights) must still exist."""
-        state = warm_start.initial_state(self.experiment, Console(active=False))
-        return TrainedRun(self.directory, self.experiment, state, self.console, batch=self.batch)
+    def untrained(self) -> "EvaluatedModel":
+        """The run with its model before the first step."""
+        assert self.before_training is not None
+        return self._with(self.before_training())
 
-    def refined(self) -> "TrainedRun":
+    def refined(self) -> "EvaluatedModel":
         """The run with the embeddings of its training batch after message passing, for methods that have it."""
-        method, params, model_state = self.experiment.method, self.state.params, self.state.model_state
+        method, params, model_state = self.model.method, self.model.params, self.model.model_state
 
         @jax.jit
         def refine(images: jax.Array) -> jax.Array:
@@ -133,13 +130,20 @@ class TrainedRun:
             encoded, _ = method.encode(params, model_state, images, train=False)
             return method.hooks.teach(params, model_state, encoded).embeddings
 
-        rows = np.asarray(refine(self.training_batch.images), np.float32)
-        return TrainedRun(self.directory, self.experiment, self.state, self.console, {"batch": rows}, self.batch)
+        return self._with(self.model, {"batch": np.asarray(refine(self.training_batch.images), np.float32)})
+
+    def _with(
+        self, model: TrainedModel, embeddings: Mapping[str, np.ndarray] = MappingProxyType({})
+    ) -> "EvaluatedModel":
+        return EvaluatedModel(
+            self.directory, model, self._splits, self.console, embeddings, sampler=self.sampler, batch=self.batch
+        )
 
     @cached_property
     def batch_rows(self) -> np.ndarray:
         """The training images of one batch, by class: int [B]."""
-        rows = np.asarray(self.experiment.sampler.batch(self.batch))
+        assert self.sampler is not None
+        rows = np.asarray(self.sampler.batch(self.batch))
         return rows[np.argsort(self.split("train").labels[rows], kind="stable")]
 
     @cached_property

@@ -1,0 +1,239 @@
+"""From a configuration to its method, and from a directory to a trained model: a run's, or published weights."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+
+from dml_jax import config as configs
+from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.linen import on_features
+from dml_jax.backbones.weights import store
+from dml_jax.config import Config, Data, Evaluation, Train
+from dml_jax.config.fields import validate, with_precision
+from dml_jax.config.train import backbone_is_frozen
+from dml_jax.data import augment
+from dml_jax.errors import CheckpointError, ConfigError, WeightsError
+from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
+from dml_jax.numerics import unit
+from dml_jax.train import embedding, optimizers, step
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.embedding import Embedder
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.variants import (
+    class_tables,
+    flips_and_scales,
+    frozen_groups,
+    low_rank,
+    path_groups,
+    precision,
+)
+
+LARGEST = 224  # side in pixels of the images of a published transformer
+BATCH = 32  # images of published weights at once
+
+
+class TrainedModel(NamedTuple):
+    """A trained model without its data."""
+
+    config: Config
+    method: Method
+    params: PyTree
+    model_state: PyTree
+    step: int  # of the checkpoint; 0 for published weights
+    shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
+    classes: Sequence[str]  # names of the training classes; empty for published weights
+    unfinished: str = ""  # says that the run has not finished; empty if it has
+
+    def embedder(self, *, few: bool = False) -> Embedder:
+        """Its embedding, compiled for `evaluation.batch_size`; for `few` see `Embedder`."""
+        return embedding.compiled(self.method.embed, self.config, meshes.make(), self.shape, few=few)
+
+
+def build_method(config: Config, data: TrainingSet) -> Method:
+    """The method of a configuration on its backbone, with the variants that the configuration asks for."""
+    backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
+            "adapt it as in docs/guides/extend.md"
+        )
+    if config.train.feature_views:
+        backbone = on_features(backbone)
+    methods = configs.module("method", config.method.name)
+
+    groups = config.train.groups
+    frozen = {name for name, group in groups.items() if group.freeze or group.rank}
+
+    def build_for(classes: int) -> Method:
+        def build_on(backbone: Backbone) -> Method:
+            erased = _with_erasing(backbone, config.data)
+            built: Method = methods.build(config.method, erased, data._replace(classes=classes))
+            return path_groups.by_path(built, groups)
+
+        method = build_on(backbone)
+        if method.group(("backbone",)) in frozen:
+            method = build_on(frozen_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
+        return low_rank.updating(frozen_groups.keeping_state(method, frozen), groups)
+
+    method = build_for(data.classes)
+    if config.train.shard_classes:
+        side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
+        batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
+        method = class_tables.spread(build_for, data.classes, batch)
+    if not config.train.feature_views:
+        evaluation = config.evaluation
+        embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        method = method._replace(embed=embed)
+    return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
+
+
+def read_as(config: Config, reading: str) -> Config:
+    """The configuration whose method embeds as one of `evaluation.readings` says.
+
+    Raises ConfigError if the reading sets options of the method that are not of the test time, or to invalid values.
+    """
+    key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
+    known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
+    for option in options:
+        if option not in known:
+            allowed = f"only of {', '.join(known)}" if known else "of no option"
+            raise ConfigError(f"{key}.{option}: method {config.method.name} allows readings {allowed}")
+    values = asdict(config.method) | options
+    return replace(config, method=validate(type(config.method), values, key))
+
+
+def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
+    """A backbone whose normalised inputs are randomly erased in training."""
+    if not data.erasing:
+        return backbone
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        if train and key is not None:
+            key_boxes, key = jax.random.split(key)
+            inputs = augment.erase(inputs, key_boxes, data.erasing)
+        return backbone.apply(params, stats, inputs, train=train, key=key)
+
+    return backbone._replace(apply=apply)
+
+
+def is_published(directory: Path) -> bool:
+    """Whether a directory holds published weights from `dml-jax convert` rather than a run."""
+    return (directory / store.METADATA).exists()
+
+
+def reading_in_results(config: Config, directory: Path) -> str:
+    """The entry of `evaluation.readings` that the results of a run report; empty if there is none."""
+    name = workdir.read_results(directory).get("reading")
+    return name if name in config.evaluation.readings else ""
+
+
+def load(
+    directory: Path,
+    checkpoint: str = "reported",
+    warn: Callable[[str], None] | None = None,
+    *,
+    dtype: str | None = None,
+    trust_code: bool = False,
+) -> TrainedModel:
+    """The model of a run, or published weights. Warns if the reported model of an unfinished run is asked for.
+
+    Args:
+      directory: a work directory; what `export.hub` has pulled, which holds one model; or converted weights.
+      checkpoint: "reported", "latest", "best" or a step.
+      warn: told of damaged checkpoints before an earlier one is read; None to raise instead.
+      dtype: of the activations, instead of the configuration's.
+      trust_code: see `dml_jax.load`.
+
+    Raises:
+      CheckpointError, WeightsError: no run or weights there, or no such checkpoint.
+    """
+    if is_published(directory):
+        return _load_published(directory, checkpoint, dtype)
+    if not (directory / "config.json").exists():
+        raise CheckpointError(
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+        )
+    from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
+
+    facts = workdir.read_config(directory)
+    run = workdir.identity(facts)
+    given = workdir.run_config(directory, trust_code=trust_code)
+    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
+    backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
+    config = replace(given, backbone=backbone)
+    if reading := reading_in_results(config, directory):
+        config = read_as(config, reading)
+    method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
+    optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
+    height, width = facts["shape"]
+    everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
+    template = step.state_shapes(config, everywhere, optimizer, (height, width), meshes.make())
+    unfinished = ""
+    if steps := kept_models.steps(directory / kept_models.MODEL):
+        if checkpoint not in ("reported", str(steps[-1])):
+            raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
+        state = kept_models.read(directory / kept_models.MODEL, steps[-1], template, run)
+    else:
+        stored = Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)
+        with closing(stored) as checkpoints:
+            state = checkpoints.select(checkpoint, config.train.select)
+        unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
+        if unfinished and checkpoint == "reported":
+            warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
+    classes = facts.get("class_names") or [str(number) for number in range(facts["classes"])]
+    return TrainedModel(
+        given, method, state.params, state.model_state, int(state.step), (height, width), classes, unfinished
+    )
+
+
+def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:
+    if checkpoint != "reported":
+        raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
+    recorded = store.read_metadata(directory)
+    architecture = recorded["architecture"] | {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
+    try:
+        backbone = validate(configs.module("backbone", architecture.get("name")).Config, architecture)
+    except ConfigError as error:
+        raise WeightsError(f"{directory / store.METADATA}: {error}; convert the weights again") from error
+    side: int = min(recorded.get("image_shape", (LARGEST,)))  # the images that the weights were learned for
+    if architecture.get("name") in ("deit", "siglip", "vit"):
+        side = min(LARGEST, side)
+    resize = round(side / recorded.get("crop_fraction", 0.875))
+    interpolation = recorded.get("interpolation", "bilinear")
+    data = Data(name="folder", crop="centre", image_size=side, resize=resize, interpolation=interpolation)
+    train = Train(groups={}, steps=1)
+    config = Config(directory.name, data, backbone, None, train, evaluation=Evaluation(batch_size=BATCH))
+    method = published_method(backbone)
+    params, model_state = method.init(jax.random.key(0), zeros(1, (side, side)))
+    return TrainedModel(config, method, params, model_state, 0, (side, side), ())
+
+
+def published_method(config: Any) -> Method:
+    """The network of a backbone's configuration as a method that cannot be trained.
+
+    The embedding of an image is the class token of a vision transformer, or the average of the feature map of any other
+    network, scaled to unit length.
+    """
+    if "output" in (field.name for field in fields(config)):
+        config = replace(config, output="class")
+    backbone: Backbone = configs.module("backbone", config.name).build(config)
+
+    def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+        params, stats = backbone.init(key, (batch.images.shape[2], batch.images.shape[3]))
+        return {"backbone": params}, {"backbone": stats}
+
+    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        maps, _ = backbone.apply(params["backbone"], model_state["backbone"], backbone.preprocess(images), train=False)
+        return unit(maps.mean(axis=(1, 2)))
+
+    def untrained(*_: Any, **__: Any) -> NoReturn:
+        raise ConfigError(f"backbone.pretrained={config.pretrained!r}: has no method, so it cannot be trained")
+
+    return Method(init, untrained, untrained, embed, groups=(), group=untrained)
