@@ -33,7 +33,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     """A classifier's cosines divided by its temperature; those to the nearest proxy of each class without one."""
     model = dml_jax.load(trained(tmp_path / "run", with_loss(loss)))
     names, logits, classes = model.classify(IMAGES)
-    proxies = np.asarray(model.trained[2:4][0]["loss"]["proxies"], float)
+    proxies = np.asarray(model.trained.params["loss"]["proxies"], float)
     proxies /= np.linalg.norm(proxies, axis=-1, keepdims=True)
     cosines = np.einsum("nd,ckd->nck", model.embed(IMAGES), proxies.reshape(len(classes), -1, 8)).max(axis=2)
     np.testing.assert_allclose(logits, scale * cosines, atol=1e-4)
@@ -42,8 +42,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     words = [f"word {number}" for number in reversed(range(len(classes)))]
     stored = workdir.read_config(model.directory)
     files.write_json(model.directory / "config.json", stored | {"class_names": words})
-    del model._classifier
-    named = model.classify(IMAGES[:1])
+    named = dml_jax.load(model.directory).classify(IMAGES[:1])
     assert (named.classes, named.names) == (words, [words[cosines[0].argmax()]])
     np.testing.assert_allclose(named.logits, logits[:1], atol=1e-4)
     # An index is of one fingerprint, whether it is made in Python or with --scales=1,2.

@@ -14,6 +14,7 @@ from dml_jax.methods import baseline
 from dml_jax.train import loop, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Interrupted
+from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState, inference_state
 from tests import toys
@@ -70,16 +71,16 @@ def test_the_average_is_evaluated_and_resumed_exactly(
 ) -> None:
     seen: dict[int, TrainState] = {}
 
-    def embed(embedder: Any, state: TrainState, name: str, split: Any, on_progress: Any) -> Any:
+    def embed(embedder: Any, state: TrainState, split: Any, on_progress: Any) -> Any:
         seen[int(state.step)] = jax.tree.map(np.asarray, state)
-        return {name: np.asarray(state.step)}
+        return np.asarray(state.step)
 
     def metrics(
         options: Any, distance: str, split: Any, embeddings: np.ndarray, gallery: Any, **_: bool
     ) -> dict[str, float]:
         return {"recall@1": RECALLS[int(embeddings)], "map@r": 0.0}
 
-    monkeypatch.setattr(loop.embedding, "embed_with_gallery", embed)
+    monkeypatch.setattr(Embedder, "embed_split", embed)
     monkeypatch.setattr(loop.split_metrics, "metrics", metrics)
     monkeypatch.setattr(loop.split_metrics, "of_training_classes", lambda *_: {})
     whole = bits(train(experiment, tmp_path / "whole"))
