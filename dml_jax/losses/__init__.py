@@ -8,7 +8,8 @@ Arguments that several losses share, described here only:
 
 - `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax` and `n_pair`
   do not.
-- `labels`: int [N]. Losses with one learned parameter per class need 0..C-1 and are NaN for any other label.
+- `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned parameter per class need
+  0..C-1 and are NaN for any other label.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
 - `candidates`: what the anchors of a pair loss are compared with; None for the batch itself.
 - `key`: random key of losses that mine at random.
@@ -17,9 +18,9 @@ Arguments that several losses share, described here only:
 
 `per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
-Wrong shapes raise `DataError`. The modules also hold what the methods build upon: pairwise similarities and masks
-(`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs
-and triplets (`pair_losses`, `similarity_losses`).
+Wrong shapes raise `DataError`. The methods also build upon pairwise similarities and masks (`pairwise`), triplet mining
+(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
+`similarity_losses`).
 """
 
 from dml_jax.losses.classification import (
@@ -38,27 +39,7 @@ from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, sup_con
 
 __all__ = [
-    "Candidates",
-    "anti_collapse",
-    "arcface",
-    "circle",
-    "contrastive",
-    "cosface",
-    "dynamic_margins",
-    "lifted_structure",
-    "margin",
-    "multi_similarity",
-    "n_pair",
-    "normalized_softmax",
-    "per_anchor",
-    "proxy_anchor",
-    "proxy_nca",
-    "proxy_nca_pp",
-    "recall_at_k",
-    "smooth_ap",
-    "soft_triple",
-    "softmax",
-    "subcenter_arcface",
-    "sup_con",
-    "triplet",
-]
+    "Candidates", "anti_collapse", "arcface", "circle", "contrastive", "cosface", "dynamic_margins", "lifted_structure",
+    "margin", "multi_similarity", "n_pair", "normalized_softmax", "per_anchor", "proxy_anchor", "proxy_nca",
+    "proxy_nca_pp", "recall_at_k", "smooth_ap", "soft_triple", "softmax", "subcenter_arcface", "sup_con", "triplet",
+]  # fmt: skip

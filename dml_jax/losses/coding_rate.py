@@ -30,7 +30,7 @@ def anti_collapse(
 ) -> jax.Array:
     """Minus the average coding rate of unit embeddings, or of proxies, in nats -> scalar; labels are not used.
 
-    `per_anchor` gives the same value for every row, whose rates alone do not depend on its direction.
+    `per_anchor` gives the same value for every row, since the rate of a single row does not depend on its direction.
     """
     z = unit(embeddings)
     count, dim = z.shape

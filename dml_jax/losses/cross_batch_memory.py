@@ -36,13 +36,8 @@ def enqueue(queue: Any, rows: Any) -> Any:
     return jax.tree.map(push, queue, rows)
 
 
-def masks(labels: jax.Array, memory_labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Positive and negative pairs, bool [N, M] each, of labels [N] with memory_labels [M]; unfilled rows in neither."""
-    same = labels[:, None] == memory_labels[None, :]
-    filled = (memory_labels != EMPTY)[None, :]
-    return same & filled, ~same & filled
-
-
 def candidates(memory: dict[str, jax.Array], labels: jax.Array) -> Candidates:
-    """The memory as candidates of a pair loss for a batch with labels [N]."""
-    return Candidates(memory["embeddings"], *masks(labels, memory["labels"]))
+    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no pair."""
+    same = labels[:, None] == memory["labels"][None, :]
+    filled = (memory["labels"] != EMPTY)[None, :]
+    return Candidates(memory["embeddings"], same & filled, ~same & filled)

@@ -37,7 +37,7 @@ def contrastive(
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """Contrastive loss: the mean hinge of positive plus that of negative pairs, see `contrastive_hinges` -> scalar."""
+    """Contrastive loss: the mean hinges of positive and negative pairs, see `contrastive_hinges`, added -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     pull, push = contrastive_hinges(
         pairwise.distances(x, others.embeddings), others.positive, others.negative,
@@ -54,18 +54,14 @@ def contrastive_hinges(
     positive: jax.Array,
     negative: jax.Array,
     *,
-    positive_margin: float = 0.0,
-    negative_margin: float = 1.0,
+    positive_margin: float,
+    negative_margin: float,
     squared: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
 
-    Args:
-      distances: float [N, M].
-      positive, negative: bool [N, M].
-      positive_margin: distance up to which positives cost nothing.
-      negative_margin: distance from which negatives cost nothing.
-      squared: half the square of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    The arguments are distances float [N, M] and masks bool [N, M]. With `squared`, half the square of both, as first
+    published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
     pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
     push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
@@ -103,7 +99,6 @@ def triplet_loss(
 
     Args:
       embeddings: float [B, D].
-      margin: distance by which the negative must be farther than the positive.
       squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
       candidates: float [M, D] that positives and negatives index; None for `embeddings`.
       weights: float [B], of the embeddings as anchors.
@@ -172,8 +167,7 @@ def margin_loss(
     Args:
       embeddings: float [B, D].
       labels: int [B], in 0..C-1, or the loss is NaN.
-      beta: float [C], boundary between near and far for anchors of each class; learnable.
-      margin: half the width of the gap around beta.
+      beta: float [C], boundary between near and far for anchors of each class.
       nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
         drops it if no pair is active.
       divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.

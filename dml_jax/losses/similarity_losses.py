@@ -146,7 +146,7 @@ def circle(
 ) -> jax.Array:
     """Circle loss: the mean over the anchors that have positives and negatives -> scalar; 0 if there are none.
 
-    The defaults are those of the paper for fine-grained retrieval (CUB, Cars196, SOP).
+    The paper uses the defaults for fine-grained retrieval (CUB, Cars196, SOP).
     """
     x, others = pairwise.compared(embeddings, labels, candidates)
     s = pairwise.inner_products(x, others.embeddings)

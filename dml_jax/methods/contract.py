@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from dml_jax.backbones.contract import PyTree
+from dml_jax.errors import ConfigError
 
 
 class TrainingSet(NamedTuple):
@@ -26,6 +27,11 @@ class TrainingSet(NamedTuple):
     def sizes(self) -> np.ndarray | None:
         """Number of images of each class, int [C]; None where nothing is trained."""
         return None if self.labels is None else np.bincount(self.labels, minlength=self.classes)
+
+    def check_classes(self, needed: int, key: str) -> None:
+        """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
+        if self.classes < needed:
+            raise ConfigError(f"{key}: needs {needed} training classes, the data has {self.classes}")
 
 
 class Teaching(NamedTuple):
@@ -126,11 +132,11 @@ class Hooks(NamedTuple):
       refine: (params, model_state, queries [Q, D], gallery [G, D] or None, groups=None) -> the queries refined at test
         time [Q, D']; without a gallery they refine one another. `groups`
         (`evaluation.refinement_batches.Groups`) replace the method's own batches, and the gallery.
-      refresh: what is computed from all training images every few epochs.
+      refresh: computation from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
-      scores: (params, encoded) -> [B, C], similarities to the training classes, of a method whose loss learns such a
-        representation of them, but whose `teach` gives no logits.
+      scores: (params, encoded) -> [B, C], similarities to learned representations of the training classes, where
+        `teach` gives no logits.
       proxies: (params) -> [P, K], trained rows that stand for classes or parts of images. The training logs how far
         they move.
       views: images per sample.
@@ -163,13 +169,13 @@ class Method(NamedTuple):
 
     Attributes:
       init: (key, batch) -> (params, model_state). The batch gives the shapes only.
-      encode: what is computed for each image: backbone and head. Only batch statistics connect the rows.
+      encode: backbone and head, applied to each image. Only batch statistics connect the rows.
       loss: (params, model_state, encoded, batch, step, key) -> (scalar, Aux), from the encoded global batch; `step` is
         the number of updates so far, for schedules of coefficients.
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
-        not `history`: batch statistics belong to the group of the layers whose they are.
+        not `history`: batch statistics belong to the group of their layer.
       distance: with which evaluation compares embeddings.
       hooks: what else the method does.
     """
@@ -185,7 +191,7 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of parameters: all but `init` and those of paths."""
+    """The method with `wrap` around each of its functions of parameters: all but `init` and the functions of paths."""
     wrapped: Method = jax.tree.map(lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable)
     hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
     return wrapped._replace(init=method.init, group=method.group, hooks=hooks)

@@ -31,7 +31,6 @@ from dml_jax.backbones.initializers import uniform_fan_in
 from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import NonNegative, PositiveInt, require, section
 from dml_jax.config.needs import Needs, Rule
-from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
@@ -52,7 +51,7 @@ TRAINED = Rule(
 
 @section
 class Config:
-    """Options of CRT; the defaults are those of CUB and Cars196. Pairs hold one value per branch."""
+    """Options of CRT; with the defaults of CUB and Cars196. Pairs hold one value per branch."""
 
     name: str = "crt"
     embedding_dims: tuple[PositiveInt, PositiveInt] = (128, 1024)  # d1, d2
@@ -246,11 +245,7 @@ def own_prototypes(params: PyTree) -> list[jax.Array]:
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """CRT on a backbone's feature map; needs at least two training classes for negative pairs."""
-    if data.classes < 2:
-        raise ConfigError(
-            f"method.name='crt': needs negative pairs, but the data has {data.classes} training class(es); "
-            "use a data set with at least two"
-        )
+    data.check_classes(2, "method.name='crt'")
     branches = Branches(config)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:

@@ -1,8 +1,8 @@
 """The Group Loss (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
-The class probabilities of each image in a batch are refined with those of similar images. Training the refined
-probabilities to be correct makes images similar if, and only if, they share a class. A few images per class are anchors
-with given labels. With embeddings f_i, probabilities X [n, C] and similarities W [n, n]:
+The class probabilities of each image in a batch are refined with the probabilities of similar images. Training the
+refined probabilities to be correct makes images similar if, and only if, they share a class. A few images per class are
+anchors with given labels. With embeddings f_i, probabilities X [n, C] and similarities W [n, n]:
 
     W_ij      = max(0, (f_i - mean f_i) . (f_j - mean f_j) / (|f_i - mean f_i| |f_j - mean f_j|))     Pearson
     X(0)_i    = one-hot of y_i for an anchor, else softmax(logits_i / T)                              priors
@@ -31,7 +31,6 @@ from dml_jax.backbones.layers import Dense, Pooling
 from dml_jax.config.data import WITHOUT_CLASSES
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 from dml_jax.config.needs import Rule
-from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
@@ -50,12 +49,12 @@ WEIGHTED = Rule(f"{ONLY_CROSS_ENTROPY}; give a positive weight", lambda c: c.met
 
 @section
 class Config:
-    """Options of the Group Loss; the defaults are those of the authors' CUB run."""
+    """Options of the Group Loss; with the defaults of the authors' CUB run."""
 
     name: str = "group_loss"
     embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: no such layer
     pooling: Pooling = "avg"  # pooling of the feature map
-    anchors: Annotated[NonNegativeInt, SOME_LEFT] = 2  # images of each class whose label is given
+    anchors: Annotated[NonNegativeInt, SOME_LEFT] = 2  # images of each class with a given label
     iterations: Annotated[NonNegativeInt, ITERATED] = 1  # t_end; 1 in the authors' code
     temperature: Positive = 24.0  # T, divides the logits in the priors
     weight: Annotated[NonNegative, WEIGHTED] = 1.0  # weight of the group loss; the cross-entropy has weight 1
@@ -116,10 +115,7 @@ def group_loss(logits: jax.Array, embeddings: jax.Array, labels: jax.Array, conf
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The Group Loss on a backbone; needs at least two training classes."""
-    if data.classes < 2:
-        raise ConfigError(
-            f"method.name='group_loss': needs at least two training classes, but the data has {data.classes}"
-        )
+    data.check_classes(2, "method.name='group_loss'")
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     classifier = Dense(data.classes)
 

@@ -39,7 +39,7 @@ GROUPS = ("backbone", "embedding", "distributions", "hgnn")  # parameter groups
 
 @section
 class Config:
-    """Options of HIST; the defaults are those of the authors' Cars196 run except for `drop_underflow`."""
+    """Options of HIST; with the defaults of the authors' Cars196 run except for `drop_underflow`."""
 
     name: str = "hist"
     embedding_dim: PositiveInt = 512  # D

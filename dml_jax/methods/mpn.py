@@ -53,14 +53,14 @@ RECIPROCAL = Needs("'reciprocal' in evaluation.refine", lambda c: "reciprocal" i
 
 @section
 class Config:
-    """Options of MPN; the defaults are those of the authors' CUB run."""
+    """Options of MPN; with the defaults of the authors' CUB run."""
 
     name: str = "mpn"
     # "transformer": the authors' with a plain softmax; "paper": as printed.
     equations: Annotated[Equations, PASSING] = "authors"
     layers: Annotated[PositiveInt, PASSING] = 1  # L, message passing layers
     heads: Annotated[PositiveInt, PASSING] = 2  # M, attention heads
-    # Classify the concatenated outputs of all layers instead of those of the last layer.
+    # Classify the concatenated outputs of all layers instead of the last layer's.
     concatenate: Annotated[bool, PASSING] = False
     embedding_dim: PositiveInt = 512  # d
     losses: Literal["both", "auxiliary", "mpn"] = "both"  # "auxiliary": without the message passing network
@@ -182,7 +182,7 @@ class MessagePassingNetwork(nn.Module):
 
 
 def readout(outputs: list[tuple[jax.Array, jax.Array]], config: Config) -> jax.Array:
-    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` are those of `propagate`."""
+    """The refined nodes: h^L [N, d], or h^1 to h^L concatenated [N, L d]; `outputs` as from `propagate`."""
     nodes = [h for h, _ in outputs]
     return jnp.concatenate(nodes, axis=-1) if config.concatenate else nodes[-1]
 
@@ -202,7 +202,7 @@ def loss(
       stats: batch statistics of the network.
       embeddings: f, float [N, d], of any norm.
       labels: int [N], in 0..C-1.
-      network: the message passing network, whose `config` holds the options.
+      network: the message passing network; its `config` holds the options.
       key: random key of the dropout; not needed if its rate is 0.
 
     Returns:

@@ -51,7 +51,7 @@ LABELLED = Needs("a positive method.label_weight", lambda c: c.method.label_weig
 
 @section
 class Config:
-    """Options of a student; the defaults are those of the authors' CUB configuration."""
+    """Options of a student; with the defaults of the authors' CUB configuration."""
 
     name: str = "student"
     teacher: str = ""  # work directory of the teacher's run, on the same data
@@ -118,15 +118,11 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
     name = f"method.teacher={config.teacher!r}"
     match config.kind:
         case "distillation" | "distillation_kl":
-            if teaching.logits is None:
+            known = 0 if teaching.logits is None else teaching.logits.shape[1]
+            if known != classes:
                 raise ConfigError(
-                    f"{name}: has no class logits, which method.kind={config.kind!r} requires; set method.kind to "
-                    f"'imitation' or 'relational'"
-                )
-            if teaching.logits.shape[1] != classes:
-                raise ConfigError(
-                    f"{name}: has logits of {teaching.logits.shape[1]} classes, but the data has {classes}; choose a "
-                    f"teacher trained on these classes"
+                    f"{name}: has logits of {known} classes, but the data has {classes}; choose a teacher trained on "
+                    f"these classes, or set method.kind to 'imitation' or 'relational'"
                 )
         case "imitation":
             if teaching.embeddings.shape[1] != config.embedding_dim:

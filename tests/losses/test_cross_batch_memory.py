@@ -12,7 +12,7 @@ def test_memory_is_first_in_first_out() -> None:
         queue = cross_batch_memory.enqueue(queue, rows)
         if step == 0:
             assert queue["labels"].tolist() == [cross_batch_memory.EMPTY, 0, 1]
-            positive, negative = cross_batch_memory.masks(jnp.array([1, 7]), queue["labels"])
+            _, positive, negative = cross_batch_memory.candidates(queue, jnp.array([1, 7]))
             assert positive.tolist() == [[False, False, True], [False, False, False]]
             assert negative.tolist() == [[False, True, False], [False, True, True]]
     assert queue["labels"].tolist() == [11, 20, 21]

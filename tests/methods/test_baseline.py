@@ -322,11 +322,6 @@ def test_invalid_options(values: dict[str, Any], message: str) -> None:
         baseline.resolve(values)
 
 
-def test_one_training_class_is_rejected() -> None:
-    with pytest.raises(ConfigError, match="needs two training classes"):
-        baseline.build(baseline.make_config("multi_similarity"), toy(), TrainingSet(1, 8))
-
-
 def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
     """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
     method = baseline.build(baseline.resolve(options), toy(), data)

@@ -191,5 +191,5 @@ def test_invalid_options() -> None:
         validate(crt.Config, {"name": "crt", "tau": 1.0}, "method")
     with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
         validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
-    with pytest.raises(ConfigError, match=r"1 training class\(es\); use a data set with at least two"):
+    with pytest.raises(ConfigError, match="needs 2 training classes, the data has 1"):
         crt.build(crt.Config(**SMALL), toy(), DATA._replace(classes=1))

@@ -145,7 +145,7 @@ def test_invalid_options(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("full", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
-    with pytest.raises(ConfigError, match=f"need {classes + 1} training classes, the data has {classes}"):
+    with pytest.raises(ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"):
         diva.build(dataclasses.replace(SMALL, shared=shared), toy(), DATA._replace(classes=classes))
 
 

@@ -113,8 +113,3 @@ def test_teaches_its_embedding_and_logits() -> None:
 def test_options_are_checked(key: str) -> None:
     with pytest.raises(ConfigError, match=f"{key}=-1: must"):
         Config(**{key: -1})
-
-
-def test_needs_two_classes() -> None:
-    with pytest.raises(ConfigError, match="needs at least two training classes"):
-        group_loss.build(Config(), toys.backbone(), TrainingSet(1, 16))

@@ -199,8 +199,8 @@ def test_methods_without_a_classifier_teach_no_logits(name: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "outputs", "words"),
     [
-        ("distillation", Teaching(jnp.ones((16, 8))), "has no class logits"),
-        ("distillation_kl", Teaching(jnp.ones((16, 8))), "has no class logits"),
+        ("distillation", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
+        ("distillation_kl", Teaching(jnp.ones((16, 8))), "has logits of 0 classes"),
         ("distillation", Teaching(jnp.ones((16, 8)), jnp.ones((16, 5))), "logits of 5 classes, but the data has 4"),
         ("imitation", Teaching(jnp.ones((16, 12))), "12 dimensions, .* method.embedding_dim=8"),
     ],

@@ -8,7 +8,7 @@ Pair losses can also be computed against a memory of past batches (Wang et al., 
 
     L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch, memory)
 
-With `method.prefixes`, each of these losses is the sum of those of the whole embeddings and of their first m dimensions
+With `method.prefixes`, each of these losses is summed over the whole embeddings and their first m dimensions
 (Matryoshka representation learning; Kusupati et al., NeurIPS 2022, Eq. 1), which share its parameters: proxies and
 classifiers are cut to m dimensions, too ("efficient" in the paper), and every prefix is normalised by the loss itself.
 
@@ -30,7 +30,6 @@ from flax.typing import Initializer
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init, uniform_fan_in
-from dml_jax.errors import ConfigError
 from dml_jax.losses import cross_batch_memory, signature
 from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates
@@ -156,7 +155,7 @@ def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
 
 
 def class_weights(config: Config, data: TrainingSet) -> jax.Array:
-    """The weights of images by their class, float [C], whose mean over the training images is 1."""
+    """The weights of images by their class, float [C]; their mean over the training images is 1."""
     sizes = np.maximum(np.asarray(data.sizes), 1).astype(float)
     table = sizes**-config.class_weights
     return jnp.asarray(table * sizes.sum() / (table @ sizes), float)
@@ -164,8 +163,7 @@ def class_weights(config: Config, data: TrainingSet) -> jax.Array:
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
-    if data.classes < 2:
-        raise ConfigError(f"method.loss={config.loss!r}: needs two training classes, the data has {data.classes}")
+    data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
     criterion = Criterion(config.options, data.classes, dim, data.sizes)

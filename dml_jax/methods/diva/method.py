@@ -35,10 +35,7 @@ def check_data(config: Config, data: TrainingSet) -> None:
     tasks = ranking_tasks(config)
     across_classes = "shared" in tasks and config.shared != "random"
     needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
-    if data.classes < needed:
-        raise ConfigError(
-            f"method.tasks={config.tasks!r}: the triplets need {needed} training classes, the data has {data.classes}"
-        )
+    data.check_classes(needed, f"method.tasks={config.tasks!r}")
     if self_supervised_task(config) == "deepcluster" and data.images < self_supervision.CLUSTERS:
         needed = self_supervision.CLUSTERS
         raise ConfigError(
@@ -47,7 +44,7 @@ def check_data(config: Config, data: TrainingSet) -> None:
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
-    """DiVA on a backbone, whose feature map is average-pooled.
+    """DiVA on the average-pooled feature map of a backbone.
 
     The key network runs in evaluation mode with the backbone's initial batch statistics: only parameters are averaged.
     Before the first step, the queue is filled with the keys of first views.
@@ -61,7 +58,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
     pool = heads.encoder(backbone, lambda params, maps: global_pool(maps, "avg"))
 
     def selfsimilarity(params: PyTree, features: jax.Array) -> jax.Array:
-        """The selfsimilarity embedding [B, D] of features [B, K]; `params` are those of all heads."""
+        """The selfsimilarity embedding [B, D] of features [B, K]; `params` belong to all heads."""
         layer = Heads(("selfsimilarity",), config.embedding_dim)
         return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
 

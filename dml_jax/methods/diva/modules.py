@@ -23,7 +23,7 @@ class Heads(nn.Module):
 
 
 class Psi(nn.Module):
-    """psi of one direction: maps the embedding of the source task to that of the target task, [B, D] -> [B, D]."""
+    """psi of one direction: maps an embedding of the source task to the target task, [B, D] -> [B, D]."""
 
     hidden_dim: int
 

@@ -42,14 +42,14 @@ DANCE = _needs(
 
 @section
 class Config:
-    """Options of DiVA; the defaults are those of the authors' CUB run with ResNet-50."""
+    """Options of DiVA; with the defaults of the authors' CUB run with ResNet-50."""
 
     name: str = "diva"
     tasks: Annotated[tuple[Task, ...], NonEmpty] = TASKS  # tasks to train
     # "discriminative" trains every task with discriminative triplets: the ensemble to which the paper compares DiVA.
     learners: Literal["diverse", "discriminative"] = "diverse"
     embedding_dim: PositiveInt = 128  # D of each task
-    # Weight of this loss; that of the discriminative loss is 1.
+    # Weight of this loss; the discriminative loss has weight 1.
     alpha_selfsimilarity: Annotated[NonNegative, _task("selfsimilarity")] = 0.3
     alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3  # weight of this loss
     alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3  # weight of this loss
@@ -132,7 +132,7 @@ def self_supervised_task(config: Config) -> SelfSupervision | None:
 
 
 def decorrelation_weights(config: Config) -> dict[str, float]:
-    """rho of each direction whose two tasks have an embedding."""
+    """rho of each direction between two tasks that have an embedding."""
     rho = config.rho * len(config.directions) if len(config.rho) == 1 else config.rho
     pairs = zip(config.directions, rho, strict=True)
     return {d: r for d, r in pairs if set(d.split("-")) <= set(embedding_tasks(config))}
