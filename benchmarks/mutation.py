@@ -47,7 +47,7 @@ TESTS = {
         "losses/test_duplicates",
         "losses/test_close_rows",
     ),
-    "losses/proxies": ("losses/test_proxies", "losses/test_public", "methods/test_baseline"),
+    "losses/proxies": ("losses/test_public", "methods/test_baseline"),
     "losses/ranking": ("losses/test_ranking", "losses/test_public"),
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
     "evaluation/metrics": (

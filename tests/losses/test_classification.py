@@ -36,17 +36,6 @@ def test_smoothed_cross_entropy(x64: None) -> None:
     np.testing.assert_allclose(ours, -(target * log_p).sum(1), rtol=1e-12)
 
 
-def test_softmax(x64: None) -> None:
-    bias = RNG.normal(size=5)
-    ours = jax.jit(c.softmax)(X, LABELS, PROXIES.T, bias)
-    np.testing.assert_allclose(ours, softmax_loss(X @ PROXIES.T + bias), rtol=1e-12)
-
-
-def test_normalized_softmax(x64: None) -> None:
-    ours = jax.jit(c.normalized_softmax)(*given(), temperature=0.05)
-    np.testing.assert_allclose(ours, softmax_loss(COSINES / 0.05), rtol=1e-12)
-
-
 def test_margins(x64: None) -> None:
     own = COSINES[ROWS, LABELS]
     angle = np.arccos(own)

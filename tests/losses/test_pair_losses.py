@@ -130,27 +130,6 @@ def test_contrastive_of_one_pair(x64: None) -> None:
     np.testing.assert_allclose(found, np.sqrt(2) + 1.5 - np.sqrt(0.8), rtol=1e-12)
 
 
-def test_lifted_structure(x64: None) -> None:
-    ours = np.asarray(jax.jit(partial(pair_losses.lifted_structure_losses, margin=1.0))(*given()))
-    for i, j in np.ndindex(10, 10):
-        expected = 0.0
-        if POSITIVE[i, j]:
-            around = [np.exp(1 - D[i, k]) for k in range(10) if NEGATIVE[i, k]]
-            around += [np.exp(1 - D[j, k]) for k in range(10) if NEGATIVE[j, k]]
-            expected = max(np.log(sum(around)) + D[i, j], 0) ** 2 / 2
-        assert ours[i, j] == pytest.approx(expected, rel=1e-12)
-
-
-def test_n_pair(x64: None) -> None:
-    s = X @ X.T
-    positives = np.array([1, 0, 0, 4, 3, 6, 5, 5, 5, 0])
-    ours = jax.jit(pair_losses.n_pair_losses)(s, positives, NEGATIVE)
-    expected = [
-        np.log(1 + sum(np.exp(s[i, n] - s[i, p]) for n in range(10) if NEGATIVE[i, n])) for i, p in enumerate(positives)
-    ]
-    np.testing.assert_allclose(ours, expected, rtol=1e-12)
-
-
 def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
     d, positive, _ = given()
     d, none = d.astype(jnp.float32), jnp.zeros((10, 10), bool)

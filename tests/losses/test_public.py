@@ -12,7 +12,7 @@ import pytest
 
 from dml_jax import losses
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.losses import cross_batch_memory, mining, signature
+from dml_jax.losses import cross_batch_memory, mining, proxies, signature
 from dml_jax.methods.baseline import LOSSES
 
 RNG = np.random.default_rng(11)
@@ -254,6 +254,16 @@ def test_in_float32_with_finite_gradients(name: str) -> None:
     assert value.dtype == jnp.float32
     assert np.isfinite(gradient).all()
     assert np.any(gradient != 0)
+
+
+def test_proxy_anchor_does_not_overflow() -> None:
+    steep = lambda p, x: losses.proxy_anchor(x, jnp.asarray(LABELS), p, alpha=500.0)  # noqa: E731
+    value, gradients = jax.jit(jax.value_and_grad(steep, argnums=(0, 1)))(*map(jnp.float32, (PROXIES, X)))
+    assert all(np.isfinite(leaf).all() for leaf in (value, *gradients))
+
+
+def test_one_center_has_no_spread() -> None:
+    assert proxies.center_spread(jnp.ones((3, 1, 2))) == 0
 
 
 OF_CLASSES = [
