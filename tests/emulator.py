@@ -1,7 +1,7 @@
 """An emulator of Google Cloud Storage in a process of its own.
 
-Leases and the database format of orbax rely on generations: an object is only written in place of the expected one, and
-reading one tells its generation. The emulator leaves both out, so they are added here.
+The right to write and the database format of orbax rely on generations: an object is only written in place of the
+expected one, and reading one tells its generation. The emulator leaves both out, so they are added here.
 """
 
 import socket

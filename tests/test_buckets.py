@@ -1,5 +1,6 @@
 """Runs in Google Cloud Storage, here an emulator: what is written, what is read again, and who may write."""
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from dml_jax import buckets
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, PeerError
 from dml_jax.train.checkpoint import Checkpoints
 from tests import emulator
 from tests.train.test_checkpoint import equal, state
@@ -80,77 +81,82 @@ def test_checkpoints_and_a_lost_upload(client: Any) -> None:
             found = store.restore()
             assert found
             assert equal(found[0], 10)
-            assert "/20: the checkpoint is corrupt" in warned[0]
+            assert "latest/20/state/" in warned[0]
             assert store.steps() == [10]
 
 
-def test_one_command_at_a_time(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "RENEWAL", 0.05)
-    monkeypatch.setattr(buckets, "EXPIRY", 60.0)
-    with buckets.working_copy("--workdir", URL, writing=True) as first:
-        with (
-            pytest.raises(CheckpointError, match=rf"--workdir={URL}: another run is using it \(.*, process \d+"),
-            buckets.working_copy("--workdir", URL, writing=True),
-        ):
-            pass
-        with buckets.working_copy("--workdir", URL, writing=True, active=False):  # another process of the same run
-            pass
-        (first / "a").touch()
-    assert client.find(f"{URL}/.lease") == []
+def test_a_process_that_another_has_replaced_writes_nothing_more(
+    client: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """E.g. because the first did not answer for a while; after it was killed, the second goes on at once."""
 
-
-def test_a_lease_that_is_not_renewed_expires(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "EXPIRY", 0.0)
-    monkeypatch.setattr(buckets, "RENEWAL", 1000.0)
-
-    def overtake() -> None:
-        with (
-            buckets.working_copy("--workdir", URL, writing=True) as first,
-            buckets.working_copy("--workdir", URL, writing=True) as second,
-        ):
-            (second / "a").write_text("second")
+    def overtaken() -> None:
+        with buckets.working_copy("--workdir", URL, writing=True) as first:
             (first / "a").write_text("first")
-            buckets.push(second)
-            buckets.push(first)
+            with buckets.working_copy("--workdir", URL, writing=True) as second:
+                (second / "a").write_text("second")
+                with buckets.working_copy("--workdir", URL, writing=True, active=False):  # of the same run
+                    pass
+                buckets.push(second)
+                buckets.push(first)
 
-    with pytest.raises(CheckpointError, match="another process has taken over this run"):
-        overtake()
+    with pytest.raises(CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"):
+        overtaken()
+    assert f"{URL}: taking over from process {os.getpid()} on " in capsys.readouterr().out
     assert client.cat_file("bucket/runs/one/a") == b"second"
+    assert client.find(f"bucket/runs/one/{buckets.WRITERS}") == []
 
 
-def test_of_two_that_find_no_lease_one_gets_it(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
-    newest = buckets._newest_lease
+    writers = buckets._writers
 
-    def late(*arguments: Any) -> str:
-        found = newest(*arguments)
+    def late(copy: Any) -> list[str]:
+        found = writers(copy)
         both.wait()
         return found
 
-    monkeypatch.setattr(buckets, "_newest_lease", late)
+    monkeypatch.setattr(buckets, "_writers", late)
     outcomes: list[str] = []
 
-    def acquire(holder: bytes) -> None:
+    def start() -> None:
         try:
-            buckets._acquire(client, "--workdir", URL, holder)
-            outcomes.append("got it")
+            buckets._take_over("--workdir", buckets._Copy(Path("unused"), URL))
+            outcomes.append("")
         except CheckpointError as error:
-            outcomes.append(str(error).partition(": ")[2])
+            outcomes.append(str(error))
 
-    threads = [threading.Thread(target=acquire, args=(name,)) for name in (b"a", b"b")]
+    threads = [threading.Thread(target=start) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(outcomes) == ["another run is using it", "got it"]
+    winner, loser = sorted(outcomes)
+    assert not winner
+    assert loser.startswith(f"--workdir={URL}: process {os.getpid()} on ")
+    assert loser.endswith(" has just started this run")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind"),
+    [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)],
+)
+def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], client: Any) -> None:
+    from gcsfs.retry import validate_response
+
+    with (
+        pytest.raises(kind, match=rf"--workdir={URL}: {message}"),
+        buckets.working_copy("--workdir", URL, writing=False),
+    ):
+        validate_response(status, b"{}", "bucket/runs/one/x")
 
 
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         ("gs://none/run", "--workdir=gs://none/run: there is no such bucket or object; create the bucket first"),
-        ("gs://bucket", "is a whole bucket; give a directory in it"),
-        ("s3://bucket/run", "checkpoints can only be written to gs:// URLs and directories"),
+        ("gs://bucket", "give gs://bucket/directory, or a directory, where S3 may be mounted"),
+        ("s3://bucket/run", "give gs://bucket/directory, or a directory"),
     ],
 )
 def test_buckets_that_cannot_be_used(url: str, message: str) -> None:

@@ -3,7 +3,6 @@
 URLs are those of `pyarrow.fs.FileSystem.from_uri`, e.g. gs://anonymous@bucket/photos for a public bucket.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -18,7 +17,7 @@ from pyarrow import fs
 
 from dml_jax.data import store
 from dml_jax.errors import DataError, UserError
-from dml_jax.files import atomic_write, cache_dir, name_file, reason
+from dml_jax.files import atomic_directory, atomic_write, cache_dir, locked, reason
 
 SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a quarter of an hour
 
@@ -102,58 +101,36 @@ def opened(url: str) -> Any:
 def staged(url: str) -> Path:
     """A local copy of the directory at a URL, made by one process of the machine and used again by all.
 
-    An interrupted download is continued. The sizes of all files are checked, and for a prepared data set also their
-    SHA-256. Files that are changed, added or removed in the bucket lead to another copy. Raises DataError if the files
-    cannot be read, do not fit on the disk, or are damaged.
+    Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a prepared data set are
+    checked. Raises DataError if the files cannot be read or are damaged.
     """
     found = listed(url)
+    if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
+        raise DataError(f"{url}: is not a directory" if outside == [""] else f"{url}: {outside[0]!r} leads outside")
     listing = "".join(f"{name}\0{info.size}\0{info.mtime_ns}\n" for name, info in found.items())
     caches = cache_dir() / "staged"
     target = caches / hashlib.sha256(f"{url}\n{listing}".encode()).hexdigest()[:32]
-    if target.is_dir():
-        return target
     caches.mkdir(parents=True, exist_ok=True)
-    with target.with_suffix(".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(target.with_suffix(".part")):
         if not target.is_dir():
-            draft = target.with_suffix(".part")
-            _download(url, found, draft)
-            try:
-                if store.read_marker(draft):
-                    store.verify(draft)
-            except DataError as error:
-                shutil.rmtree(draft)
-                raise DataError(f"{url}: {str(error).replace(f'{draft}/', '')}") from error
-            draft.rename(target)
+            size = sum(info.size for info in found.values())
+            print(f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}", flush=True)
+            with atomic_directory(target) as draft, _reaching(url):
+                system, _ = _system(url)
+
+                def copy(name: str) -> None:
+                    path = draft / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with system.open_input_stream(found[name].path) as source, path.open("wb") as file:
+                        shutil.copyfileobj(source, file, 2**20)
+                    if path.stat().st_size != found[name].size:
+                        raise DataError(f"{url}/{name}: ended after {path.stat().st_size} bytes; try again")
+
+                with ThreadPoolExecutor(16) as pool:
+                    list(pool.map(copy, found))
+                try:
+                    if store.read_marker(draft):
+                        store.verify(draft)
+                except DataError as error:
+                    raise DataError(f"{url}: {str(error).replace(f'{draft}/', '')}") from error
     return target
-
-
-def _download(url: str, found: dict[str, Any], draft: Path) -> None:
-    """Downloads those files that `draft` does not hold."""
-    if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
-        raise DataError(f"{url}: is not a directory" if outside == [""] else f"{url}: {outside[0]!r} leads outside")
-    draft.mkdir(exist_ok=True)
-    missing = {
-        name: info
-        for name, info in found.items()
-        if not ((path := draft / name).is_file() and path.stat().st_size == info.size)
-    }
-    needed, free = sum(info.size for info in missing.values()), shutil.disk_usage(draft).free
-    if needed > free:
-        raise DataError(
-            f"{url}: {needed} bytes are to be copied to {draft.parent}, where {free} are free; make room, or set "
-            "XDG_CACHE_HOME to a directory on a larger disk"
-        )
-    print(f"copying {len(missing):,} files, {needed / 2**20:,.0f} MiB, from {url} to {draft.parent}", flush=True)
-    system, _ = _system(url)
-
-    def copy(name: str) -> None:
-        path = draft / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with name_file(path), system.open_input_stream(missing[name].path) as source, path.open("wb") as file:
-            shutil.copyfileobj(source, file, 2**20)
-        if path.stat().st_size != missing[name].size:
-            raise DataError(f"{url}/{name}: ended after {path.stat().st_size} of {missing[name].size} bytes; try again")
-
-    with _reaching(url), ThreadPoolExecutor(16) as pool:
-        list(pool.map(copy, missing))

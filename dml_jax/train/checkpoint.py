@@ -115,6 +115,7 @@ class Checkpoints:
             state=ocp.args.StandardSave(_to_disk(state)),
             notes=ocp.args.JsonSave(notes),
         )
+        buckets.check_writer(self.kept)
         with name_file(path):
             saved = manager.save(step, args=items)
         if not saved:
