@@ -31,14 +31,7 @@ NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
 
 
 def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
-    """Exports an embedding function to a file, completely or not at all.
-
-    Args:
-      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over are stored in the file.
-      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
-
-    Returns:
-      The deviation from the original in onnxruntime, see `stablehlo.deviation_of`.
+    """Like `stablehlo.write`; the deviation is measured in onnxruntime.
 
     Raises:
       DataError: the converter or onnxruntime does not support an operator, or the deviation is too large.

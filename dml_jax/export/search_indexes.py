@@ -7,7 +7,6 @@ Each is an optional package: pip install faiss-cpu, qdrant-client or scann.
 The exported rows have unit length, so ranking by inner product equals ranking by cosine.
 """
 
-import importlib
 from typing import Any, Literal
 
 import numpy as np
@@ -35,11 +34,10 @@ def faiss(
       compression: how the rows were compressed; queries must be compressed as well (`Compression.reduced`). Codes need
         it. With "int8", the queries are `compression.reduced(rows) * compression.limits / 127`.
     """
-    if kind not in ("flat", "hnsw", "int8", "binary"):
-        raise DataError(f"kind={kind!r}: give 'flat', 'hnsw', 'int8' or 'binary'")
+    import faiss as library
+
     if kind in ("int8", "binary") and compression is None:
         raise DataError(f"kind={kind!r}: needs a compression; see dml_jax.evaluation.compression.fit")
-    library = _import("faiss", "faiss-cpu")
     rows = compression.reduced(exported.embeddings) if compression else np.array(exported.embeddings)
     width, product = rows.shape[1], library.METRIC_INNER_PRODUCT
     if compression and kind == "binary":
@@ -56,21 +54,18 @@ def faiss(
 
 def qdrant(client: Any, collection: str, exported: Exported) -> None:
     """Fills a new Qdrant collection: point i is row i, with the payload `image` (its name) and, if known, `label`."""
-    models = _import("qdrant_client", "qdrant-client").models
-    if client.collection_exists(collection):
-        raise DataError(f"{collection}: the collection already exists; delete it, or give another name")
+    from qdrant_client import models
+
     rows, labels, ids = exported.embeddings, exported.labels, exported.ids
     vectors = models.VectorParams(size=rows.shape[1], distance=models.Distance.COSINE)
     client.create_collection(collection, vectors_config=vectors)
     for start in range(0, len(rows), BATCH):
-        points = [
-            models.PointStruct(
-                id=i,
-                vector=rows[i].tolist(),
-                payload={"image": ids[i]} | ({} if labels is None else {"label": int(labels[i])}),
-            )
-            for i in range(start, min(start + BATCH, len(rows)))
-        ]
+        points = []
+        for i in range(start, min(start + BATCH, len(rows))):
+            payload: dict[str, Any] = {"image": ids[i]}
+            if labels is not None:
+                payload["label"] = int(labels[i])
+            points.append(models.PointStruct(id=i, vector=rows[i].tolist(), payload=payload))
         client.upsert(collection, points)
 
 
@@ -79,14 +74,7 @@ def scann(exported: Exported, neighbors: int = 10) -> Any:
 
     `neighbors` is the default number of results of `search`.
     """
-    builder = _import("scann", "scann").scann_ops_pybind.builder(
-        np.array(exported.embeddings), neighbors, "dot_product"
-    )
+    from scann import scann_ops_pybind
+
+    builder = scann_ops_pybind.builder(np.array(exported.embeddings), neighbors, "dot_product")
     return builder.score_brute_force().build()
-
-
-def _import(module: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise DataError(f"{module} is not installed: pip install {package}") from None

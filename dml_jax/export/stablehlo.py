@@ -23,24 +23,23 @@ Embed = Callable[[jax.Array], jax.Array]
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write(path: Path, embed: Embed, image_shape: tuple[int, int], *, platforms: Sequence[str] = PLATFORMS) -> float:
+def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     """Exports an embedding function to a file, completely or not at all.
 
     Args:
       embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
       image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
-      platforms: platforms on which the file can be loaded.
 
     Returns:
       The deviation of the written function from `embed`, see `deviation_of`.
     """
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
-    data = jax.export.export(jax.jit(embed), platforms=platforms)(images).serialize()
+    data = jax.export.export(jax.jit(embed), platforms=PLATFORMS)(images).serialize()
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(data)
-    return deviation(path, embed, image_shape)
+    return deviation_of(jax.jit(read(path)), embed, image_shape)
 
 
 def read(path: Path) -> Embed:
@@ -48,22 +47,13 @@ def read(path: Path) -> Embed:
     return jax.export.deserialize(bytearray(path.read_bytes())).call
 
 
-def deviation(path: Path, embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)) -> float:
-    """`deviation_of` for the function in a file written by `write`."""
-    return deviation_of(jax.jit(read(path)), embed, image_shape, batches)
-
-
 def deviation_of(
     exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
 ) -> float:
-    """Compares an exported function with the original on random pixels, images of (H, W) = `image_shape`.
-
-    Returns:
-      The largest absolute difference, divided by the largest absolute value of the batch; NaN if a value is NaN.
-    """
+    """Largest difference of an exported function from the original on random pixels, relative to the largest value."""
     rng, worst = np.random.default_rng(0), 0.0
     for size in batches:
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
         ours, theirs = np.asarray(jax.jit(embed)(images)), np.asarray(exported(images))
-        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())
+        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
     return float(worst)

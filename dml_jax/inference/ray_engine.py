@@ -28,9 +28,9 @@ class Embedder:
     """An actor: a model in a process of its own."""
 
     def load(self, directory: str, checkpoint: str, options: dict[str, Any]) -> tuple[parts.Facts, str]:
-        """Loads the model; returns what is known of it and the name of the machine."""
+        """Loads the model; returns what identifies it, and the machine's name with the version of this package."""
         self._model = dml_jax.load(directory, checkpoint, **options)
-        return parts.facts(self._model), os.uname().nodename
+        return parts.facts(self._model), f"{os.uname().nodename} ({dml_jax.__version__})"
 
     def embed(self, file: Path | str, unit: Unit, key: str) -> Path | str:
         """Writes a part, see `parts.embed`."""
@@ -40,14 +40,7 @@ class Embedder:
 
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
-    """The number of actors and what each needs: one per GPU, or else one per `CORES` cores.
-
-    Args:
-      nodes: what `ray.nodes()` returns.
-
-    Raises:
-      ConfigError: no machine has a GPU or a core.
-    """
+    """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per `CORES` cores."""
     machines = ray_cluster.machines(nodes)
     if gpus := sum(count for _, count in machines):
         return gpus, {"num_gpus": 1, "num_cpus": 0}
@@ -57,15 +50,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 @contextmanager
 def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
-    """A model on the machines of a Ray cluster.
-
-    Args:
-      address: see `ray_cluster.connect`.
-      model, checkpoint, options: see `dml_jax.load`; every machine must see the directory.
-
-    Raises:
-      UserError: the cluster or the model cannot be used.
-    """
+    """A model (see `dml_jax.load`) on the machines of a Ray cluster, all of which must see its directory."""
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with ray_cluster.connect(address) as ray:
         count, needs = resources(ray.nodes())
@@ -143,7 +128,10 @@ class _Pool:
         if unit:
             return found, None
         facts, machine = found
-        if self._facts not in (None, facts):
-            raise DataError(f"{self._model[0]}: is another model on {machine}; give a path that all machines share")
+        if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
+            raise DataError(
+                f"{self._model[0]}: is another model or version on {machine}; give a path that all machines share, and "
+                f"install dml_jax {dml_jax.__version__} on each"
+            )
         self._facts = facts
         return None, None

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import dml_jax
 from dml_jax.errors import ConfigError
 
 DEATHS = 3  # of processes with the same work, after which it is given up
@@ -21,7 +20,7 @@ def usable_cores() -> int:
 def connect(address: str | None) -> Iterator[Any]:
     """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
 
-    Raises ConfigError if there is no such cluster, or it does not have this version of this package.
+    Raises ConfigError if there is no such cluster.
     """
     import ray
 
@@ -43,34 +42,9 @@ def connect(address: str | None) -> Iterator[Any]:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None
     try:
-        _check_package(ray, address or "local")
         yield ray
     finally:
         ray.shutdown()
-
-
-def _check_package(ray: Any, address: str) -> None:
-    def version(name: str) -> str | None:  # a local function, which Ray sends as code instead of importing it
-        import importlib
-
-        try:
-            return str(importlib.import_module(name).__version__)
-        except ImportError:
-            return None
-
-    package, task = dml_jax.__name__, ray.remote(num_cpus=0)(version)
-    on_node = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-    names = {node["NodeID"]: node["NodeManagerHostname"] for node in ray.nodes() if node["Alive"]}
-    where = {name: on_node(identifier, soft=False) for identifier, name in names.items()}
-    found = ray.get([task.options(scheduling_strategy=strategy).remote(package) for strategy in where.values()])
-    for name, here in zip(where, found, strict=True):
-        if here is None:
-            raise ConfigError(f"--address={address}: {name} does not have {package}; install it on every machine")
-        if here != dml_jax.__version__:
-            raise ConfigError(
-                f"--address={address}: {name} has {package} {here}, but this command is {dml_jax.__version__}; install "
-                "the same version"
-            )
 
 
 def machines(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:

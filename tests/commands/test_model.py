@@ -82,9 +82,9 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
         (analyse, ["--data=photos", "--split=train"], "--split=train: is not used with --data"),
         (analyse, ["--data=none"], "none: there is no such directory; give a directory with one folder of images"),
         (explore, [], "--data: missing; weights has no data of its own"),
-        (export, ["--to=parquet"], "--to=parquet: needs a finished run with results and embeddings as --model"),
+        (export, ["--to=parquet"], "--push and --to=parquet: need a finished run with results and embeddings"),
         (export, ["--to=stablehlo"], "--output: missing; give a directory for the files of weights"),
-        (evaluate, [], "--data: missing; give a folder with one subfolder per class, or a prepared data set"),
+        (evaluate, [], "--model=weights: is not the work directory of a run; to embed images, give --data"),
         (evaluate, ["--data=photos", "--labels=x"], "--labels: is not used with --model"),
     ],
 )
