@@ -9,7 +9,8 @@
 Several runs are evaluated one by one and combined. The combination concatenates the unit rows of the runs and divides
 by the square root of their number, so the cosine of two images is the mean of the runs' cosines (Seidenschwarz et al.,
 ICML 2021, sec. 4.4); with weights w, the mean weighted by w². The settings of the runs' own evaluation are the
-defaults. --export writes the embeddings and results.json in the layout of a run.
+defaults. --export writes the embeddings and results.json in the layout of a run. --verify checks that all files of
+finished runs are as they were written, and that the results follow from the stored embeddings.
 
 Images are a folder with one subfolder per class, or the test split of a prepared data set. Files of embeddings are real
 numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are integers or strings [N], or a text file
@@ -39,8 +40,10 @@ from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import metric_table, pair_verification, protocol, ranked_lists, reranking
 from dml_jax.evaluation.pair_verification import FALSE_MATCH_RATES, PAIRED
 from dml_jax.export import embedding_files, query_results
+from dml_jax.train.records import workdir
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
+TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 FILES = ("embeddings", "labels", "query_embeddings", "query_labels", *JUDGEMENTS)
 RERANKING: dict[str, Any] = {"k1": reranking.K1, "k2": reranking.K2, "weight": reranking.WEIGHT}
@@ -94,6 +97,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
     flags.add_argument("--export", metavar="DIRECTORY", help="of runs: write embeddings and results.json here")
+    flags.add_argument("--verify", action="store_true", help="of runs: check their files and results")
     flags.add_argument("--quiet", action="store_true", help="print the table only, no progress")
     return flags
 
@@ -116,6 +120,7 @@ def check(options: argparse.Namespace) -> None:
         ("data", options.data, "--model", options.model),
         ("weights", options.weights, "--model=RUN,RUN", of_runs),
         ("export", options.export, "runs as --model", of_runs),
+        ("verify", options.verify, "runs as --model", of_runs),
         ("flip", options.flip, "--model and --data", options.data),
         ("scales", options.scales != "1", "--model and --data", options.data),
         ("checkpoint", options.checkpoint != "reported", "--model and --data", options.data),
@@ -134,6 +139,9 @@ def check(options: argparse.Namespace) -> None:
     for key in JUDGEMENTS:
         if getattr(options, key) and (options.rerank or options.protocol == "paper"):
             raise ConfigError(f"--{key}: not with {'--rerank' if options.rerank else '--protocol=paper'}")
+    for key in ("protocol", "lone_queries", "nmi_average", "restarts"):
+        if options.verify and getattr(options, key) is not None:
+            raise ConfigError(f"--{key}: not with --verify, which uses the settings of the run")
     if options.rerank and options.metric != "cosine":
         raise ConfigError(f"--metric={options.metric}: --rerank needs --metric=cosine")
     for key in ("restarts", "memory"):
@@ -184,11 +192,18 @@ def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
     if options.export:
         directory = files.expand_path("--export", options.export)
         check_replaceable(directory, list(runs.exported))
+    if options.verify:
+        for run in runs.directories:
+            manifest.check(run, None, DataError, workdir.REMEDY)
     members = {}
     if len(runs.directories) > 1:
-        members = {str(d): evaluate(options, runs.source(i), runs.settings) for i, d in enumerate(runs.directories)}
+        members = {str(run): evaluate(options, runs.source(i), runs.settings) for i, run in enumerate(runs.directories)}
     combined = runs.source()
     results = evaluate(options, combined, runs.settings, per_query=directory is not None)
+    if options.verify:
+        for run in runs.directories:
+            check_results(run, members.get(str(run), results))
+        results["verified"] = True
     queries = query_results.split_off(results)
     results |= {"members": members} if members else {}
     if directory is not None:
@@ -198,6 +213,18 @@ def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
         files.write_json(directory / "results.json", results | {"model": runs.selected})
         manifest.write(directory, {})
     return results | {"model": options.model, "selected": runs.selected}
+
+
+def check_results(run: Path, found: dict[str, Any]) -> None:
+    """Raises DataError if a metric of the stored embeddings is not the one in `results.json`."""
+    stored = workdir.read_results(run)
+    for entry in metric_table.columns(found):
+        value = np.nan if (number := stored.get(entry.name)) is None else number
+        if entry.name in stored and not np.isclose(value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True):
+            raise DataError(
+                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by the stored "
+                "embeddings; evaluate the run again"
+            )
 
 
 def check_replaceable(directory: Path, splits: list[str]) -> None:
@@ -337,6 +364,8 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
         error = f"{results['equal_error_rate']:.2%}"
         console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
+    if "verified" in results:
+        console.print("verified: the files are as they were written, and the results follow from the stored embeddings")
     for ranking in (results, results.get("reranked", {})):
         if "protocol" in ranking:
             console.print(ranking["protocol"], markup=False)

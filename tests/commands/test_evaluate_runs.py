@@ -201,3 +201,30 @@ def test_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         out, err = capsys.readouterr()
         assert (out, err.count("\n")) == ("", 1), err
         assert words in err, err
+
+
+def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every file of a finished run has its digest, and the results are those of its embeddings."""
+    a, output = tmp_path / "a", tmp_path / "out.json"
+    member(a, 0, 6)
+    assert run([a], "--verify") == 2
+    assert "manifest.json: is missing" in capsys.readouterr().err
+    assert run([a], f"--output={output}") == 0
+    results = json.loads(output.read_text())
+    (a / "results.json").write_text(json.dumps(results))
+    manifest.write(a, {})
+    capsys.readouterr()
+    assert run([a], "--verify") == 0
+    assert "verified: the files are as they were written" in capsys.readouterr().out
+    (a / "results.json").write_text(json.dumps(results | {"map@r": results["map@r"] + 0.01}))
+    assert run([a], "--verify") == 2
+    assert "results.json: has changed since it was written" in capsys.readouterr().err
+    manifest.write(a, {})  # even with a digest that fits
+    assert run([a], "--verify") == 2
+    assert f"results.json: map@r is {results['map@r'] + 0.01}, but" in capsys.readouterr().err
+    ids = a / "embeddings" / "test" / "ids.json"
+    ids.write_text(json.dumps(json.loads(ids.read_text())[::-1]))
+    assert run([a], "--verify") == 2
+    assert "ids.json: has changed since it was written" in capsys.readouterr().err
+    assert run([a], "--verify", "--protocol=paper") == 2
+    assert "--protocol: not with --verify" in capsys.readouterr().err
