@@ -18,8 +18,7 @@ COMMANDS = {
     "enroll": "enroll new classes, classify images",
     "export": "export a model as ONNX or StableHLO, embeddings as Parquet",
     "serve": "serve a model over HTTP",
-    "study": "train grids, comparisons and searches",
-    "report": "tables over finished runs",
+    "study": "train grids, comparisons and searches; tables over runs",
     "analyse": "figures and numbers about a run",
     "explore": "browse the images of a run and their neighbours",
 }

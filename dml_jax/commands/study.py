@@ -2,33 +2,34 @@
 
     dml-jax study --study=configs/studies/hist_layers.py [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
+    dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
 Each trial is a work directory below --root; the same command continues what was interrupted. Overrides apply to every
-trial. With --engine=ray, trials run on all machines of a Ray cluster, which must see the same files; a search may also
-be run by several commands at once, if they share the directory and the --storage.
+trial. --list prints a command for each trial that is not finished, for a job array of Slurm or any other scheduler.
+
+--runs trains nothing: it makes the table of the study in a directory, or of any runs, of which those that differ only
+in the seed are one row. Runs with other test images or another protocol are in tables of their own, which say so.
+
+Writes report.md, report.tex, report.csv (one line per run) and, for a grid of two options, a heat map (grid.png): into
+the directory of the study, or into --output.
 """
 
-import shlex
 import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from dml_jax import files
+from dml_jax import buckets, files
 from dml_jax.commands import cli
 from dml_jax.config.files import PROTOCOLS
 from dml_jax.console import Console
-from dml_jax.errors import ConfigError, UserError
-from dml_jax.remote import ray_cluster
-from dml_jax.studies import group_tables, lengths, outcomes, plan, runner, search, search_report, slots, summary
+from dml_jax.errors import ConfigError, UserError, counted
+from dml_jax.studies import outcomes, plan, runner, search, tables
 from dml_jax.studies.definition import Study
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.slots import Slot
-from dml_jax.train.distributed import xla_flags
 
 say = partial(print, flush=True)  # at once
 
@@ -40,17 +41,18 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study; one with several seeds"
     )
+    flags.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: those of the study")
-    flags.add_argument("--jobs", type=int, default=1, help="trials at a time on each machine; its devices are divided")
+    flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
     flags.add_argument(
         "--protocol", choices=PROTOCOLS, default="clean", help="clean (default), or paper: select on the test classes"
     )
-    flags.add_argument("--smoke", action="store_true", help="two trials of a few steps on the built-in digits")
-    flags.add_argument("--list", action="store_true", help="show the trials and how long they take, train nothing")
-    cli.add_engine(flags)
+    flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
     flags.add_argument("--trials", type=int, help="number of trials of a search; default: that of the study")
-    flags.add_argument("--storage", metavar="URL", help="of a search; default: sqlite:///<root>/search.db")
+    flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
+    flags.add_argument("--output", metavar="DIRECTORY", help="of --runs: where to write; default: directory of a study")
+    flags.add_argument("--metric", help="of --runs: compares rows; default: that of the study, or recall@1")
     return flags
 
 
@@ -60,64 +62,74 @@ def execute(arguments: list[str]) -> None:
     Raises UserError if a trial failed, and SystemExit after a signal.
     """
     options, overrides = parser().read(arguments)
-    if (options.study is None) == (options.compare is None):
-        raise ConfigError("--study: give a study file, or --compare with configurations")
-    cli.check_engine(options)
-    if options.jobs < 1:
-        raise ConfigError(f"--jobs={options.jobs}: must be at least 1")
+    if [options.study, options.compare, options.runs].count(None) != 2:
+        raise ConfigError("--study: give a study file, or --compare with configurations, or --runs with directories")
+    if options.runs:
+        if overrides:
+            raise ConfigError(f"--config.{next(iter(overrides))}: --runs has no configuration; remove it")
+        make_tables(options)
+        return
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
-    default = Path("runs/studies") / (f"{name}-smoke" if options.smoke else name)
-    root = files.expand_path("--root", options.root) if options.root else default
+    root = files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
     seeds = study.seeds
     if options.seeds is not None:
         seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
-    if options.compare and len(options.compare) == 1 and len(set(seeds)) < 2 and not options.smoke:
+    if options.compare and len(options.compare) == 1 and len(set(seeds)) < 2:
         raise ConfigError(f"--compare {options.compare[0]}: one configuration needs several seeds, e.g. --seeds=0,1,2")
-    settings = plan.Settings(root, seeds, overrides, options.protocol == "paper", options.smoke)
-    again = shlex.join(["dml-jax", "study", *(a for a in arguments if a != "--list")])
+    runner.slots(options.jobs)
+    settings = Settings(root, seeds, overrides, options.protocol == "paper")
     if study.search is not None:
         run_search(name, study, settings, options)
         return
     for option in ("trials", "storage"):
         if getattr(options, option) is not None:
             raise ConfigError(f"--{option}: {name} is not a search; leave it out")
-    trials = lengths.apart(plan.trials(study, settings))
-    plan.check_root(root, name, trials, smoke=options.smoke)
-    if options.list:
-        show_list(root, trials, options.jobs, again)
-        return
+    trials = plan.trials(study, settings)
+    plan.check_root(root, name, trials)
     plan.check_sources(trials)
-    with slots_of(options) as free:
-        plan.write_facts(root, name, study, settings, {"trials": plan.state_trials(trials)})
-        with runner.locked(root):
-            for trial in trials:
-                runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
-            stop_if(runner.run_all(root, trials, free, say))
-    summary.publish(summary.of_study(root), root, Console().rich)
+    plan.write_facts(root, name, study, settings, made=trials)
+    if options.list:
+        show_list(root, trials)
+        return
+    with runner.locked(root):
+        for trial in trials:
+            runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
+        stop_if(runner.run_all(root, trials, options.jobs, say))
+    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich)
     done = outcomes.finished(trials)
-    failed = [trial for trial in trials if trial.name not in done]
-    if failed:
+    if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
             f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs in {root / 'trials'}; "
             "the same command runs them again"
         )
 
 
-@contextmanager
-def slots_of(options: Namespace) -> Iterator[Sequence[Slot]]:
-    """Where the processes of trials may run; ConfigError for too many jobs, or a cluster that cannot be used."""
-    fast = {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)} if options.smoke else {}
-    if options.engine == "ray":
-        with ray_cluster.connect(options.address) as ray:
-            yield slots.on_ray(ray, options.jobs, fast)
-    else:
-        yield slots.local(options.jobs, fast)
+def make_tables(options: Namespace) -> None:
+    """Prints and writes the tables of existing runs."""
+    directories = [
+        buckets.read_copy("--runs", name) if files.is_url(name) else files.expand_path("--runs", name)
+        for name in options.runs
+    ]
+    for directory in directories:
+        if not directory.is_dir():
+            raise ConfigError(f"--runs {directory}: there is no such directory")
+    output = files.expand_path("--output", options.output) if options.output else None
+    if output is not None and (output.is_file() or files.below_a_file(output)):
+        raise ConfigError(f"--output={output}: is a file or below one; give a directory")
+    facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
+    if facts and "search" in facts:
+        publish_search(directories[0], facts, options.storage, output)
+        return
+    found = tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
+    if options.metric:
+        found = found._replace(metric=options.metric)
+    tables.publish(found, output or (directories[0] if facts else None), Console().rich)
 
 
 def stop_if(code: int) -> None:
     """Ends the command if a signal has stopped it."""
     if code:
-        print("stopped; the same command continues", flush=True)
+        say("stopped; the same command continues")
         sys.exit(code)
 
 
@@ -130,77 +142,60 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
         raise ConfigError(
             f"--seeds={','.join(map(str, settings.seeds))}: a search trains every trial with one seed; give one"
         )
-    search.library()
-    search.check_space(wanted)
-    first = search.make_trial(wanted, settings, 0, search.example(wanted))
-    plan.check_root(root, name, [], smoke=settings.smoke)
-    label = f"{name}-{root.name}"
-    before = plan.read_facts(root)
-    present = f"sqlite:///{root.resolve() / 'search.db'}"
-    began = before is not None and any(root.glob("trial-*"))  # otherwise any storage will do
-    if before and began and not before["search"]["storage"].endswith(f"/{root.name}/search.db"):  # not the default
-        present = before["search"]["storage"]
-    storage: str = options.storage or present
-    stated = {
-        "name": label, "share": wanted.validation_share, "overrides": dict(settings.overrides),
-        "seed": settings.seeds[0], "storage": search.without_password(storage),
-    }  # fmt: skip
-    if before:
-        there = stated | before["search"] | {"protocol": before["paper"]}
-        there["storage"] = search.without_password(present if began else storage)
-        here = stated | {"protocol": settings.paper}
-        words = ("protocol", "overrides", "seed", "share", "storage")
-        if different := " and ".join(word for word in words if there[word] != here[word]):
-            raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
     if options.list:
-        ended = search.count_ended(storage, label) if before else 0
-        show_search(root, wanted.trials, ended, options.jobs)
-        return
+        raise ConfigError(
+            "--list: the trials of a search depend on each other; on several machines, give the same command with a "
+            "--root each and one --storage"
+        )
+    search.check_space(wanted)
+    first = search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
+    plan.check_root(root, name, [])
+    stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": settings.seeds[0]}
+    if before := plan.read_facts(root):
+        there, here = (facts | {"protocol": paper} for facts, paper in
+                       ((before["search"], before["paper"]), (stated, settings.paper)))  # fmt: skip
+        if different := " and ".join(word for word in here if there[word] != here[word]):
+            raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
     plan.check_sources([first])
-    with slots_of(options) as free:
-        plan.write_facts(root, name, study, settings, {"search": stated})
-        stop_if(search.run(label, wanted, settings, study.metric, free, storage, say))
-    search_report.publish(root, root, Console().rich, storage)
+    if options.storage:  # before anything is written
+        search.open_storage(options.storage, name)
+    plan.write_facts(root, name, study, settings, search=stated)
+    with runner.locked(root):
+        storage = storage_of(root, options.storage)
+        stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage, say))
+    publish_search(root, plan.read_facts(root) or {}, options.storage, root)
 
 
-def show_search(root: Path, total: int, ended: int, jobs: int) -> None:
-    """Prints how many trials of a search are missing, and how long they take."""
-    finished = [path for path in root.glob("trial-*") if outcomes.read_results(path)]
-    seconds = [outcomes.read_run(path).timing.get("seconds", 0.0) for path in finished]
-    missing = max(0, total - ended)
-    print(f"{total} trials, {ended} ended, {len(finished)} of them trained to the last step")
-    show_total(missing * statistics.median(seconds) if seconds else None, jobs, missing)
+def storage_of(root: Path, given: str | None) -> str:
+    """The URL of the storage of a search."""
+    return given or f"sqlite:///{root.resolve() / 'search.db'}"
 
 
-def show_list(root: Path, trials: Sequence["Trial"], jobs: int, again: str) -> None:
-    """Prints the trials with their states and how long they take."""
+def publish_search(root: Path, facts: dict[str, object], storage: str | None, output: Path | None) -> None:
+    """Prints and writes the table of a search."""
+    study = search.open_storage(storage_of(root, storage), str(facts["study"]))
+    table = search.table(study, facts)
+    tables.print_table(table, Console().rich)
+    tables.write(output or root, [table], str(facts["source"]))
+    tables.write_csv(output or root, search.lines(study))
+
+
+def show_list(root: Path, trials: Sequence[Trial]) -> None:
+    """Prints a command for each trial that is not finished; on stderr, how many there are and how long they take."""
     done = outcomes.finished(trials)
-    problems = runner.problems(root, trials, done)
     rates: dict[str, float] = {}  # seconds per unit of length, by row
     for trial in trials:
         if trial.config and trial.name in done:
-            run = outcomes.read_run(trial.directory)
-            rates[trial.row] = run.timing.get("seconds", 0.0) / length(trial)
-    total, left = 0.0, 0
-    for trial in trials:
-        state, estimate = "to be trained", ""
-        if trial.name in done:
-            state = "finished"
-        elif trial.name in problems:
-            state = f"failed: {problems[trial.name]}"
-        else:
-            left += 1
-            if rates and trial.config:
-                seconds = length(trial) * rates.get(trial.row, statistics.median(rates.values()))
-                total += seconds
-                estimate = f"about {group_tables.duration(seconds)}"
-            if (trial.directory / "checkpoints").exists():
-                state = "begun"
-        print(f"{trial.name:40s} {state:14s} {estimate}".rstrip())
-    if problems:
-        print(f"{len(problems)} failed; to try again: {again}")
-    if left or not problems:
-        show_total(total if rates else None, jobs, left)
+            timing = outcomes.read_results(trial.directory).get("timing", {})
+            rates[trial.row] = timing.get("seconds", 0.0) / length(trial)
+    left = [trial for trial in trials if trial.name not in done]
+    for trial in left:
+        print(runner.shell_line(root, trial))
+    known = statistics.median(rates.values()) if rates else 0.0
+    total = sum(length(trial) * rates.get(trial.row, known) for trial in left if trial.config)
+    time = f", about {tables.duration(total)} of training" if rates and left else ""
+    then = f"then: dml-jax study --runs {root}"
+    print(f"{counted(len(trials), 'trial')}, {len(done)} finished{time}; {then}", file=sys.stderr)
 
 
 def length(trial: Trial) -> float:
@@ -208,13 +203,3 @@ def length(trial: Trial) -> float:
     assert trial.config is not None
     train = trial.config.train
     return float(train.steps or train.epochs + train.warmup_epochs)
-
-
-def show_total(seconds: float | None, jobs: int, missing: int) -> None:
-    """Prints the sum of the estimates."""
-    if not missing:
-        print("nothing to do")
-    elif seconds is None:
-        print(f"{missing} to do; how long is known when the first is finished")
-    else:
-        print(f"{missing} to do, about {group_tables.duration(seconds / jobs)} of training with --jobs={jobs}")

@@ -1,12 +1,11 @@
-"""Reads finished runs: means and spreads over seeds, and whether rows differ."""
+"""Finished runs: which are seeds of one row, which may be compared, means and spreads, and whether rows differ."""
 
 import itertools
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,19 +13,56 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import manifest
-from dml_jax.errors import CheckpointError, ConfigError, DataError
-from dml_jax.files import read_json
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.files import read_json, reading
 from dml_jax.studies.plan import Trial
-from dml_jax.train.records import timing, workdir
 
 WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
 GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `results["geometry"]` that are columns
+IMAGES = ("labels.npy", "ids.json")  # files of the embeddings that tell of which images they are
+REMEDY = "evaluate the run again, or leave it out"
+
+
+@dataclass
+class _Results:
+    """The fields of `results.json` that tables read, beside metrics."""
+
+    protocol: str
+    length: dict[str, int] = field(default_factory=dict)
+    timing: dict[str, float] = field(default_factory=dict)
+    geometry: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, dict[str, Any]] = field(default_factory=dict)
+    refined: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass
+class _File:
+    sha256: str
+
+
+@dataclass
+class _Manifest:
+    files: dict[str, _File] = field(default_factory=dict)
+    members: list[dict[str, Any]] | None = None
+
+
+@dataclass
+class _Recorded:
+    config: dict[str, Any]
+    data_hash: str = ""
 
 
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
-    results = workdir.read_results(directory)
-    return results if "protocol" in results else {}
+    path = directory / "results.json"
+    return _checked(path, _Results) if path.exists() else {}
+
+
+def _checked(path: Path, kind: Any) -> dict[str, Any]:
+    """A JSON file of a run, which its manifest confirms."""
+    manifest.check_file(path, CheckpointError, REMEDY)
+    found: dict[str, Any] = read_json(path, kind, REMEDY, CheckpointError)
+    return found
 
 
 def missing(trial: Trial) -> str:
@@ -34,10 +70,10 @@ def missing(trial: Trial) -> str:
     results = read_results(trial.directory)
     if not results:
         return "not finished"
-    found = results.get("length")
+    found = results.get("length", {})
     if trial.length and found != trial.length:
         unit = "steps" if trial.length["steps"] else "epochs"
-        return f"{found.get(unit) if isinstance(found, dict) else 'unknown'} of {trial.length[unit]} {unit}"
+        return f"{found.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
     if trial.members and _manifest(trial.directory).get("members") != [_manifest(path) for path in trial.members]:
         return "not of the present embeddings of its members"
     return ""
@@ -60,18 +96,27 @@ def finished(trials: Iterable[Trial]) -> set[str]:
     return done
 
 
+class Images(NamedTuple):
+    """Digests of the test images: of their labels and names; of all data where there are no embeddings.
+
+    Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows names only.
+    """
+
+    labels: str
+    names: str
+
+
 @dataclass(frozen=True)
 class Run:
-    """A finished run or ensemble; `row` is the name of its row."""
+    """A finished run or ensemble, or a trial without results, whose `problem` is the reason."""
 
     directory: Path
     row: str
-    results: dict[str, Any]  # contents of `results.json`
-    config: dict[str, Any]  # its configuration as nested mapping; empty for an ensemble
-    # A digest of the names and labels of its test images; without its embeddings, of all data, or its directory.
-    data: str
-    timing: dict[str, float]  # see `timing.summary`
-    data_hash: str = ""  # see `split.digest`; empty for an ensemble
+    results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
+    config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
+    images: Images | None = None
+    data_hash: str = ""  # empty for an ensemble
+    problem: str = ""
 
 
 def read_run(directory: Path, row: str = "") -> Run:
@@ -79,31 +124,15 @@ def read_run(directory: Path, row: str = "") -> Run:
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
-    config: dict[str, Any] = {}
-    data_hash = ""
-    with suppress(DataError, KeyError):
-        facts = read_json(directory / "config.json", dict[str, Any])
-        config, data_hash = facts["config"], str(facts.get("data_hash", ""))
-    times = results.get("timing")
-    if times is None and config:
-        times = timing.summary(read_lines(directory / "timing.jsonl"), config["data"]["batch_size"])
+    path, facts = directory / "config.json", {"config": {}, "data_hash": ""}
+    if path.exists():
+        facts |= _checked(path, _Recorded)
     results = {
         **{name: results["geometry"][name] for name in GEOMETRY if name in results.get("geometry", {})},
         **results,
     }
-    data = _test_images(directory) or data_hash or str(directory.resolve())
-    return Run(directory, row or _row_name(directory), results, config, data, times or {}, data_hash)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The complete lines of a log."""
-    lines = []
-    manifest.check_file(path, CheckpointError)
-    with suppress(OSError):
-        for text in path.read_text(encoding="utf-8").splitlines():
-            with suppress(ValueError, RecursionError):
-                lines.append(json.loads(text))
-    return lines
+    images = _test_images(directory) or Images(facts["data_hash"] or str(directory.resolve()), "")
+    return Run(directory, row or _row_name(directory), results, facts["config"], images, facts["data_hash"])
 
 
 def _row_name(directory: Path) -> str:
@@ -113,19 +142,13 @@ def _row_name(directory: Path) -> str:
 
 def _manifest(directory: Path) -> dict[str, Any]:
     """The manifest of the exported embeddings of the test images; empty if there is none."""
-    with suppress(DataError):
-        manifest: dict[str, Any] = read_json(directory / "embeddings" / "test" / "manifest.json", dict[str, Any])
-        return manifest
-    return {}
+    path = directory / "embeddings" / "test" / "manifest.json"
+    return read_json(path, _Manifest, REMEDY, CheckpointError) if path.exists() else {}
 
 
-def _test_images(directory: Path) -> str:
-    """A digest of the labels and names of the test images, from the exported embeddings; empty without them."""
-    # Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows names only.
-    with suppress(KeyError, TypeError):
-        known = _manifest(directory)["files"]
-        return f"{known['labels.npy']['sha256']}-{known['ids.json']['sha256']}"
-    return ""
+def _test_images(directory: Path) -> Images | None:
+    known = _manifest(directory).get("files", {})
+    return Images(*(known[name]["sha256"] for name in IMAGES)) if known.keys() >= set(IMAGES) else None
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
@@ -143,7 +166,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
             choices = itertools.chain((run.row, run.directory.name, str(run.directory)), numbered)
             names[identity] = next(name for name in choices if name not in names.values())
         # The same model may be evaluated under two protocols, whose tables differ.
-        key = (identity, run.config.get("seed"), run.data, run.results["protocol"])
+        key = (identity, run.config.get("seed"), run.images, run.results["protocol"])
         other = seen.setdefault(key, run.directory)
         if other != run.directory:
             raise ConfigError(
@@ -159,20 +182,39 @@ class Group(NamedTuple):
 
     data: str
     protocol: str
+    images: Images | None
     rows: dict[str, list[Run]]
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     """Divides runs into groups that may be compared, in the order of the runs."""
-    found: dict[tuple[str, str], Group] = {}
+    found: dict[tuple[Images | None, str], Group] = {}
     for run in runs:
-        key = (run.data, run.results["protocol"])
+        key = (run.images, run.results["protocol"])
         name = run.config.get("data", {}).get("name", "")
-        group = found.setdefault(key, Group(name, key[1], {}))
+        group = found.setdefault(key, Group(name, key[1], run.images, {}))
         if name and not group.data:
             found[key] = group = group._replace(data=name)
         group.rows.setdefault(run.row, []).append(run)
     return list(found.values())
+
+
+def difference(group: Group, first: Group) -> str:
+    """Why the runs of a group cannot be compared with those of another, naming both."""
+    reasons = []
+    if group.data != first.data:
+        reasons.append(f"data set {group.data or 'unknown'} instead of {first.data or 'unknown'}")
+    elif group.images and first.images and group.images != first.images:
+        same_names = group.images.names and group.images.names == first.images.names
+        reasons.append("other labels of the same test images" if same_names else "other test images")
+    parts = [dict.fromkeys(each.protocol.split("; ")) for each in (group, first)]
+    here, there = (("; ".join(part for part in one if part not in other)) for one, other in (parts, parts[::-1]))
+    if here or there:
+        reasons.append(f"protocol '{here or 'less'}' instead of '{there or 'less'}'")
+    runs, others = (
+        ", ".join(str(run.directory) for runs in each.rows.values() for run in runs) for each in (group, first)
+    )
+    return f"{runs} cannot be compared with {others}: {' and '.join(reasons)}"
 
 
 class Spread(NamedTuple):
@@ -195,8 +237,8 @@ def per_query(run: Run, metric: str) -> np.ndarray | None:
     path = run.directory / "queries.npz"
     if not path.exists():
         return None
-    manifest.check_file(path, CheckpointError)
-    with np.load(path, allow_pickle=False) as arrays:
+    manifest.check_file(path, CheckpointError, REMEDY)
+    with reading(path, REMEDY, CheckpointError), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         if metric.startswith("recall@"):
             rank = arrays["rank"]
             return ((rank > 0) & (rank <= int(metric.removeprefix("recall@")))).astype(np.float64)
@@ -245,20 +287,6 @@ def seed_test(one: Sequence[float], other: Sequence[float]) -> float:
     return float(stats.ttest_ind(one, other, equal_var=False).pvalue)
 
 
-def evaluations(directory: Path, split: str, metric: str) -> list[tuple[int, float]]:
-    """(step, metric) of each evaluation on a split during training."""
-    lines, key = read_lines(directory / "metrics.jsonl"), f"{split}/{metric}"
-    return [(line["step"], line[key]) for line in lines if key in line]
-
-
-def curve(run: Run, metric: str) -> tuple[str, list[tuple[int, float]]]:
-    """The split that was evaluated during training, and (step, metric) of each evaluation."""
-    for split in ("validation", "test"):
-        if points := evaluations(run.directory, split, metric):
-            return split, points
-    return "", []
-
-
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Published metrics by source: those that the study states, and of other sources those in the configuration."""
     known = configs.published(run.config) if run.config.get("paper") else {}
@@ -272,21 +300,17 @@ def all_rows(group: Group) -> dict[str, list[Run]]:
     """The rows of a group, after those without learning, each followed by its refined embeddings, by kind of batches.
 
     Rows without learning are the controls that depend on the test images alone, of the first run that has evaluated
-    them.
+    them. A kind whose clustering failed in all runs has runs with a `problem`.
     """
     first = next((run for runs in group.rows.values() for run in runs if run.results.get("controls")), None)
     known = first.results["controls"] if first else {}
-    rows = {name: [Run(Path("-"), name, known[name], {}, group.data, {})] for name in WITHOUT_LEARNING if name in known}
+    rows = {name: [Run(Path("-"), name, known[name])] for name in WITHOUT_LEARNING if name in known}
     for name, runs in group.rows.items():
         rows[name] = runs
         kinds = dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs))
         for kind in kinds:
-            parts = [run.results.get("refined", {}).get(kind, {}) for run in runs]
-            refined = [
-                Run(Path("-"), f"{name} + {kind}", part, {}, run.data, {})
-                for run, part in zip(runs, parts, strict=True)
-                if "recall@1" in part
-            ]
-            if refined:
-                rows[f"{name} + {kind}"] = refined
+            parts = [part for run in runs if (part := run.results.get("refined", {}).get(kind))]
+            refined = [Run(Path("-"), kind, part) for part in parts if "recall@1" in part]
+            failed = [Run(Path("-"), kind, problem=str(part.get("problem", "no result"))) for part in parts]
+            rows[f"{name} + {kind}"] = refined or failed
     return rows

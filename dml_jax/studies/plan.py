@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from dml_jax import files
 from dml_jax.backbones.weights import packaged
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError, DataError, suggest
-from dml_jax.studies import smoke as smoke_test
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies.definition import Row, Study
 from dml_jax.train.records import workdir
+
+LENGTHS = {"train.steps": "steps", "train.epochs": "epochs"}
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,11 @@ class Settings:
     seeds: tuple[int, ...] = (0,)  # of every row
     overrides: Mapping[str, str] = field(default_factory=dict)  # text by dotted key, from `--config.KEY=VALUE`
     paper: bool = False  # whether the authors' protocol is used, which selects models on the test classes
-    smoke: bool = False  # whether trials are shrunk, see `smoke`
+
+    def trial_name(self, row: str) -> str:
+        """The name of a row's work directories without the seed; runs of another length have another one."""
+        given = [(self.overrides[key], unit) for key, unit in LENGTHS.items() if key in self.overrides]
+        return slug(row) + "".join(f"-{number}{unit}" for number, unit in given)
 
 
 @dataclass(frozen=True)
@@ -94,49 +98,29 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
             raise ConfigError(f"--config.{key}: the rows of this study differ in it, so it cannot be the same for all")
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
-    rows = _first_rows(study.rows) if settings.smoke else study.rows
-    seeds = settings.seeds[:1] if settings.smoke else settings.seeds
-    made = [_trial(row, seed, settings, study) for seed in seeds for row in rows]
+    made = [_trial(row, seed, settings, study) for seed in settings.seeds for row in study.rows]
     owners: dict[str, Trial] = {}
+    seen: dict[str, Trial] = {}
     for trial in made:
         other = owners.setdefault(trial.name.lower(), trial)
         if other is not trial:
             raise ConfigError(
                 f"rows {other.row!r} and {trial.row!r}: would share the work directory {trial.directory}; rename one"
             )
-    if not settings.smoke:  # which makes trials equal
-        _check_different(made)
-    return _in_order(made)
-
-
-def _check_different(made: Sequence[Trial]) -> None:
-    """Raises ConfigError if two rows would train and evaluate the same with the same seed."""
-    seen: dict[str, Trial] = {}
-    for trial in made:
-        if not trial.config:
-            continue
-        values = asdict(trial.config)
-        tested = {key: values[key] for key in ("method", "evaluation")}
-        same = configs.decisive(values) | trial.length | {"name": "", "path": values["data"]["path"], **tested}
-        other = seen.setdefault(json.dumps(same, sort_keys=True), trial)
-        if other is not trial:
+        if trial.config and (other := seen.setdefault(_evaluated_as(trial), trial)) is not trial:
             raise ConfigError(
                 f"rows {other.row!r} and {trial.row!r}: train and evaluate the same configuration, so there is nothing "
                 "to compare; change the overrides, or leave one out"
             )
+    return _in_order(made)
 
 
-def _first_rows(rows: tuple[Row, ...]) -> tuple[Row, ...]:
-    """Two rows for a smoke test, the first and the last, with those that they need."""
-    by_name = {row.name: row for row in rows}
-    wanted = [rows[0].name, rows[-1].name]
-    for name in wanted:  # grows
-        wanted += [needed for needed in _needed_rows(by_name[name]) if needed in by_name and needed not in wanted]
-    return tuple(row for row in rows if row.name in wanted)
-
-
-def _needed_rows(row: Row) -> list[str]:
-    return [*row.members, *(value.removeprefix("@") for value in row.overrides.values() if _is_reference(value))]
+def _evaluated_as(trial: Trial) -> str:
+    """Equal for trials that train and evaluate the same."""
+    values = asdict(trial.config)  # type: ignore[arg-type]
+    tested = {key: values[key] for key in ("method", "evaluation")}
+    same = configs.decisive(values) | trial.length | {"name": "", "path": values["data"]["path"], **tested}
+    return json.dumps(same, sort_keys=True)
 
 
 def _is_reference(value: Any) -> bool:
@@ -144,29 +128,28 @@ def _is_reference(value: Any) -> bool:
 
 
 def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
+    needed = [*row.members, *(value[1:] for value in row.overrides.values() if _is_reference(value))]
     names = {other.name for other in study.rows}
-    needed = _needed_rows(row)
     for name in needed:
         if name not in names:
             raise ConfigError(f"row {row.name!r}: needs {name!r}, which is not a row; {suggest(name, names)}")
-    name = f"{slug(row.name)}-seed{seed}"
-    directory = settings.root / name
-    needs = tuple(f"{slug(other)}-seed{seed}" for other in needed)
+    directories = {name: settings.root / f"{settings.trial_name(name)}-seed{seed}" for name in (row.name, *needed)}
+    directory = directories[row.name]
+    needs = tuple(directories[name].name for name in needed)
     if row.members:
-        members = tuple(settings.root / needed for needed in needs)
+        members = tuple(directories[name] for name in row.members)
         if row.weights and len(row.weights) != len(members):
             raise ConfigError(f"row {row.name!r}: has {len(members)} members and {len(row.weights)} weights")
-        return Trial(name, row.name, seed, directory, None, needs, members, row.weights)
+        return Trial(directory.name, row.name, seed, directory, None, needs, members, row.weights)
     overrides = {
-        key: str(settings.root / f"{slug(value[1:])}-seed{seed}") if _is_reference(value) else value
-        for key, value in row.overrides.items()
+        key: str(directories[value[1:]]) if _is_reference(value) else value for key, value in row.overrides.items()
     }
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
         config = resolved(row.config, overrides, settings)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-    return Trial(name, row.name, seed, directory, config, needs, length=length(config))
+    return Trial(directory.name, row.name, seed, directory, config, needs, length=length(config))
 
 
 def length(config: Config) -> dict[str, int]:
@@ -178,10 +161,7 @@ def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Con
     """A valid configuration with overrides, of which those of the command line take precedence."""
     protocol = "paper" if settings.paper else None
     every = {**overrides, **settings.overrides}
-    config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
-    if settings.smoke:
-        return smoke_test.shrunk(config)
-    return config
+    return config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
 
 
 def _in_order(made: list[Trial]) -> list[Trial]:
@@ -196,17 +176,15 @@ def _in_order(made: list[Trial]) -> list[Trial]:
     return list(done.values())
 
 
-def check_root(root: Path, study: str, made: Sequence[Trial], *, smoke: bool) -> None:
+def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
     """Raises UserError if the directory belongs to another study, or that of a trial to another run."""
     if (root.exists() and not root.is_dir()) or files.below_a_file(root):
         raise ConfigError(f"--root={root}: is a file or below one; give a directory")
     facts = read_facts(root)
     if facts is None and root.exists() and any(root.iterdir()):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
-    if facts is not None and (facts["study"], facts["smoke"], "search" not in facts) != (study, smoke, bool(made)):
-        kind = "search" if "search" in facts else "study"
-        smoked = " with --smoke" if facts["smoke"] else ""
-        raise ConfigError(f"--root={root}: belongs to the {kind} {facts['study']}{smoked}; give another directory")
+    if facts is not None and (facts["study"], "search" not in facts) != (study, bool(made)):
+        raise ConfigError(f"--root={root}: belongs to the study {facts['study']}; give another directory")
     for trial in made:
         if trial.config:
             workdir.check_same_run(trial.directory, trial.config)
@@ -219,59 +197,74 @@ def check_sources(made: Sequence[Trial]) -> None:
         flat = configs.flatten(asdict(trial.config)) if trial.config else {}
         for key in configs.PATHS:
             path = str(flat.get(key) or "")
-            if path in ("", "none") or path in own or path.startswith(files.BUCKETS) or _source(key, path).exists():
+            if path in ("", "none") or path in own or files.is_url(path):
                 continue
-            remedy = {
-                "data.path": "prepare the data (see `dml-jax prepare --help`) or give --config.data.path=…",
-                "backbone.pretrained": "get the weights with `dml-jax convert`, or start from scratch with "
-                "--config.backbone.pretrained=none",
-            }.get(key, "give another")
-            raise ConfigError(f"row {trial.row!r}: {key}={path}: does not exist; {remedy}; --smoke needs neither")
+            source = files.expand_path(key, path)
+            if key == "backbone.pretrained":
+                source = packaged.directory(source)
+            if not source.exists():
+                raise ConfigError(
+                    f"row {trial.row!r}: {key}={path}: does not exist; prepare the data with `dml-jax prepare`, get "
+                    f"weights with `dml-jax convert`, or give --config.{key}=…"
+                )
 
 
-def _source(key: str, path: str) -> Path:
-    expanded = files.expand_path(key, path)
-    return packaged.directory(expanded) if key == "backbone.pretrained" else expanded
+@dataclass
+class _Stated:
+    name: str
+    row: str
+    seed: int
+    length: dict[str, int] = field(default_factory=dict)
+    needs: list[str] = field(default_factory=list)
+    members: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Facts:
+    study: str
+    title: str
+    source: str
+    metric: str
+    paper: bool
+    rows: list[dict[str, Any]]
+    trials: list[_Stated] = field(default_factory=list)
+    search: dict[str, Any] = field(default_factory=dict)
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:
-    """The contents of `study.json`, which marks the directory of a study; None if it is not one."""
-    with suppress(DataError, KeyError):
-        facts: dict[str, Any] = files.read_json(root / "study.json", dict[str, Any])
-        return facts if isinstance(facts["study"], str) and isinstance(facts["rows"], list) else None
-    return None
-
-
-def state_trials(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """What `study.json` says about trials."""
-    return [
-        {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
-        | {"members": [path.name for path in trial.members]}
-        for trial in trials
-    ]
+    """The contents of `study.json`, which marks the directory of a study; None if there is no such file."""
+    path = root / "study.json"
+    if not path.exists():
+        return None
+    facts: dict[str, Any] = files.read_json(path, _Facts, "give another --root")
+    return facts
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     """The trials in `study.json`, without their configurations."""
     return [
         Trial(
-            trial["name"], trial["row"], trial["seed"], root / trial["name"], None, tuple(trial.get("needs", ())),
-            tuple(root / name for name in trial.get("members", ())), length=trial.get("length") or {},
+            trial["name"], trial["row"], trial["seed"], root / trial["name"], None, tuple(trial["needs"]),
+            tuple(root / name for name in trial["members"]), length=trial["length"],
         )
         for trial in facts["trials"]
     ]  # fmt: skip
 
 
-def write_facts(root: Path, name: str, study: Study, settings: Settings, more: Mapping[str, Any]) -> None:
-    """Creates the directory of a study with `study.json`, from which reports are made.
-
-    `more` are the trials, or where a search is stored.
-    """
+def write_facts(
+    root: Path, name: str, study: Study, settings: Settings, *, made: Sequence[Trial] = (), search: Any = None
+) -> None:
+    """Creates the directory of a study with `study.json`, from which tables are made: its trials or its search."""
     (root / "trials").mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"name": row.name} | ({} if settings.smoke else {"reported": dict(row.reported), "refined": dict(row.refined)})
-        for row in study.rows
-    ]
     facts: dict[str, Any] = {"study": name, "title": study.title, "source": study.source, "metric": study.metric}
-    facts |= {"smoke": settings.smoke, "paper": settings.paper, "rows": rows, **more}
+    facts["paper"] = settings.paper
+    facts["rows"] = [{"name": r.name, "reported": dict(r.reported), "refined": dict(r.refined)} for r in study.rows]
+    if search is None:
+        facts["trials"] = [
+            {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
+            | {"members": [path.name for path in trial.members]}
+            for trial in made
+        ]
+    else:
+        facts["search"] = search
     files.write_json(root / "study.json", facts)

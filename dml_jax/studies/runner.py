@@ -6,7 +6,10 @@ machine or alone, starts again from its checkpoint.
 
 import fcntl
 import os
+import shlex
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -15,19 +18,73 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from dml_jax import files
 from dml_jax.errors import ConfigError
-from dml_jax.remote.ray_cluster import DEATHS
 from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
-from dml_jax.studies.slots import Slot
 
 POLL = 0.5  # seconds between two looks at a process
+DEATHS = 3  # of the processes of a trial, after which it is given up
 # Exit codes of a process that may succeed if it is repeated: stopped by a signal after it has saved its state or at
 # once, killed, or cut off from the network.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 LOST = {os.EX_TEMPFAIL, *(-number for number in SIGNALS), *(128 + number for number in SIGNALS)}
+
+
+class Child(subprocess.Popen[bytes]):
+    """A process of this machine, which ends when its standard input is closed."""
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the number of the signal that ended it; None while it runs."""
+        code = super().poll()
+        if code is not None and self.stdin:
+            self.stdin.close()
+        return code
+
+
+class Slot(NamedTuple):
+    """A share of this machine: processor cores, and the environment variables that select its accelerator."""
+
+    cores: frozenset[int]
+    environment: dict[str, str]
+
+    def start(self, arguments: Sequence[str], log: Path) -> Child:
+        """Starts `python -m ARGUMENTS`, whose output is appended to a file.
+
+        Also binds this thread to the cores, because the process inherits them.
+        """
+        if self.cores and hasattr(os, "sched_setaffinity"):  # macOS does not bind processes to cores
+            os.sched_setaffinity(0, self.cores)
+        with open(log, "ab") as output:
+            return Child(
+                [sys.executable, "-m", "dml_jax.studies.child", *arguments], stdin=subprocess.PIPE, stdout=output,
+                stderr=subprocess.STDOUT, env={**os.environ, **self.environment}, start_new_session=True,
+            )  # fmt: skip
+
+
+def slots(jobs: int) -> list[Slot]:
+    """Divides the cores and the NVIDIA devices of this machine among jobs."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if not 1 <= jobs <= len(cores):
+        raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
+    devices = _devices()
+    made = []
+    for job in range(jobs):
+        own: dict[str, str] = {}
+        if devices:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(devices[job::jobs] or [devices[job % len(devices)]])
+            if (sharing := -(-jobs // len(devices))) > 1:
+                own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
+        made.append(Slot(frozenset(cores[job::jobs]), own))
+    return made
+
+
+def _devices() -> list[str]:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
+    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
 @dataclass
@@ -70,7 +127,7 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
     return found
 
 
-def run_all(root: Path, trials: Sequence[Trial], slots: Sequence[Slot], print_line: Callable[[str], None]) -> int:
+def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable[[str], None]) -> int:
     """Trains all trials that are neither finished nor failed, each after those that it needs.
 
     The result is 0, or 128 + the number of the signal that stopped the command.
@@ -103,10 +160,12 @@ def run_all(root: Path, trials: Sequence[Trial], slots: Sequence[Slot], print_li
                     busy.discard(trial.name)
                     ended.notify_all()
 
-    return in_parallel(slots, job, print_line)
+    return in_parallel(slots(jobs), job, print_line)
 
 
-def in_parallel(slots: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]) -> int:
+def in_parallel(
+    shares: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]
+) -> int:
     """Runs a function once per slot; on SIGTERM or Ctrl-C, stops them and returns 143 or 130."""
     progress = Progress(print_line, threading.Event())
 
@@ -123,8 +182,8 @@ def in_parallel(slots: Sequence[Slot], job: Callable[[Slot, Progress], None], pr
 
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with ThreadPoolExecutor(len(slots)) as pool:
-            for future in [pool.submit(stopping, slot) for slot in slots]:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            for future in [pool.submit(stopping, slot) for slot in shares]:
                 future.result()
     finally:
         for number, handler in previous.items():
@@ -184,6 +243,12 @@ def command(root: Path, trial: Trial) -> list[str]:
     config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
+
+
+def shell_line(root: Path, trial: Trial) -> str:
+    """The command of a trial for a shell, with the names of the trials that must be finished first."""
+    line = shlex.join(["python", "-m", *command(root, trial)])
+    return f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line
 
 
 def last_line(log: Path) -> str:

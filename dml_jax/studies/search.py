@@ -1,34 +1,29 @@
-"""Searches for the values of options with optuna; commands on many machines may share the storage and the directory.
+"""Searches for the values of options with optuna, whose storage holds parameters, results and states of the trials.
 
-A trial is an ordinary run; the storage holds the parameters and results from which the next values are chosen, and
-which trials are running. Trials are compared on held-out training classes, or on the test classes under the authors'
-protocol. The sampler of trial N is seeded by N, so that an interrupted search continues as if it had not been.
+A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes under the authors'
+protocol. The sampler of the Nth trial is seeded by N, so that an interrupted search continues as if it had not been.
+Commands with directories of their own may share a storage, e.g. a database server.
 """
 
 import importlib.util
-import re
+import json
 import shlex
 import threading
-import time
-import uuid
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from dml_jax.errors import ConfigError, UserError
+from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes, plan, runner
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.runner import Progress
-from dml_jax.studies.slots import Slot
+from dml_jax.studies.runner import Progress, Slot
+from dml_jax.studies.tables import Cell, Table
 
-SMOKE_TRIALS = 2
 BEFORE_PRUNING = 5  # trials that are trained to the end before others are pruned
-LEASE = "lease"  # attribute of a running trial: the name of its job, and the time when it was last seen
-RENEW = 15.0  # seconds between two renewals of a lease
-LOST = 90.0  # seconds after which a trial whose lease was not renewed is taken over; clocks may differ by a minute
-SETTLE = 2.0  # seconds in which another job may take it over at the same time; the last one has it
 
 
 def library() -> Any:
@@ -42,45 +37,17 @@ def library() -> Any:
     return optuna
 
 
-def without_password(url: str) -> str:
-    """A URL of a database as it may be shown and stored."""
-    return re.sub(r"(?<=[?&])\w*password=[^&]*&?", "", re.sub(r"(://[^:/@]*):.*@", r"\1@", url)).rstrip("?&")
-
-
-def database(optuna: Any, url: str) -> Any:
-    """Optuna's storage at a URL, which closes a connection after each use."""
-    from sqlalchemy.pool import NullPool  # optuna needs it
-
-    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-
-
-def open_storage(optuna: Any, url: str, name: str) -> Any:
+def open_storage(url: str, name: str) -> Any:
     """The optuna study of that name, which is created if there is none."""
-    shown = without_password(url)
-    if re.search(r"://[^:/@]*:.*[:/@].*@", url):  # errors would quote a part of it as the host or the port
-        raise ConfigError(f"--storage={shown}: write the signs : / @ of the password as %3A, %2F and %40")
-    for attempt in (1, 2):
-        try:
-            return optuna.create_study(
-                storage=database(optuna, url), study_name=name, direction="maximize", load_if_exists=True,
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
-            )  # fmt: skip
-        except ImportError as error:
-            driver = getattr(error.__cause__, "name", None) or "a database driver"
-            package = '"psycopg[binary]"' if driver == "psycopg" else driver
-            raise ConfigError(f"--storage={shown}: {driver} is not installed: pip install {package}") from None
-        except Exception as error:  # each database has errors of its own
-            if attempt == 1:
-                time.sleep(1)  # another command may be creating the same tables
-                continue
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise ConfigError(f"--storage={shown}: cannot be used ({reason})") from None
-
-
-def count_ended(url: str, name: str) -> int:
-    """How many trials of a search have finished, were pruned or failed."""
     optuna = library()
-    return sum(trial.state.is_finished() for trial in open_storage(optuna, url, name).get_trials(deepcopy=False))
+    try:
+        return optuna.create_study(
+            storage=url, study_name=name, direction="maximize", load_if_exists=True,
+            pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
+        )  # fmt: skip
+    except Exception as error:  # each database has errors of its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
 
 
 def check_space(search: Search) -> None:
@@ -90,6 +57,8 @@ def check_space(search: Search) -> None:
     for name, values in search.space.items():
         if not values:
             raise ConfigError(f"search of {search.config}: {name} has no choices; give some")
+    if search.sampler == "gp" and importlib.util.find_spec("torch") is None:
+        raise ConfigError('sampler="gp": needs torch: pip install torch')
 
 
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
@@ -106,20 +75,19 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
     return found
 
 
-def sampler(optuna: Any, search: Search, number: int) -> Any:
+def sampler(search: Search, number: int) -> Any:
     """The sampler that chooses the values of a trial, seeded by its number."""
+    samplers = library().samplers
     match search.sampler:
         case "random":
-            return optuna.samplers.RandomSampler(seed=number)
+            return samplers.RandomSampler(seed=number)
         case "tpe":
-            return optuna.samplers.TPESampler(seed=number, multivariate=True)
+            return samplers.TPESampler(seed=number, multivariate=True)
         case "gp":
-            if importlib.util.find_spec("torch") is None:
-                raise ConfigError('sampler="gp": needs torch: pip install torch')
-            return optuna.samplers.GPSampler(seed=number)
+            return samplers.GPSampler(seed=number)
 
 
-def make_trial(search: Search, settings: Settings, number: int, parameters: Mapping[str, Any]) -> Trial:
+def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
     """The trial with given values."""
     overrides = dict(search.overrides(parameters))
     if not settings.paper:
@@ -128,7 +96,6 @@ def make_trial(search: Search, settings: Settings, number: int, parameters: Mapp
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
     config = plan.resolved(search.config, overrides, settings)
-    name = f"trial-{number:04d}"
     return Trial(name, name, settings.seeds[0], settings.root / name, config, length=plan.length(config))
 
 
@@ -152,139 +119,157 @@ def _as_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def evaluations(directory: Path, split: str, metric: str) -> list[tuple[int, float]]:
+    """(step, metric) of each evaluation on a split so far; other lines, also one that is being written, are ignored."""
+    path, key, found = directory / "metrics.jsonl", f"{split}/{metric}", []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            line = json.loads(text)
+            found.append((int(line["step"]), float(line[key])))
+    return found
+
+
+def begun(study: Any) -> dict[str, Any]:
+    """The last of optuna's trials of each work directory: an interrupted trial is followed by another one."""
+    return {trial.user_attrs["directory"]: trial for trial in study.trials if "directory" in trial.user_attrs}
+
+
 class Job:
     """Trains one trial at a time in a slot."""
 
-    def __init__(
-        self, optuna: Any, study: Any, trials: Any, search: Search, settings: Settings, metric: str, slot: Slot,
-        progress: Progress,
-    ):  # fmt: skip
-        self.optuna, self.study, self.trials = optuna, study, trials  # `trials`: the storage
-        self.search, self.settings, self.metric = search, settings, metric
+    def __init__(self, study: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress):
+        self.study, self.search, self.settings, self.metric = study, search, settings, metric
         self.slot, self.progress = slot, progress
         self.split = "test" if settings.paper else "validation"
-        self.name = uuid.uuid4().hex
 
-    def ask(self, total: int) -> Any:
-        """The next trial of optuna, which this job now runs; None when no more are needed."""
-        states = self.optuna.trial.TrialState
-        made = self.study.get_trials(deepcopy=False)
-        study = self.trials.get_study_id_from_name(self.study.study_name)
-        for trial in made[:total]:
-            identifier = self.trials.get_trial_id_from_study_id_trial_number(study, trial.number)
-            with suppress(self.optuna.exceptions.UpdateFinishedTrialError):
-                # Of all jobs, the storage lets only one change a waiting trial to a running one.
-                if trial.state == states.WAITING and self.trials.set_trial_state_values(identifier, states.RUNNING):
-                    return self._asked(identifier, trial.number)
-                if trial.state == states.RUNNING and time.time() > _seen(trial) + LOST:
-                    self._renew(identifier)
-                    time.sleep(SETTLE)
-                    if self.trials.get_trial(identifier).user_attrs[LEASE][0] == self.name:
-                        return self._asked(identifier, trial.number)
-        if len(made) < total:
-            identifier = self.trials.create_new_trial(study)
-            number = self.trials.get_trial_number_from_id(identifier)
-            if number < total:
-                return self._asked(identifier, number)
-            self.trials.set_trial_state_values(identifier, states.WAITING)  # for a longer search
-        return None
-
-    def _asked(self, identifier: int, number: int) -> Any:
-        self._renew(identifier)
-        self.study.sampler = sampler(self.optuna, self.search, number)
-        self.study.get_trials(deepcopy=False)  # of which it keeps copies
-        return self.optuna.trial.Trial(self.study, identifier)
-
-    def _renew(self, identifier: int) -> None:
-        self.trials.set_trial_user_attr(identifier, LEASE, [self.name, time.time()])
+    def ask(self) -> Any:
+        """The next trial of optuna, with its directory; None when no more are needed."""
+        waiting = library().trial.TrialState.WAITING
+        known = begun(self.study)
+        if len(known) >= self.search.trials and not any(trial.state == waiting for trial in known.values()):
+            return None
+        self.study.sampler = sampler(self.search, len(known))
+        trial = self.study.ask()
+        if "directory" not in trial.user_attrs:
+            trial.set_user_attr("directory", str((self.settings.root / f"trial-{len(known):04d}").resolve()))
+        return trial
 
     def train(self, asked: Any) -> None:
         """Trains the run of a trial and stores its best evaluation; without one, optuna's FAIL or PRUNED."""
-        states = self.optuna.trial.TrialState
-        value, state = self._value(asked)
-        if state == states.WAITING:  # for the same command, or for other ones
-            self.trials.set_trial_state_values(asked._trial_id, state)
-        else:
-            self.study.tell(asked, value, None if state == states.COMPLETE else state, skip_if_finished=True)
-
-    def _value(self, asked: Any) -> tuple[float | None, Any]:
-        root, name = self.settings.root, f"trial-{asked.number:04d}"
-        states = self.optuna.trial.TrialState
+        states, root = library().trial.TrialState, self.settings.root
+        name = Path(asked.user_attrs["directory"]).name
         parameters = suggested(asked, self.search)
         for other in self.study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
             if other.params == parameters:  # the seed, and so the result, would be the same
-                self.progress.print(f"{name}: has the values of trial-{other.number:04d}, and so its result")
-                return float(other.value), states.COMPLETE
+                self.progress.print(f"{name}: has the values and so the result of another trial")
+                self.study.tell(asked, float(other.value))
+                return
         try:
-            trial = make_trial(self.search, self.settings, asked.number, parameters)
+            trial = make_trial(self.search, self.settings, name, parameters)
         except UserError as error:
-            runner.problem_file(root, name).write_text(str(error), encoding="utf-8")
             self.progress.print(f"{name}: not possible: {error}")
-            return None, states.FAIL
+            self.study.tell(asked, state=states.FAIL)
+            return
         asked.set_user_attr("command", main_command(self.search, self.settings, parameters))
-        seen = set(self.study.get_trials(deepcopy=False)[asked.number].intermediate_values)
-        renewed, pruned = time.monotonic(), False
+        seen: dict[int, float] = {}
 
-        def watch() -> bool:
-            nonlocal renewed, pruned
-            if time.monotonic() > renewed + RENEW:
-                self._renew(asked._trial_id)
-                renewed = time.monotonic()
-            for step, value in outcomes.evaluations(trial.directory, self.split, self.metric):
+        def pruned() -> bool:
+            for step, value in evaluations(trial.directory, self.split, self.metric):
                 if step not in seen:
                     asked.report(value, step)
-                    seen.add(step)
-            pruned = pruned or (bool(seen) and asked.should_prune())
-            return pruned
-
-        def best() -> float:
-            points = outcomes.evaluations(trial.directory, self.split, self.metric)
-            return max((value for _, value in points), default=float("nan"))
+                    seen[step] = value
+            return bool(seen) and bool(asked.should_prune())
 
         def result() -> str:  # of the test classes only if the search is allowed to see them
-            return f"{self.metric} {best():.4f} on the {self.split} classes"
+            pruned()
+            return f"{self.metric} {max(seen.values(), default=float('nan')):.4f} on the {self.split} classes"
 
-        if outcomes.is_finished(trial) or runner.execute(root, trial, self.slot, self.progress, watch, result):
-            value = best()
-            return (value, states.COMPLETE) if value == value else (None, states.FAIL)
-        if pruned:
-            self.progress.print(f"{trial.name}: pruned after step {max(seen)}")
-            return None, states.PRUNED
-        return None, states.FAIL if runner.problem_file(root, trial.name).exists() else states.WAITING
+        if outcomes.is_finished(trial) or runner.execute(root, trial, self.slot, self.progress, pruned, result):
+            pruned()
+            self.study.tell(asked, max(seen.values(), default=None), None if seen else states.FAIL)
+        elif runner.problem_file(root, name).exists():
+            self.study.tell(asked, state=states.FAIL)
+        elif not self.progress.stop.is_set():
+            self.progress.print(f"{name}: pruned after step {max(seen)}")
+            self.study.tell(asked, state=states.PRUNED)
 
 
-def _seen(trial: Any) -> float:
-    """When the job of a running trial was last seen."""
-    return float(trial.user_attrs[LEASE][1]) if LEASE in trial.user_attrs else float(trial.datetime_start.timestamp())
+def resume_interrupted(study: Any, root: Path) -> None:
+    """Queues the trials that an earlier command with this directory has not ended."""
+    states = library().trial.TrialState
+    for trial in begun(study).values():
+        if trial.state == states.RUNNING and Path(trial.user_attrs["directory"]).parent == root.resolve():
+            study.tell(trial.number, state=states.FAIL)
+            study.enqueue_trial(trial.params, {"directory": trial.user_attrs["directory"]})
 
 
 def run(
-    name: str, search: Search, settings: Settings, metric: str, slots: Sequence[Slot], storage: str,
+    name: str,
+    search: Search,
+    settings: Settings,
+    metric: str,
+    jobs: int,
+    storage: str,
     print_line: Callable[[str], None],
-) -> int:  # fmt: skip
-    """Trains the trials of a search that are missing and waits for those of other commands; see `runner.run_all`."""
-    optuna = library()
-    total = SMOKE_TRIALS if settings.smoke else search.trials
-    sampler(optuna, search, 0)
-    open_storage(optuna, storage, name)
-    trials = database(optuna, storage)
+) -> int:
+    """Trains the trials of a search that are missing; see `runner.run_all`."""
+    resume_interrupted(open_storage(storage, name), settings.root)
     asking = threading.Lock()
 
     def job(slot: Slot, progress: Progress) -> None:
-        own = open_storage(optuna, storage, name)  # it has one sampler
-        of_slot = Job(optuna, own, trials, search, settings, metric, slot, progress)
-        states, told = optuna.trial.TrialState, False
+        own = Job(open_storage(storage, name), search, settings, metric, slot, progress)  # it has one sampler
         while not progress.stop.is_set():
             with asking:
-                asked = of_slot.ask(total)
-            if asked is not None:
-                of_slot.train(asked)
-            elif running := own.get_trials(deepcopy=False, states=(states.RUNNING,)):
-                if not told:
-                    told = True
-                    progress.print(f"waiting for trial-{running[0].number:04d}, which is running elsewhere")
-                progress.stop.wait(runner.POLL)
-            else:
+                asked = own.ask()
+            if asked is None:
                 return
+            own.train(asked)
 
-    return runner.in_parallel(slots, job, print_line)
+    return runner.in_parallel(runner.slots(jobs), job, print_line)
+
+
+def table(study: Any, facts: Mapping[str, Any]) -> Table:
+    """The trials of a search, best first, with the result of the best on the test classes, and its command."""
+    made, metric = list(begun(study).values()), facts["metric"]
+    done = [trial for trial in made if trial.state.name == "COMPLETE"]
+    if not done:
+        raise CheckpointError(f"{facts['title']}: no trial of the search is finished; see the logs of the trials")
+    best = max(done, key=lambda trial: (trial.value, -trial.number))
+    names = {trial.number: Path(trial.user_attrs["directory"]).name for trial in made}
+    parameters = sorted({name for trial in made for name in trial.params})
+    values = {trial.number: _value(trial) for trial in made}
+    rows = []
+    for trial in sorted(made, key=lambda trial: -(values[trial.number] or 0.0)):
+        value = values[trial.number]
+        objective = Cell("–") if value is None else Cell(f"{100 * value:.1f}", value, int(trial.number == best.number))
+        params = [trial.params.get(name) for name in parameters]
+        cells = [Cell(f"{v:.4g}" if isinstance(v, float) else str(v)) for v in params]
+        rows.append((Cell(names[trial.number]), objective, Cell(trial.state.name.lower()), *cells))
+    results = outcomes.read_results(Path(best.user_attrs["directory"]))
+    test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
+    compared = (
+        "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
+        if facts["paper"] else f"{facts['search']['share']:.0%} of the training classes, held out; the others are "
+        "trained on"
+    )  # fmt: skip
+    notes = (
+        f"Trials are compared on {compared}. Pruned trials: best value before they were stopped.",
+        f"{names[best.number]} on the test classes: {test}. {results.get('protocol', '')}",
+        f"To train with its values on all training classes: {best.user_attrs.get('command', '')}",
+    )
+    head = ("", f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
+    return Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
+
+
+def lines(study: Any) -> list[dict[str, Any]]:
+    """One line per trial, for report.csv."""
+    return [
+        {"directory": directory, "state": trial.state.name.lower(), "value": _value(trial), **trial.params}
+        for directory, trial in begun(study).items()
+    ]
+
+
+def _value(trial: Any) -> float | None:
+    """The result of a trial, or its best evaluation so far: optuna gives a pruned trial the value of the last one."""
+    value: float | None = trial.value
+    return value if trial.state.name == "COMPLETE" else max(trial.intermediate_values.values(), default=None)

@@ -52,3 +52,11 @@ def write_run(
 def hits(share: float, count: int = 1000, seed: int = 0) -> np.ndarray:
     """bool [count], of which about this share is true."""
     return np.random.default_rng(seed).random(count) < share
+
+
+def other_names(directory: Path) -> None:
+    """Changes the names of the test images of a run in its manifest."""
+    manifest = directory / "embeddings" / "test" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"]["ids.json"]["sha256"] = "of other names"
+    manifest.write_text(json.dumps(content))

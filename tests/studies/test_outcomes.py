@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dml_jax.errors import ConfigError
-from dml_jax.studies import outcomes, summary
-from tests.studies.runs import hits, write_run
+from dml_jax.studies import outcomes, tables
+from tests.studies.runs import hits, other_names, write_run
 from tests.test_configs import resolved
 
 
@@ -19,17 +19,14 @@ def config(seed: int = 0, **method: Any) -> dict[str, Any]:
 
 
 def rows(*directories: Path) -> list[str]:
-    return [run.row for run in summary.of_runs(directories, "recall@1").runs]
+    return [run.row for run in tables.of_runs(directories, "recall@1").runs]
 
 
 def test_other_images_with_names_of_the_same_length(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_run(tmp_path / name, hits(0.5), config=config())
-    manifest = tmp_path / "b" / "embeddings" / "test" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["files"]["ids.json"]["sha256"] = "of other names"
-    manifest.write_text(json.dumps(content))
-    images = {name: outcomes.read_run(tmp_path / name).data for name in ("a", "b", "c")}
+    other_names(tmp_path / "b")
+    images = {name: outcomes.read_run(tmp_path / name).images for name in ("a", "b", "c")}
     assert images["a"] == images["c"] != images["b"]
 
 

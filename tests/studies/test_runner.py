@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from dml_jax.commands import study as command
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
-from dml_jax.studies import lengths, outcomes, plan, runner, slots, summary
+from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
 
@@ -68,7 +69,7 @@ def rows(*taus: int) -> tuple[Row, ...]:
 
 def prepared(root: Path, *taus: int) -> list[Trial]:
     study = Study("A study", rows=rows(*taus))
-    plan.write_facts(root, "name", study, Settings(root), {"trials": []})
+    plan.write_facts(root, "name", study, Settings(root))
     return plan.trials(study, Settings(root))
 
 
@@ -78,7 +79,7 @@ def starts(root: Path) -> list[str]:
 
 def run(root: Path, trials: list[Trial], jobs: int = 1) -> list[str]:
     lines: list[str] = []
-    assert runner.run_all(root, trials, slots.local(jobs, {}), lines.append) == 0
+    assert runner.run_all(root, trials, jobs, lines.append) == 0
     return lines
 
 
@@ -186,7 +187,7 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=stop_when_started).start()
-    assert runner.run_all(tmp_path, trials, slots.local(1, {}), lambda line: None) == 143
+    assert runner.run_all(tmp_path, trials, 1, lambda line: None) == 143
     assert not outcomes.finished(trials)
     assert not runner.problems(tmp_path, trials, ())
 
@@ -236,26 +237,23 @@ def test_a_process_that_ends_after_the_command_is_stopped_has_not_failed(
         return original(process)
 
     monkeypatch.setattr(subprocess.Popen, "poll", poll)
-    assert not runner.execute(tmp_path, trial, slots.local(1, {})[0], progress)
+    assert not runner.execute(tmp_path, trial, runner.slots(1)[0], progress)
     assert not runner.problems(tmp_path, [trial], ())
 
 
-def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trials = prepared(tmp_path, 1, 2, 3, 4)
-    runner.problem_file(tmp_path, trials[0].name).write_text("training diverged")
-    (trials[1].directory / "checkpoints").mkdir(parents=True)
-    command.show_list(tmp_path, trials[:3], 1, "dml-jax study --study=x.py")
-    printed = capsys.readouterr().out
-    states = [re.split(r"\s+", line, maxsplit=1)[1] for line in printed.splitlines()[:3]]
-    assert states == ["failed: training diverged", "begun", "to be trained"]
-    assert "1 failed; to try again: dml-jax study --study=x.py\n" in printed
-    assert "2 to do" in printed
-    for trial in trials[2:]:
-        runner.problem_file(tmp_path, trial.name).write_text("training diverged")
-    command.show_list(tmp_path, trials[2:], 1, "again")
-    printed = capsys.readouterr().out
-    assert "2 failed; to try again: again" in printed
-    assert "nothing to do" not in printed
+def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command for each trial that is not finished, which a shell runs, after those that it needs."""
+    trials, _ = planned(tmp_path, 300, monkeypatch)
+    by_name = {trial.name: trial for trial in trials}
+    run(tmp_path, [by_name["tau-1-300steps-seed0"]])
+    monkeypatch.setattr(runner, "command", lambda root, trial: ["train", f"{trial.row} of {root.name}"])
+    command.show_list(tmp_path, trials)
+    of = f"of {tmp_path.name}'"
+    assert capsys.readouterr().out.splitlines() == [
+        f"python -m train 'tau=2 {of}",
+        f"python -m train 'both {of}  # after tau-1-300steps-seed0, tau-2-300steps-seed0",
+        f"python -m train 'student {of}  # after tau-1-300steps-seed0",
+    ]
 
 
 ENSEMBLE = """
@@ -280,14 +278,18 @@ results = {"recall@1": steps / 1000, "protocol": "clean", "length": {"steps": st
 """
 
 
+def of_study(root: Path) -> tables.Summary:
+    return tables.of_study(root, plan.read_facts(root) or {})
+
+
 def planned(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Trial], list[str]]:
     """The trials of a study with an ensemble and a student, and the names in the order of their processes."""
     student = Row("student", DIGITS, {"init_from": "@tau=1"})
     study = Study("A study", rows=(Row("both", members=("tau=1", "tau=2")), *rows(1, 2), student))
     settings = Settings(root, overrides={"train.steps": str(steps)})
-    trials = lengths.apart(plan.trials(study, settings))
-    plan.check_root(root, "name", trials, smoke=False)
-    plan.write_facts(root, "name", study, settings, {"trials": plan.state_trials(trials)})
+    trials = plan.trials(study, settings)
+    plan.check_root(root, "name", trials)
+    plan.write_facts(root, "name", study, settings, made=trials)
     started: list[str] = []
 
     def made(root: Path, trial: Trial) -> list[str]:
@@ -304,9 +306,9 @@ def test_a_study_of_another_length_has_trials_of_its_own(tmp_path: Path, monkeyp
     """With the ensembles of these and what starts from them; the former ones are still there, and found again."""
     trials, started = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
-    short = ["tau-1-seed0", "tau-2-seed0", "both-seed0", "student-seed0"]
+    short = ["tau-1-300steps-seed0", "tau-2-300steps-seed0", "both-300steps-seed0", "student-300steps-seed0"]
     assert sorted(started) == sorted(short)
-    assert summary.of_study(tmp_path).failed == []
+    assert of_study(tmp_path).failed == []
     long = ["tau-1-600steps-seed0", "tau-2-600steps-seed0", "both-600steps-seed0", "student-600steps-seed0"]
     trials, started = planned(tmp_path, 600, monkeypatch)
     by_name = {trial.name: trial for trial in trials}
@@ -315,8 +317,8 @@ def test_a_study_of_another_length_has_trials_of_its_own(tmp_path: Path, monkeyp
     assert outcomes.finished(trials) == set()
     run(tmp_path, trials)
     assert sorted(started) == sorted(long)
-    assert summary.of_study(tmp_path).failed == []
-    assert {run.results["recall@1"] for run in summary.of_study(tmp_path).runs} == {0.6, 0.5}
+    assert of_study(tmp_path).failed == []
+    assert {run.results["recall@1"] for run in of_study(tmp_path).runs} == {0.6, 0.5}
     for steps, names in ((600, long), (300, short)):
         trials, started = planned(tmp_path, steps, monkeypatch)
         assert sorted(trial.name for trial in trials) == sorted(names)
@@ -328,51 +330,30 @@ def test_an_ensemble_waits_for_its_members(tmp_path: Path, monkeypatch: pytest.M
     trials, _ = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
     by_name = {trial.name: trial for trial in trials}
-    for name in ("tau-1-seed0", "tau-2-seed0"):
+    members = ["tau-1-300steps-seed0", "tau-2-300steps-seed0"]
+    for name in members:
         (by_name[name].directory / "results.json").unlink()
-    assert outcomes.finished(trials) == {"student-seed0"}
-    assert "both-seed0: its members are not finished" in summary.of_study(tmp_path).failed
+    assert outcomes.finished(trials) == {"student-300steps-seed0"}
+    assert "its members are not finished" in [run.problem for run in of_study(tmp_path).failed]
     trials, started = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
-    assert started == ["tau-1-seed0", "tau-2-seed0"]
+    assert started == members
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert [sorted(slot.cores) for slot in slots.local(3, {})] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-    assert slots.local(1, {})[0].environment == {}
+    assert [sorted(slot.cores) for slot in runner.slots(3)] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert runner.slots(1)[0].environment == {}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
-    assert [slot.environment for slot in slots.local(2, {})] == [
+    assert [slot.environment for slot in runner.slots(2)] == [
         {"CUDA_VISIBLE_DEVICES": "4,6"}, {"CUDA_VISIBLE_DEVICES": "5,7"},
     ]  # fmt: skip
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    assert {tuple(slot.environment.values()) for slot in slots.local(2, {})} == {("0", "0.45")}
+    assert {tuple(slot.environment.values()) for slot in runner.slots(2)} == {("0", "0.45")}
     for jobs in (0, 9):
         with pytest.raises(ConfigError, match=f"--jobs={jobs}: must be one of 1 to 8"):
-            slots.local(jobs, {})
-
-
-@pytest.mark.parametrize(
-    ("machines", "jobs", "expected"),
-    [
-        ([(2, 0)], 1, (2, 0, 1)),
-        ([(16, 0), (9, 0)], 2, (4, 0, 1)),
-        ([(32, 8), (64, 8)], 1, (32, 8, 1)),
-        ([(32, 8), (64, 8)], 3, (10, 2, 1)),
-        ([(1, 1)], 1, (1, 1, 1)),
-        ([(8, 2)], 3, (2, 0.5, 2)),
-    ],
-)
-def test_shares_of_machines(machines: list[tuple[int, int]], jobs: int, expected: tuple[float, ...]) -> None:
-    """Of the smallest one; several jobs on a GPU if there are fewer GPUs."""
-    needs, per_gpu = slots.share(machines, jobs)
-    assert (needs["num_cpus"], needs["num_gpus"], per_gpu) == expected
-    for cores, gpus in machines:
-        assert jobs * needs["num_cpus"] <= cores
-        assert jobs * needs["num_gpus"] <= gpus
-    with pytest.raises(ConfigError, match="as many as the smallest machine has"):
-        slots.share(machines, 1000)
+            runner.slots(jobs)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -384,21 +365,22 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     root = tmp_path / "root"
     arguments = [f"--study={file}", f"--root={root}", "--seeds=0,1", "--config.data.threads=3"]
     command.execute([*arguments, "--list"])
-    listed = capsys.readouterr().out
-    assert listed.count("to be trained") == 4
-    assert not root.exists()
+    assert len(re.findall("^python -m ", capsys.readouterr().out, re.MULTILINE)) == 4
     command.execute(arguments)
     printed = capsys.readouterr().out
     assert re.search(r"tau=12 │ +2 │ +12\.0 ± 0\.0", printed), printed
-    assert {path.name for path in root.glob("report.*")} == {"report.md", "report.tex", "report.csv", "report.html"}
+    assert {path.name for path in root.glob("report.*")} == {"report.md", "report.tex", "report.csv"}
     command.execute([*arguments, "--list"])
-    assert "nothing to do" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "4 trials, 4 finished; then: dml-jax study --runs" in printed.err
     with pytest.raises(ConfigError, match="belongs to the study mine"):
-        command.execute([f"--study={ROOT / 'configs' / 'studies' / 'hist_layers.py'}", "--smoke", f"--root={root}"])
+        command.execute([f"--study={ROOT / 'configs' / 'studies' / 'hist_layers.py'}", f"--root={root}"])
     file.write_text(text.format(", ".join(row.format(tau) for tau in (12, 13))))
     with pytest.raises(Exception, match=r"2 of 4 trials failed, e\.g\. tau-13-seed0"):
         command.execute(arguments)
-    assert "without results: tau-13-seed1: training diverged" in capsys.readouterr().out
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "tau=13: –, training diverged" in printed
 
 
 @pytest.mark.parametrize(
@@ -411,8 +393,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
         (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
         (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol: invalid choice: 'x'"),
-        (["--study=configs/studies/hist_layers.py", "--engine=x"], "--engine: invalid choice: 'x'"),
-        (["--study=configs/studies/hist_layers.py", "--address=auto"], "--address=auto: is for --engine=ray"),
+        (["--study=configs/studies/hist_layers.py", "--jobs=0"], "--jobs=0: must be one of 1 to"),
         (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials: hist_layers is not a search"),
         (["--study=configs/studies/hist_layers.py", "--config.method.tua=3"], r"method\.tua: there is no such key"),
         (["--study=configs/studies/hist_layers.py"], r"data\.path=data/cars: does not exist"),
@@ -425,17 +406,20 @@ def test_invalid_command_lines(arguments: list[str], message: str) -> None:
 
 
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command.execute(["--compare", DIGITS, "--seeds=0,3", f"--root={tmp_path / 'one'}", "--list"])
-    assert re.findall(r"^(\S+-seed\d)", capsys.readouterr().out, re.MULTILINE) == [
-        "digits_hist-seed0",
-        "digits_hist-seed3",
-    ]
-    other = str(ROOT / "configs" / "omniglot_hist.py")
-    command.execute(["--compare", DIGITS, other, f"--root={tmp_path / 'r'}", "--smoke", "--list"])
-    assert re.findall(r"^(\S+)", capsys.readouterr().out, re.MULTILINE)[:2] == [
-        "digits_hist-seed0",
-        "omniglot_hist-seed0",
-    ]
+    """Each line of the list is a command that trains in the directory of its trial."""
+    root = tmp_path / "one"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "command", REAL_COMMAND)
+        command.execute(["--compare", DIGITS, "--seeds=0,3", f"--root={root}", "--list"])
+    printed = capsys.readouterr()
+    names = ["digits_hist-seed0", "digits_hist-seed3"]
+    assert [shlex.split(line) for line in printed.out.splitlines()] == [
+        ["python", "-m", "dml_jax.main", f"--config={root}/trials/{name}.json", f"--workdir={root / name}", "--quiet",
+         "--trust_code"]
+        for name in names
+    ]  # fmt: skip
+    assert config_files.load_config(str(root / "trials" / f"{names[1]}.json"), {})["seed"] == 3
+    assert f"2 trials, 0 finished; then: dml-jax study --runs {root}" in printed.err
 
 
 def test_the_processes_of_trials(tmp_path: Path) -> None:

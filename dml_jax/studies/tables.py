@@ -1,26 +1,32 @@
-"""The table of a group of rows, and its text, Markdown, LaTeX and CSV."""
+"""Tables over runs: on the console, as Markdown, LaTeX and CSV, with heat maps of grids."""
 
-import io
 import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.analysis import drawing
 from dml_jax.analysis.html import Cell
-from dml_jax.errors import printable
+from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
-from dml_jax.files import write_csv
-from dml_jax.studies import outcomes
+from dml_jax.studies import outcomes, plan, runner
 from dml_jax.studies.outcomes import Group, Run
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 DIGITS = 1  # decimal places of percentages
+NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
 
 
 class Table(NamedTuple):
@@ -33,13 +39,144 @@ class Table(NamedTuple):
     narrow: tuple[int, ...]  # indices of the columns that fit on a terminal
 
 
-def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]]) -> Table:
-    """The table of a group, whose rows are compared by `metric`, with published metrics by row and source."""
+class Summary(NamedTuple):
+    """Finished runs, whose rows are compared by `metric`."""
+
+    title: str
+    lead: str  # paragraph below the title
+    metric: str
+    runs: list[Run]
+    reported: Mapping[str, Mapping[str, Any]]  # published metrics by row and source
+    failed: list[Run]  # trials without results
+
+
+def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
+    """The finished trials of a study, from its directory and `study.json`."""
+    order = {row["name"]: i for i, row in enumerate(facts["rows"])}
+    runs, failed = [], []
+    trials = plan.stated_trials(root, facts)
+    done = outcomes.finished(trials)
+    problems = runner.problems(root, trials, done)
+    for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
+        if trial.name in done:
+            runs.append(outcomes.read_run(trial.directory, trial.row))
+        else:
+            reason = problems.get(trial.name) or outcomes.missing(trial) or "its members are not finished"
+            failed.append(Run(trial.directory, trial.row, problem=reason))
+    reported = {row["name"]: row["reported"] for row in facts["rows"]}
+    for row in facts["rows"]:
+        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row["refined"].items()}
+    lead = facts["source"]
+    if facts["paper"]:
+        lead = f"Models are selected on the test classes, as the authors did. {lead}"
+    return Summary(facts["title"], lead, facts["metric"], runs, reported, failed)
+
+
+def of_runs(directories: Sequence[Path], metric: str) -> Summary:
+    """Any finished runs."""
+    # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
+    once = {directory.resolve(): directory for directory in directories}
+    runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
+    return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
+
+
+def parts(summary: Summary) -> list[tuple[Table, Group]]:
+    """A table for each group of runs that may be compared; it states why the others cannot."""
+    if not summary.runs:
+        reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
+        raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
+    for run in summary.runs:
+        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
+        known = [name for name in found if numbers([run], name)]
+        if summary.metric not in known:
+            raise ConfigError(
+                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
+                f"{', '.join(known)}"
+            )
+    groups = outcomes.groups(summary.runs)
+    home = {row: number for number, group in enumerate(groups, start=1) for row in group.rows}
+    made = []
+    for number, group in enumerate(groups, start=1):
+        title = summary.title if len(groups) == 1 else f"{summary.title}: {group.data or 'group'} ({number})"
+        failed = [run for run in summary.failed if home.get(run.row, len(groups)) == number]
+        table = build(title, group, summary.metric, summary.reported, failed)
+        if number > 1:
+            table = table._replace(notes=(printable(outcomes.difference(group, groups[0])) + ".", *table.notes))
+        made.append((table, group))
+    return made
+
+
+def publish(summary: Summary, output: Path | None, console: Console) -> None:
+    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex and .csv, with heat maps."""
+    made = parts(summary)
+    for table, _ in made:
+        print_table(table, console)
+    if output is None:
+        return
+    tests = [pairs(table, group, summary.metric) for table, group in made]
+    write(output, [*(table for table, _ in made), *(table for table in tests if table)], summary.lead)
+    write_csv(output, lines([*summary.runs, *summary.failed]))
+    for number, (_, group) in enumerate(made, start=1):
+        if grid := plot_grid(group, summary.metric):
+            grid.savefig(output / ("grid.png" if len(made) == 1 else f"grid-{number}.png"), dpi=130)
+    console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)
+
+
+def write(output: Path, tables: Sequence[Table], lead: str) -> None:
+    """Writes tables as report.md, below a first paragraph, and report.tex."""
+    output.mkdir(parents=True, exist_ok=True)
+    texts = {"md": [f"{printable(lead)}\n"] * bool(lead) + [markdown(table) for table in tables]}
+    texts["tex"] = [latex(table) for table in tables]
+    for suffix, found in texts.items():
+        with files.atomic_write(output / f"report.{suffix}") as draft:
+            draft.write_text("\n".join(found), encoding="utf-8")
+
+
+def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One line per run: its row, seed, the options in which runs differ, and all its numbers.
+
+    Metrics are fractions; those after refinement have the kind of batches as a prefix.
+    """
+    flat = [configs.flatten(run.config) for run in runs]
+    keys = dict.fromkeys(key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED)
+    varied = [key for key in keys if len({repr(values[key]) for values in flat if key in values}) > 1]
+    made = []
+    for run, values in zip(runs, flat, strict=True):
+        refined = run.results.get("refined", {})
+        of_kinds = {f"{kind} {key}": value for kind, part in refined.items() for key, value in part.items()}
+        found = {**run.results, **of_kinds, **run.results.get("timing", {})}
+        made.append(
+            {"row": printable(run.row), "seed": values.get("seed", ""), "directory": printable(str(run.directory))}
+            | {"data": values.get("data.name", ""), "protocol": run.results.get("protocol", "")}
+            | {key: values[key] for key in varied if key in values}
+            | {key: value for key, value in found.items() if isinstance(value, int | float)}
+            | {"problem": printable(run.problem)}
+        )
+    return made
+
+
+def write_csv(output: Path, found: Sequence[Mapping[str, Any]]) -> None:
+    """Writes report.csv, whose columns are the keys of all lines."""
+    columns = list(dict.fromkeys(key for line in found for key in line))
+    with files.atomic_write(output / "report.csv") as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        files.write_csv(file, [columns, *([line.get(column, "") for column in columns] for line in found)])
+
+
+def build(
+    title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]], failed: Sequence[Run] = ()
+) -> Table:
+    """The table of a group, whose rows are compared by `metric`, with published metrics by row and source.
+
+    Rows without results, e.g. because all their runs `failed`, have dashes and a note with the reason.
+    """
     rows = outcomes.all_rows(group)
+    for run in failed:
+        if run.row not in group.rows:
+            rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
     sources = list(dict.fromkeys(source for found in known.values() for source in found))
-    columns: dict[str, list[Cell]] = {"seeds": [Cell(str(len(runs)), len(runs)) for runs in rows.values()]}
+    columns: dict[str, list[Cell]] = {"seeds": [_count_cell(runs) for runs in rows.values()]}
     others: list[str] = []  # columns of published metrics of another kind, e.g. the density
     for entry in entries:
         columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
@@ -57,8 +194,16 @@ def build(title: str, group: Group, metric: str, reported: Mapping[str, Mapping[
     head = ("", *columns)
     lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
-    notes = tuple(map(printable, _notes(group, head, main, known)))
+    problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
+    without = [f"{name}: –, {problem}." for problem, name in problems.items()]
+    without += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in group.rows]
+    notes = tuple(map(printable, (*without, *_notes(group, head, main, known))))
     return Table(printable(title), notes, head, lines, narrow)
+
+
+def _count_cell(runs: Sequence[Run]) -> Cell:
+    count = sum(not run.problem for run in runs)
+    return Cell(str(count), count) if count else Cell("–")
 
 
 def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any]) -> list[str]:
@@ -160,7 +305,7 @@ def _costs(rows: Sequence[Sequence[Run]]) -> dict[str, list[Cell]]:
         ("images/s", "images_per_second", lambda value: f"{value:.0f}"),
         ("memory", "peak_memory", lambda value: f"{value / 2**20:.0f} MiB"),
     ):
-        values = [[run.timing[key] for run in runs if key in run.timing] for runs in rows]
+        values = [[run.results["timing"][key] for run in runs if key in run.results.get("timing", {})] for runs in rows]
         if any(values):
             columns[heading] = [
                 Cell(text(statistics.median(v)), statistics.median(v)) if v else Cell("") for v in values
@@ -224,21 +369,30 @@ def _tex(text: str) -> str:
     return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # keeps two hyphens from becoming a dash
 
 
-def comma_separated(table: Table) -> str:
-    """The table as CSV with full precision: the text of a cell, followed by its value where it has one.
-
-    The last column is the title, since a file may hold several tables.
-    """
-    valued = [any(not math.isnan(row[i].value) for row in table.rows) for i in range(len(table.head))]
-    head: list[str] = []
-    for heading, has_value in zip(table.head, valued, strict=True):
-        head += [heading or "row", f"{heading} (value)"] if has_value else [heading or "row"]
-    rows = [[*head, "table"]]
-    for row in table.rows:
-        cells: list[str] = []
-        for cell, has_value in zip(row, valued, strict=True):
-            cells += [cell.text, "" if math.isnan(cell.value) else repr(cell.value)] if has_value else [cell.text]
-        rows.append([*cells, table.title])
-    out = io.StringIO()
-    write_csv(out, rows)
-    return out.getvalue()
+def plot_grid(group: Group, metric: str) -> "Figure | None":
+    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
+    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in group.rows}
+    keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
+    if len(keys) != 1 or ("", "") in keys:
+        return None
+    ((first, second),) = keys
+    values = {
+        (m[2], m[4]): 100 * outcomes.spread(numbers(group.rows[name], metric) or [math.nan]).mean
+        for name, m in found.items()
+        if m
+    }
+    rows, columns = (list(dict.fromkeys(key[i] for key in values)) for i in range(2))
+    if min(len(rows), len(columns)) < 2:
+        return None
+    table = [[values.get((row, column), math.nan) for column in columns] for row in rows]
+    figure = drawing.figure(1.8 + 0.75 * len(columns), 1.2 + 0.45 * len(rows))
+    axes = figure.subplots()
+    shown = axes.imshow(table, cmap="Blues", aspect="auto")
+    middle = (max(values.values()) + min(values.values())) / 2
+    for (row, column), value in values.items():
+        colour = "white" if value > middle else drawing.INK
+        axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
+    axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
+    figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
+    return figure
