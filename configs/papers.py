@@ -19,14 +19,12 @@ class Place(NamedTuple):
       about: what it shows, in a few words.
       commands: what gives it; NAME and OTHER are finished runs.
       note: what differs from the paper, or why there is no command.
-      measured: heading in `benchmarks/RESULTS.md` of our own results of the kind.
     """
 
     name: str
     about: str
     commands: tuple[str, ...] = ()
     note: str = ""
-    measured: str = ""
 
 
 class Paper(NamedTuple):
@@ -56,8 +54,6 @@ def runs(*names: str) -> tuple[str, ...]:
 
 
 DATA = ("cub", "cars", "sop", "inshop")
-ABLATIONS = "Omniglot: ablations of the papers"
-FIRST = "Omniglot: the four papers and cross-entropy"
 MPN = Paper(
     "MPN: Learning Intra-Batch Connections",
     "Seidenschwarz et al., ICML 2021",
@@ -77,25 +73,22 @@ MPN = Paper(
               runs("cub_mpn", "cars_mpn", "sop_mpn", "cub_group_loss", "cars_group_loss", "cub_baseline",
                    "cars_baseline", "sop_baseline"),
               "The last three are the normalised softmax; `:proxy_anchor`, `:margin` and `:proxy_nca_pp-227` are their "
-              "variants.", FIRST),
+              "variants."),
         Place("Table 2", "results on In-Shop",
               runs("inshop_mpn", "inshop_baseline:proxy_anchor", "inshop_baseline:proxy_nca_pp-227")),
         Place("Table 3", "the two losses, and message passing at test time",
-              studies("mpn_losses:cub", "mpn_losses:cars"), measured=ABLATIONS),
+              studies("mpn_losses:cub", "mpn_losses:cars")),
         Place("Table 4", "ensembles of two and five networks, also of the Group Loss",
               studies(*(f"mpn_ensembles:{data}" for data in DATA)),
-              "For single networks, see Tables 1 and 2.", ABLATIONS),
+              "For single networks, see Tables 1 and 2."),
         Place("Table 5", "size of the embedding; Figure 5 draws it",
-              studies(*(f"mpn_embedding_size:{data}" for data in DATA)), "For 512 dimensions, see Tables 1 and 2.",
-              ABLATIONS),
+              studies(*(f"mpn_embedding_size:{data}" for data in DATA)), "For 512 dimensions, see Tables 1 and 2."),
         Place("Table 6", "ProxyNCA++ at 227 pixels", runs(*(f"{data}_baseline:proxy_nca_pp-227" for data in DATA))),
         Place("Table 7", "larger images", studies(*(f"mpn_image_size:{data}" for data in DATA))
-              + runs(*(f"{data}_baseline:proxy_nca_pp" for data in DATA)), "For 227 pixels, see Tables 1 and 2.",
-              ABLATIONS),
+              + runs(*(f"{data}_baseline:proxy_nca_pp" for data in DATA)), "For 227 pixels, see Tables 1 and 2."),
         Place("Table 8", "batches at test time, and students",
               studies("mpn_test_time:cub", "mpn_test_time:cars", "mpn_students:cub", "mpn_students:cars"),
-              "Of the authors' two losses for distillation, the paper does not state which gave the result.",
-              "Omniglot: MPN's test-time batches, the table of its appendix C"),
+              "Of the authors' two losses for distillation, the paper does not state which gave the result."),
         Place("Table 9", "without selection on the test classes",
               tuple(f"python -m dml_jax.main --config={data}_mpn" for data in DATA),
               "The authors searched the hyperparameters again, without the test classes; here they are those of the "
@@ -103,8 +96,8 @@ MPN = Paper(
         Place("Figures 1, 2, 9", "drawings", note=CAPTURE),
         Place("Figures 3, 4, 17", "layers and heads",
               studies("mpn_layers_heads:cub", "mpn_layers_heads:cars", "mpn_layers_heads:sop"),
-              "Values are not printed. The figures show differences to the best R@1; the page of the study has a heat "
-              "map of R@1.", ABLATIONS),
+              "Values are not printed. The figures show differences to the best R@1; the study writes a heat "
+              "map of R@1 (`grid.png`)."),
         Place("Figures 6, 10-13", "retrieved images", (ANALYSE + "retrieval",), "The authors' queries are not known."),
         Place("Figures 7, 14", "embeddings of a batch, without and with message passing",
               (COMPARE.format("runs/OTHER", "tsne --split=batch"), COMPARE.format("refined", "tsne --split=batch"),
@@ -121,7 +114,7 @@ MPN = Paper(
               "OTHER is without the network (`--config.method.losses=auxiliary`). The authors' classes are not known; "
               "`--seed` draws others."),
         Place("Figures 18, 19", "classes per batch and images per class",
-              studies("mpn_batches:cub", "mpn_batches:cars"), "As Figure 3.", ABLATIONS),
+              studies("mpn_batches:cub", "mpn_batches:cars"), "As Figure 3."),
         Place("Figure 20", "t-SNE of the test images with thumbnails", (ANALYSE + "tsne",)),
     ),
 )  # fmt: skip
@@ -136,7 +129,7 @@ RE_MPN = Paper(
               "number of classes per batch in every epoch; `cub_mpn:printed` always has 6 classes of 9 images. The "
               "weight decay on In-Shop is misprinted as 1.55e-7."),
         Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
-              studies("re_mpn_table2"), measured=FIRST),
+              studies("re_mpn_table2")),
         Place("Table 3", "message passing at test time", studies("re_mpn_table3:cub", "re_mpn_table3:cars")),
         Place("Figure 1", "divergence of the attention from uniform, by head", (ANALYSE + "attention",),
               "For a run of `cub_mpn` with `--config.train.keep_every=100`."),
@@ -161,21 +154,19 @@ HIST = Paper(
               note="Those of `*_hist` and their variants; `--mode=show` prints them. For BN-Inception on Cars196, "
                    "Table 2 prints an alpha of 0.9 and Table 8, which is followed, 1.0."),
         Place("Table 3", "reported, reproduced and retuned results",
-              studies("hist_backbones:cub", "hist_backbones:cars", "hist_backbones:sop"), measured=FIRST),
-        Place("Table 4", "distances", studies("hist_distances:cars"), measured=ABLATIONS),
+              studies("hist_backbones:cub", "hist_backbones:cars", "hist_backbones:sop")),
+        Place("Table 4", "distances", studies("hist_distances:cars")),
         Place("Tables 5, 6", "search of the hyperparameters",
               studies(*(f"hist_search:{data}{backbone}" for backbone in ("", "-bn_inception")
                         for data in ("cub", "cars", "sop"))),
-              "The reproduction tried about 200 settings per backbone, 30 on SOP; `--trials` sets their number.",
-              ABLATIONS),
+              "The reproduction tried about 200 settings per backbone, 30 on SOP; `--trials` sets their number."),
         Place("Table 7", "running time",
               note="Every study has a column `time`; the paper's 0.6 to 9.3 hours per run are on a V100."),
         Place("Figure 1", "drawing", note=CAPTURE),
         Place("Figure 2", "batch size, layers and alpha",
-              studies("hist_batch_size:cars", "hist_layers:cars", "hist_alpha:cars"), "Values are not printed.",
-              ABLATIONS),
-        Place("Figure 3a", "sizes of embedding and hypergraph network", studies("hist_sizes:cars"), measured=ABLATIONS),
-        Place("Figure 3b", "tau and lambda_s", studies("hist_tau_lambda:cars"), measured=ABLATIONS),
+              studies("hist_batch_size:cars", "hist_layers:cars", "hist_alpha:cars"), "Values are not printed."),
+        Place("Figure 3a", "sizes of embedding and hypergraph network", studies("hist_sizes:cars")),
+        Place("Figure 3b", "tau and lambda_s", studies("hist_tau_lambda:cars")),
         Place("Figure 4", "embeddings of training images", (COMPARE.format("untrained", "tsne --split=train"),),
               "Projection, colours and classes are not stated; `--classes` chooses classes."),
         Place("Figure 5", "embeddings of test images", (COMPARE.format("untrained", "tsne"),),
@@ -195,14 +186,14 @@ CRT = Paper(
               studies(*(f"crt_geometry:{data}" for data in DATA)),
               "Not in percent; a higher density and a lower decay (in nats) are better. The backbone is not stated; "
               "here it is MiT-B2."),
-        Place("Table 3", "results on CUB and Cars196", runs("cub_crt", "cars_crt"), measured=FIRST),
+        Place("Table 3", "results on CUB and Cars196", runs("cub_crt", "cars_crt")),
         Place("Table 4", "results on SOP and In-Shop", runs("sop_crt", "inshop_crt")),
         Place("Table 5", "backbones, with and without CRT", studies(*(f"crt_backbones:{data}" for data in DATA))),
-        Place("Table 6", "components", studies("crt_components:cub"), measured=ABLATIONS),
-        Place("Table 7", "one head or one per prototype", studies("crt_gamma:cub"), measured=ABLATIONS),
-        Place("Table 8", "prototypes of the first branch", studies("crt_first_prototypes:cub"), measured=ABLATIONS),
-        Place("Table 9", "prototypes of both branches", studies("crt_prototypes:cub"), measured=ABLATIONS),
-        Place("Table 10", "shared weights", studies("crt_sharing:cub"), measured=ABLATIONS),
+        Place("Table 6", "components", studies("crt_components:cub")),
+        Place("Table 7", "one head or one per prototype", studies("crt_gamma:cub")),
+        Place("Table 8", "prototypes of the first branch", studies("crt_first_prototypes:cub")),
+        Place("Table 9", "prototypes of both branches", studies("crt_prototypes:cub")),
+        Place("Table 10", "shared weights", studies("crt_sharing:cub")),
         Place("Figures 1, 3", "drawings", note=CAPTURE),
         Place("Figure 2", "maps of the correlation with the prototypes", (ANALYSE + "heat_maps",),
               "The authors' images are not known."),
@@ -219,24 +210,20 @@ DIVA = Paper(
         "With the authors' command for CUB, a user obtained R@1 68.35 instead of 69.2.",
     ),
     (
-        Place("Table 1", "combinations of tasks", studies("diva_tasks:cub", "diva_tasks:cars", "diva_tasks:sop"),
-              measured=ABLATIONS),
+        Place("Table 1", "combinations of tasks", studies("diva_tasks:cub", "diva_tasks:cars", "diva_tasks:sop")),
         Place("Table 2", "results, by backbone and loss",
               studies("diva_backbones:cub", "diva_backbones:cars", "diva_backbones:sop"),
-              "The paper heads a column of SOP R@2, but its values are those of R@10.", FIRST),
+              "The paper heads a column of SOP R@2, but its values are those of R@10."),
         Place("Table 3", "no decorrelation, separate models", studies("diva_separate:cub"),
               "The data set is not stated; the values fit CUB. Baseline and DiVA are the first and the last row of "
-              "Table 1.",
-              ABLATIONS),
+              "Table 1."),
         Place("Figures 1, 4", "self-supervised tasks instead of DaNCE, an ensemble",
               studies("diva_self_supervision:cub", "diva_self_supervision:cars", "diva_self_supervision:sop"),
-              "Values are not printed. The left part of Figure 1 shows those of Table 1.",
-              "Omniglot: the bars of DiVA's Figure 4"),
+              "Values are not printed. The left part of Figure 1 shows those of Table 1."),
         Place("Figures 2, 3", "drawings", note=CAPTURE),
         Place("Figure 5", "spectra of the embeddings",
               (*studies("diva_separate:cub"), COMPARE.format("runs/OTHER", "spectra")),
-              "On the page of the study, with the margin loss alone (baseline) beside DiVA; the second command is for "
-              "any two runs."),
+              "The second command is for the margin loss alone (baseline) beside DiVA, or for any two runs."),
     ),
 )  # fmt: skip
 PAPERS = {"mpn": MPN, "mpn_reproduction": RE_MPN, "hist_reproduction": HIST, "crt": CRT, "diva": DIVA}

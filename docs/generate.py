@@ -96,6 +96,14 @@ def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Ent
     return [(f"`{name[0]}`", result) for name, result in zip(names, results, strict=True)]
 
 
+def stored_results(place: Place) -> list[str]:
+    """The headings in `benchmarks/RESULTS.md` below which there are results of the studies of a table or figure."""
+    studies = re.findall(r"--study=(\w+)", " ".join(place.commands))
+    named = re.compile("|".join(rf"`{name}`|studies/{name}\.py" for name in studies) or r"\Z.")
+    sections = re.split(r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [section.partition("\n")[0] for section in sections[1:] if named.search(section)]
+
+
 def paper_page(paper: Paper) -> str:
     """Every table and figure of a paper, with the commands that give it, published numbers and our own."""
     text = [
@@ -105,17 +113,15 @@ def paper_page(paper: Paper) -> str:
         "for comparison is left out unless it has a configuration here.\n",
     ]
     text += [*(f"- {limit}" for limit in paper.limits), ""]
-    headings = re.findall(r"^## (.*)$", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), re.MULTILINE)
     for place in paper.places:
         text.append(f"## {place.name}: {place.about}\n")
         if place.commands:
             text.append("```bash\n" + "\n".join(place.commands) + "\n```\n")
         if place.note:
             text.append(f"{place.note}\n")
-        if place.measured:
-            (heading,) = (heading for heading in headings if heading.startswith(place.measured))
+        for heading in stored_results(place):
             anchor = slugify(heading.replace("`", ""), "-")
-            text.append(f"Ours, measured: [{place.measured}](../results.md#{anchor}).\n")
+            text.append(f"Measured with dml_jax, in a smaller setting: [{heading}](../results.md#{anchor}).\n")
         text.append(results_table("result of", printed_in(paper, place)))
     return "\n".join(text)
 

@@ -111,8 +111,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "enroll": "dml_jax.load",
     "export": "dml_jax.commands.export.export",
     "serve": "dml_jax.commands.serve.listen",
-    "study": "dml_jax.studies.plan.check_root",
-    "report": "dml_jax.studies.summary.of_runs",
+    "study": "dml_jax.studies.plan.read_facts",
     "analyse": "dml_jax.commands.analysed.locate",
     "explore": "dml_jax.commands.analysed.locate",
 }
@@ -139,7 +138,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "configs/cars_": "needs Cars196",
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
-    "hist_layers": "needs CUB-200-2011 or Omniglot, and hours; of the two studies with --smoke, the other is executed",
+    "hist_layers": "needs Cars196 or Omniglot, and hours",
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",

@@ -19,7 +19,6 @@ def get_study(variant: str = "cub") -> Study:
         Row(name, f"configs/{variant}_mpn.py", {"seed": APART * number} if number else {})
         for number, name in enumerate(names)
     )
-    # The smallest last, because a smoke test trains the first and the last row.
     ensembles = tuple(Row(f"{count} networks", members=tuple(names[:count])) for count in (5, 4, 3, 2))
     if variant in ("cub", "cars"):
         others = [f"Group Loss network {number}" for number in range(1, 6)]

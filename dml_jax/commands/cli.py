@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
         return options, overrides
 
     def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
-        """The options of a command, e.g. "dml-jax report", that has no configuration; an override is a ConfigError."""
+        """The options of a command, e.g. "dml-jax serve", that has no configuration; an override is a ConfigError."""
         options, overrides = self.read(arguments)
         if overrides:
             raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")

@@ -86,7 +86,8 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{option}: {name} is not a search; leave it out")
     trials = plan.trials(study, settings)
     plan.check_root(root, name, trials)
-    plan.check_sources(trials)
+    if not options.list:
+        plan.check_sources(trials)
     plan.write_facts(root, name, study, settings, made=trials)
     if options.list:
         show_list(root, trials)
@@ -110,13 +111,13 @@ def make_tables(options: Namespace) -> None:
         buckets.read_copy("--runs", name) if files.is_url(name) else files.expand_path("--runs", name)
         for name in options.runs
     ]
+    facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
     for directory in directories:
         if not directory.is_dir():
             raise ConfigError(f"--runs {directory}: there is no such directory")
     output = files.expand_path("--output", options.output) if options.output else None
     if output is not None and (output.is_file() or files.below_a_file(output)):
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")
-    facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
     if facts and "search" in facts:
         publish_search(directories[0], facts, options.storage, output)
         return
