@@ -191,6 +191,15 @@ def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
         config_files.load_config(str(stored), {}, "clean")
 
 
+@pytest.mark.parametrize("values", [{"a.b": 1}, {"train": {"groups": {"x.y": {}}}}, {"__class__": 5}, {"train": [1]}])
+def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) -> None:
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps({"config": {"train": {}, "paper": [1]} | values}))
+    for overrides in ({}, {"train.steps": "3"}, {"method.loss": "triplet"}, {"backbone.name": "vit"}):
+        with pytest.raises(ConfigError):
+            config_files.resolved(str(stored), overrides)
+
+
 HIST, RE_HIST, MPN = "Lim et al., CVPR 2022", "Yuan et al., MLRC 2022", "Seidenschwarz et al., ICML 2021"
 RE_MPN = "[Re] Learning Intra-Batch Connections, MLRC"
 CRT, DIVA = "Kan et al., NeurIPS 2022", "Milbich et al., ECCV 2020"

@@ -4,10 +4,8 @@ from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
-from ml_collections import ConfigDict
 
 import dml_jax
-from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.analysis import attention, drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
@@ -91,14 +89,9 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
     directory = locate(model)
     if not is_run(directory):
         raise ConfigError(f"--data: missing; {model} has no data of its own, give a folder of class folders")
-    values = ConfigDict(workdir.read_config(directory)["config"])
-    for key, text in overrides.items():
-        if key not in MOVABLE:
-            raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
-        config_files.apply_override(values, key, text)
-    if options.trust_code:
-        configs.import_code(values)
-    config = configs.resolve(values, overrides)
+    for key in overrides.keys() - set(MOVABLE):
+        raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
+    config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)
     if config.data.path and not Path(config.data.path).expanduser().is_dir():
         raise DataError(
             f"data.path={config.data.path}: the data of the run are not there; give their directory with "

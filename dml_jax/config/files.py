@@ -122,7 +122,8 @@ def load_config(
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values.train[own]:
             values.train[other] = 0
     if not all(within(key, SAME_EXPERIMENT) for key in overrides):
-        values.paper = {}  # it is not the experiment of the paper any more
+        with values.ignore_type():
+            values.paper = {}  # it is not the experiment of the paper any more
     modules.import_code(values, overrides if stored and not trust_code else None)
     return values
 
@@ -135,7 +136,8 @@ def _stored(path: str, protocol: str | None) -> ConfigDict:
         raise ConfigError(f"--config={path}: holds no configuration; give the config.json of a run")
     if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
         raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
-    config = ConfigDict(values)
+    with running(f"--config={path}"):  # whatever the keys are called
+        config = ConfigDict(values)
     for key, value in AUTHORS.items() if protocol == "paper" else ():
         apply_override(config, key, value)
     return config
@@ -153,7 +155,7 @@ def _from_python(path: str, protocol: str | None) -> ConfigDict:
     with running(f"--config={path}"):
         config: ConfigDict = module.get_config(variant) if colon else module.get_config()
         if not isinstance(config, ConfigDict):
-            raise ConfigError(f"get_config() must return a ConfigDict, not {type(config).__name__}")
+            raise TypeError(f"get_config() must return a ConfigDict, not {type(config).__name__}")
         if protocol == "paper":
             stated = getattr(module, "PAPER_PROTOCOL", None)
             for key, value in (AUTHORS if stated is None else stated).items():
@@ -172,9 +174,10 @@ def _choose_network(values: ConfigDict, name: str) -> None:
 
 def _choose_loss(values: ConfigDict, loss: str) -> None:
     """Replaces the sections of the losses that another `method.loss` does not have by the defaults of its own."""
-    method = modules.module("method", values.method.name)
+    name = flatten(values).get("method.name")
+    method = modules.module("method", name)
     if hasattr(method, "config_type"):
-        modules.import_code({"method": {"name": values.method.name, "loss": loss}})
+        modules.import_code({"method": {"name": name, "loss": loss}})
         defaults = asdict(method.config_type({"loss": loss})())
         values.method = {**defaults, **{key: values.method[key] for key in defaults if key in values.method}}
 
@@ -205,7 +208,7 @@ def apply_override(values: ConfigDict, key: str, value: Any) -> None:
 
 def _losses(values: ConfigDict) -> Collection[str]:
     """The losses that `method.loss` can name."""
-    return getattr(modules.module("method", values.method.name), "LOSSES", ())
+    return getattr(modules.module("method", values.method.get("name")), "LOSSES", ())
 
 
 def _plain(value: Any) -> Any:
