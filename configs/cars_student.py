@@ -10,7 +10,7 @@ learn the refined embeddings (`imitation`) or their distances (`relational`). Pu
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.
 
 The paper does not say which form of distillation it used, so both list its result. Nor does it say whether the
-cross-entropy with the labels is kept; here it is. The other settings are those of MPN; see configs/recipes/mpn.py.
+cross-entropy with the labels is kept; here it is. The other settings are MPN's; see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

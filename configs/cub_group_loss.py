@@ -6,7 +6,7 @@
 Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al. (ICML 2021), Table 1. Cost: not
 published.
 
-The settings are those of the authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is BN-Inception's
+The settings follow the authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is BN-Inception's
 pooled features. There are two differences. The authors start from a network that was fine-tuned on the training classes
 for 10 epochs; here, training starts from the ImageNet weights (`--config.init_from` starts from another run). The
 authors' sampler repeats the images of small classes until all classes have the same size, which is not done here.

@@ -8,8 +8,8 @@ Published for the authors' protocol: R@1 71.6 (best run), 71.4 ± 0.2 (mean of r
 2022) reports 70.1, and 72.3 with the values that it found (`retuned`). No results are published for a fixed schedule.
 All numbers: configs/published.csv. Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction).
 
-The settings are those of the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau,
-alpha and lambda_s, and the other settings are the reproduction's.
+The settings follow the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau, alpha
+and lambda_s, and the other settings are the reproduction's.
 """
 
 from ml_collections import ConfigDict

@@ -8,10 +8,9 @@ Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibilit
 selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the clean protocol with this number. All
 numbers: configs/published.csv. Cost: 10.5 hours on a Titan X (the reproduction).
 
-The reproduction's table prints a weight decay of 1.55e-7; the value used here is that of the authors' configuration
-file. Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`) are the query and three gallery
-images. For the sources of the other settings, see
-configs/recipes/mpn.py.
+The reproduction's table prints a weight decay of 1.55e-7; the value here is from the authors' configuration file.
+Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`) are the query and three gallery
+images. For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -8,8 +8,8 @@ Published for the authors' protocol: R@1 81.6 (best run), 81.4 ± 0.2 (mean of r
 2022) reports 80.7, and 81.0 with the values that it found (`retuned`). No results are published for a fixed schedule.
 All numbers: configs/published.csv. Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction).
 
-The settings are those of the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau,
-alpha and lambda_s, and the other settings are the reproduction's.
+The settings follow the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau, alpha
+and lambda_s, and the other settings are the reproduction's.
 """
 
 from ml_collections import ConfigDict

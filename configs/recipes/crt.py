@@ -1,6 +1,6 @@
 """Shared by the configurations of CRT: the networks and the protocol.
 
-The settings are those of section 4.1 of the paper, with documented choices where it is silent; no code is public.
+The settings follow section 4.1 of the paper, with documented choices where it is silent; no code is public.
 
 The paper states the image size, the batch, ImageNet weights, the initial learning rate 3e-5, the weights of the losses,
 128 and 1024 dimensions, and 64 shared prototypes. Other settings are taken from the code of the multi-similarity loss

@@ -1,6 +1,6 @@
 """Shared by the configurations of DiVA: the networks and the authors' protocol.
 
-The settings are those of the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). Where code and
+The settings follow the authors' commands (github.com/Confusezius/ECCV2020_DiVA_MultiFeature_DML). Where code and
 paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay 4e-4
 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256, crops
 of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed` and
@@ -41,7 +41,7 @@ PAPER_PROTOCOL = {
     "evaluation.readings": weightings((3, 5), (1, 2), (1, 3)),
     "evaluation.reading": "best",
 }
-# With thousands of classes: In-Shop, for which the authors publish nothing, has those of SOP.
+# With thousands of classes: In-Shop, for which the authors publish nothing, uses SOP's.
 MANY_CLASSES = {**PAPER_PROTOCOL, "evaluation.readings": weightings((1, 1), (1, 2), (2, 1), (3, 2))}
 RESNET_50 = resnet.Config(pretrained="weights/resnet50", freeze_bn=True)
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
@@ -49,7 +49,7 @@ BN_INCEPTION = bn_inception.Config(
     pretrained="weights/bn_inception",
     pixels=resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
 )
-# Section 4 of the paper where it differs from the authors' commands; its alpha is that of the data set.
+# Section 4 of the paper where it differs from the authors' commands; alpha depends on the data set.
 PRINTED = {
     "data.crop": "random",
     "method.temperature": 0.1,

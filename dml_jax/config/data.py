@@ -30,7 +30,7 @@ OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
     lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
 )
-# Features are computed of crops, flipped at random, as large as those of the evaluation.
+# Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
 THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)

@@ -57,8 +57,8 @@ class Evaluation:
     refine_eps: Annotated[Positive, _refined(DENSITY_BASED)] = 0.9
     # Neighbours of a core point for the same two.
     refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = 5
-    # Several test-time readings of one model, all evaluated: by name, the options of the method that replace those of
-    # the configuration, such as DiVA's weights of the embeddings.
+    # Several test-time readings of one model, all evaluated: by name, the options of the method that a reading
+    # changes, such as DiVA's weights of the embeddings.
     readings: dict[str, dict[str, Any]] = field(default_factory=dict)
     # The reading that is reported, and by which models are selected: its name, or "best" for the highest Recall@1 at
     # each evaluation.

@@ -1,4 +1,4 @@
-"""Sections of a configuration: frozen dataclasses whose rules are declared at the field and checked by pydantic.
+"""Sections of a configuration: frozen dataclasses with rules that are declared at the field and checked by pydantic.
 
     @section
     class Config:

@@ -57,7 +57,7 @@ def run_file(option: str, path: str) -> ModuleType:
     for folder in map(str, (root,) if root else (*parents[1:2], parents[0])):
         if folder not in sys.path:
             sys.path.insert(0, folder)
-    if (shipped := str(configs_root())) not in sys.path:  # and may import those of the package
+    if (shipped := str(configs_root())) not in sys.path:  # and may import the package's configurations
         sys.path.append(shipped)
     with running(f"{option}={path}"):
         exec(compile(file.read_bytes(), str(file), "exec"), vars(module))

@@ -15,7 +15,7 @@ from typing import Any
 from dml_jax.config.fields import Values, flatten
 from dml_jax.errors import ConfigError, UserError, suggest
 
-# The packages whose modules `data.name`, `backbone.name` and `method.name` name, below `dml_jax`.
+# Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
 LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
 ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what such a module defines
@@ -61,7 +61,7 @@ def _import(kind: str, name: str) -> ModuleType | None:
 
 
 def imported(where: str, path: str) -> ModuleType:
-    """The module at an import path; raises ConfigError unless it has been imported, see `import_code`."""
+    """The module at an import path; raises ConfigError unless it has been imported."""
     if path not in sys.modules:
         raise ConfigError(
             f"{where}: {path} is not imported, because a stored configuration names it; if you trust this code, give "
@@ -74,7 +74,7 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a configuration names by their import paths, which runs their code.
 
     Args:
-      values: nested mapping: the user's own configuration, or one whose code the user trusts.
+      values: the user's own configuration, or one from a trusted source.
       keys: dotted keys to which this is limited; None for all.
     """
     for key, name, path in _named(values):

@@ -30,7 +30,7 @@ class Needs:
 class Rule:
     """Condition under which a value means what it says."""
 
-    problem: str  # what is wrong otherwise, and how to fix it
+    problem: str  # the problem otherwise, and its remedy
     holds: Callable[[Any], Any]  # of the whole configuration
 
 
@@ -68,7 +68,7 @@ def _without_effect(config: Any) -> Iterator[Problem]:
 
 
 def broken(config: Any, run: Run | None = None, head: Run | None = None) -> Iterator[Problem]:
-    """The rules of a configuration that do not hold; with its run, the rules about the run and that of its head."""
+    """Broken rules of a configuration or, with its run, broken rules about the run and the training of its head."""
     for key, value, _, rule in _declared(config):
         if isinstance(rule, Rule) and run is None:
             holds = rule.holds(_seen(config, key))

@@ -105,7 +105,7 @@ def _with_types(backbone: type, method: type) -> type[Config]:
 
 
 # Options that may differ when a run is resumed: they do not change the trained model. (If the best model is selected,
-# when and how it is evaluated does matter, see `decisive`.)
+# the time and kind of the evaluation do matter: `decisive` adds them.)
 INDIFFERENT = (
     "data.path", "data.threads", "data.workers", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",

@@ -66,8 +66,8 @@ class Train:
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     # Steps in which all learning rates rise linearly from zero.
     linear_warmup: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.linear_warmup <= run.steps)] = 0
-    # Trains on features of the frozen backbone, computed once for this many views of each training image: that of the
-    # evaluation, then random crops. 0: trains on images.
+    # Trains on features of the frozen backbone, computed once for this many views of each training image: the
+    # evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products

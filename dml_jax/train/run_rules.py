@@ -1,4 +1,4 @@
-"""Options that are pointless in a run whose data and length are known, see `needs.RunRule`."""
+"""Options without effect in a run of this data and length, as the `RunRule`s of `dml_jax.config.needs` state."""
 
 from collections.abc import Collection
 
@@ -14,7 +14,7 @@ from dml_jax.train.experiment import Experiment
 
 
 def check(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options whose keys begin with `of` and that are pointless in this run.
+    """Warns of options whose keys begin with `of` and that have no effect in this run.
 
     Raises ConfigError if the command line sets one (`typed`), or the embeddings have too few dimensions for
     `evaluation.prefixes`.
