@@ -89,6 +89,7 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
     directory = locate(model)
     if not is_run(directory):
         raise ConfigError(f"--data: missing; {model} has no data of its own, give a folder of class folders")
+    workdir.read_config(directory)  # explains a missing or damaged file
     for key in overrides.keys() - set(MOVABLE):
         raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
     config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
 from dml_jax.config import files as config_files
@@ -75,9 +76,9 @@ def test_a_path_without_parameters() -> None:
 
 def test_a_path_on_the_command_line() -> None:
     """It starts as a copy of the group that it begins with, which stays as it is."""
-    values = {"train": {"groups": {"backbone": {"learning_rate": 0.1, "freeze": False}}}}
+    values = ConfigDict({"train": {"groups": {"backbone": {"learning_rate": 0.1, "freeze": False}}}})
     config_files.apply_override(values, "train.groups.backbone/layer1_*.learning_rate", "0.01")
-    assert values["train"]["groups"] == {
+    assert values.train.groups.to_dict() == {
         "backbone": {"learning_rate": 0.1, "freeze": False},
         "backbone/layer1_*": {"learning_rate": 0.01, "freeze": False},
     }
