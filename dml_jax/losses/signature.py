@@ -137,12 +137,8 @@ def loss(function: F) -> F:
             labels = np.asarray(labels)
         given = dict(zip(tables, arguments, strict=False)) | keywords
         _check_shapes(np.shape(embeddings), labels.shape, given, tables)
-        if labels.dtype.kind in "UO":
-            if tables:
-                raise DataError(
-                    f"labels: are text; give the number of each label's class in {', '.join(tables)}, 0..C-1"
-                )
-            labels = np.unique(labels, return_inverse=True)[1]
+        if tables and labels.dtype.kind in "UO":
+            raise DataError(f"labels: are text; give the number of each label's class in {', '.join(tables)}, 0..C-1")
         return function(embeddings, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]

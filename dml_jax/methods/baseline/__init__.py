@@ -3,8 +3,8 @@
 Global pooling and a linear layer give the embedding, as in Musgrave et al., "A metric learning reality check" (ECCV
 2020), and Roth et al., "Revisiting training strategies" (ICML 2020). `method.loss` names a loss of `dml_jax.losses` or
 of another package: a classifier, a loss against proxies, or a loss on pairs; the section of the same name holds its
-options. It can also be a sum of several, "triplet+arcface", with weights w that may change linearly between two steps.
-Pair losses can also be computed against a memory of past batches (Wang et al., CVPR 2020):
+options. It can also be a sum of several, "triplet+arcface", with weights w. Pair losses can also be computed against a
+memory of past batches (Wang et al., CVPR 2020):
 
     L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch, memory)
 
@@ -120,8 +120,8 @@ class Criterion(nn.Module):
             if candidates is not None and not takes(loss, "candidates"):
                 continue
             if prefix:
-                axes = {name: parameter.axes for name, parameter in signature.learned(loss).items()}
-                learned = {name: first_dimensions(table, axes[name], prefix) for name, table in learned.items()}
+                parameters = signature.learned(loss)
+                learned = {of: first_dimensions(table, parameters[of].axes, prefix) for of, table in learned.items()}
             given = {
                 "candidates": candidates,
                 "key": jax.random.fold_in(key, i) if i else key,
