@@ -57,19 +57,22 @@ def execute(arguments: list[str]) -> None:
     with serve.listen(HOST, options.port) as listener:
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        stored, hashes = None, ("", "")
         if config is None or directory is None:
             split = labelled.load(expand_path("--data", options.data), model.config.data)
-            title, embed = f"{options.data} by {options.model}", lambda split, name: embedded(model, split)
+            title = f"{options.data} by {options.model}"
         else:
             splits = all_splits(config, options.split)
-            split, title = splits[options.split], f"{config.name}, {options.split} images"
+            split, title, stored = splits[options.split], f"{config.name}, {options.split} images", directory
             hashes = digest(splits), str(workdir.read_config(directory)["data_hash"])
             if hashes[0] != hashes[1]:
                 print(f"warning: the data are not those that the run in {directory} was trained on", file=sys.stderr)
-            embed = lambda split, name: embeddings(model, split, directory / "embeddings" / name, *hashes)  # noqa: E731
-        queries = explorer.Part(split, embed(split, options.split))
-        gallery = split.gallery and explorer.Part(split.gallery, embed(split.gallery, "gallery"))
-        shown = explorer.Explorer(title, queries, gallery)
+
+        def part(split: Split, name: str) -> explorer.Part:
+            return explorer.Part(split, embeddings(model, split, stored and stored / "embeddings" / name, *hashes))
+
+        gallery = part(split.gallery, "gallery") if split.gallery else None
+        shown = explorer.Explorer(title, part(split, options.split), gallery)
         service = http_service.Service(model, shown.answers)
         service.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)
@@ -86,21 +89,16 @@ def all_splits(config: Config, name: str) -> dict[str, Split]:
     return splits
 
 
-def embeddings(model: Model, split: Split, exported: Path, data_hash: str, trained: str) -> np.ndarray:
-    """Embeddings of a split, float32 [N, D]: those that the run has exported, if they are of this model and these data.
+def embeddings(model: Model, split: Split, exported: Path | None, data_hash: str, trained: str) -> np.ndarray:
+    """Embeddings of a split, float32 [N, D]: the run's exported ones, if they are of this model and these data.
 
-    `data_hash` is that of the data as they are, `trained` of those that the run was trained on, which is also that of
-    the embeddings unless they say otherwise.
+    `data_hash` is the hash of the data as they are, `trained` of the data that the run was trained on and exported,
+    unless the export says otherwise.
     """
-    if (exported / "manifest.json").exists():
+    if exported and (exported / "manifest.json").exists():
         stored = embedding_files.read(exported)
         same_data = stored.manifest.get("data_hash", trained) == data_hash and stored.ids == list(split.ids)
         if stored.manifest.get("checkpoint_step") == model.step and same_data:
             return np.asarray(stored.embeddings)
-    return embedded(model, split)
-
-
-def embedded(model: Model, split: Split) -> np.ndarray:
-    """Embeddings of a split, float32 [N, D], computed now."""
     print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
     return model.embed_split(split)

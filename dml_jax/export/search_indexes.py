@@ -38,6 +38,7 @@ def faiss(
 
     if kind in ("int8", "binary") and compression is None:
         raise DataError(f"kind={kind!r}: needs a compression; see dml_jax.evaluation.compression.fit")
+    index: Any
     rows = compression.reduced(exported.embeddings) if compression else np.array(exported.embeddings)
     width, product = rows.shape[1], library.METRIC_INNER_PRODUCT
     if compression and kind == "binary":

@@ -54,7 +54,7 @@ class Classification(NamedTuple):
       names: the best class of each image.
       logits: float32 [N, C], without margins; cosines to the nearest proxy of each class where the loss has proxies but
         no logits, as Proxy-Anchor.
-      classes: the name of each column; its number in runs of versions that did not record names.
+      classes: the name of each column.
     """
 
     names: list[str]
