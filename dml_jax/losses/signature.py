@@ -124,11 +124,10 @@ def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
 
 
 def loss(function: F) -> F:
-    """The loss with a check of shapes, which costs nothing in a compiled program, and text as labels.
+    """The loss with a check of its arguments, which costs nothing in a compiled program, for labels of any type.
 
-    Wrong shapes raise `DataError`, and so does text as labels of a loss with parameters for each class.
+    Wrong shapes raise `DataError`, and so do labels that are text if the loss has parameters for each class.
     """
-
     tables = learned(function)
 
     @functools.wraps(function)
