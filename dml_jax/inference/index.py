@@ -82,8 +82,7 @@ class Index:
           classes: images of each class, as for `Model.embed`.
 
         Raises:
-          DataError: a name that is empty or "unknown"; a class without images; an image that cannot be used or is
-            already enrolled.
+          DataError: an invalid name; a class without images; an image that cannot be used or is already enrolled.
         """
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         files: list[Image] = []
@@ -113,11 +112,7 @@ class Index:
         self._forget()
 
     def remove(self, name: str) -> None:
-        """Removes a class and its images, which are kept in `removed` (instead of any removed before by that name).
-
-        Raises:
-          DataError: it is not enrolled.
-        """
+        """Removes a class and its images, which are kept in `removed` (instead of any removed before by that name)."""
         if name not in self.classes:
             similar = get_close_matches(name, self.classes, 1)
             raise DataError(f"{name}: is not enrolled" + (f"; did you mean {similar[0]}?" if similar else ""))
@@ -133,11 +128,7 @@ class Index:
         return Enrolled(self.embeddings[chosen], [self.images[i] for i in np.flatnonzero(chosen)])
 
     def restore(self, name: str) -> None:
-        """Enrolls a removed class again, with its images as they were.
-
-        Raises:
-          DataError: it is not removed, or one of its images has been enrolled since.
-        """
+        """Enrolls a removed class again, unless one of its images has been enrolled since."""
         if name not in self.removed:
             known = f"removed: {', '.join(self.removed)}" if self.removed else "there is none; enroll its images again"
             raise DataError(f"{name}: is not a removed class; {known}")
@@ -147,15 +138,9 @@ class Index:
         self._append([name] * len(restored.images), restored)
 
     def calibrate(self, classes: Mapping[str, Sequence[Image]]) -> None:
-        """Measures thresholds for the present index on images of classes that are not enrolled.
+        """Measures thresholds for the present index on images (as for `add`) of classes that are not enrolled.
 
         Otherwise the unseen classes of the run are used. `add` and `remove` forget it.
-
-        Args:
-          classes: images of each class, as for `Model.embed`.
-
-        Raises:
-          DataError: nothing is enrolled; a class or an image is enrolled; an image cannot be used; too few images.
         """
         self._check_not_empty()
         files = [image for images in classes.values() for image in images]
@@ -192,7 +177,7 @@ class Index:
         return background
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule | None = None) -> Expected:
-        """The threshold for a false-accept rate, and what is to be expected of it; see `open_set.calibrate`.
+        """The threshold for a false-accept rate, and its expected error rates; see `open_set.calibrate`.
 
         Args:
           false_accept_rate: fraction of images of other classes that may be given the name of an enrolled class.
@@ -218,11 +203,7 @@ class Index:
         return self._held[rule]
 
     def report(self, rates: Sequence[float] = held_out.RATES, decide: Rule | None = None) -> list[Point]:
-        """What to expect of this index at several false-accept rates, from its own images, see `held_out.measure`.
-
-        Raises:
-          DataError, CheckpointError: see `expect`.
-        """
+        """Error rates to expect of this index at several false-accept rates, from its own images."""
         rule = self.rule(decide)
         return [held_out.point(self._held_out(rule), rate, self.expect(rate, rule)) for rate in rates]
 
@@ -249,7 +230,6 @@ class Index:
 
         Raises:
           DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
-          CheckpointError: see `expect`.
         """
         names, scores, _ = self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate, decide=decide)
         return names, scores
@@ -279,17 +259,10 @@ class Index:
         return images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
 
     def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """The nearest image of each of the most similar classes, without a decision.
-
-        Args:
-          images: as for `classify`.
-          count: number of classes, k; fewer if fewer are enrolled.
+        """The nearest image of each of the `count` most similar classes, without a decision.
 
         Returns:
           Positions int64 [N, k] in `images` and cosines float32 [N, k], descending.
-
-        Raises:
-          DataError: nothing is enrolled, or an image cannot be used.
         """
         self._check_not_empty()
         cosines = self._rows(images) @ self.embeddings.T
@@ -301,11 +274,7 @@ class Index:
         return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all; after `expect`, with what it needs.
-
-        Raises:
-          DataError: the path does not end in `.npz`.
-        """
+        """Writes a `.npz` file, completely or not at all, with the calibration if `expect` has measured it."""
         path = Path(path).expanduser()
         if path.suffix != ".npz":
             raise DataError(f"{path}: must end in .npz")

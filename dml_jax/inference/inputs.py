@@ -33,10 +33,10 @@ class Item(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """The images of one file of embeddings."""
+    """The images of one file of embeddings: loose files, a row group of a Parquet file, or an archive."""
 
-    kind: Literal["files", "parquet", "archive"]  # loose files, a row group of a Parquet file, or an archive
-    names: tuple[str, ...]  # the loose files, or the one Parquet file or archive, as the user named them
+    kind: Literal["files", "parquet", "archive"]
+    names: tuple[str, ...]  # as the user named the files, of which only loose ones may be several
     root: str  # absolute directory to which relative names refer, because another machine may work in another one
     group: int = 0  # number of the row group
 

@@ -74,7 +74,6 @@ class _Pool:
         self._facts: parts.Facts | None = None
 
     def add(self) -> None:
-        """Starts an actor."""
         actor = self._actor.remote()
         self._busy[actor.load.remote(*self._model)] = (actor, None)
 
