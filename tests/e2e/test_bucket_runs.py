@@ -61,7 +61,7 @@ def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(client: Any
     lost = next(p for p in client.find("bucket/killed/checkpoints/latest/40/state") if "/ocdbt.process_0/d/" in p)
     client.rm_file(lost)
     printed = finished(start("--workdir=gs://bucket/killed"))
-    assert "or was until it was killed; waiting up to 60 s" in printed
+    assert f"taking over from process {first.pid} on " in printed
     assert "latest/40: the checkpoint is corrupt" in printed
     assert "resuming from step 20" in printed
     for name in SAME:

@@ -70,8 +70,7 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError):
         with safetensors.safe_open(path, "np") as file:
-            metadata = file.metadata() or {}  # an earlier version has written none
-            about = TypeAdapter(dict[str, Any]).validate_json(metadata.get(ABOUT, "{}"))
+            about = TypeAdapter(dict[str, Any]).validate_json((file.metadata() or {}).get(ABOUT, "{}"))
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         stored = TypeAdapter(dict[str, Any]).validate_python(about.get("run", {}))
         config = TypeAdapter(dict[str, Any]).validate_python(stored.get("config", {}))
