@@ -62,7 +62,7 @@ def test_a_killed_run_continues_bit_for_bit_also_after_a_lost_upload(client: Any
     client.rm_file(lost)
     printed = finished(start("--workdir=gs://bucket/killed"))
     assert f"taking over from process {first.pid} on " in printed
-    assert "latest/40: the checkpoint is corrupt" in printed
+    assert "is missing; the checkpoint is corrupt; falling back" in printed
     assert "resuming from step 20" in printed
     for name in SAME:
         assert client.cat_file(f"bucket/killed/{name}") == (tmp_path / name).read_bytes(), name
