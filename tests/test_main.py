@@ -323,13 +323,11 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     test_explore.check_command(run, monkeypatch)
     config = run / "config.json"
     facts = json.loads(config.read_text())
+    text = config.read_text()
     config.write_text(json.dumps(facts | {"classes": 39}))
     other = in_process(*arguments, "--mode=evaluate")
-    assert (other.returncode, "has training classes 40, the run in" in other.stderr) == (2, True), other.stderr
-    config.write_text(json.dumps(facts | {"data_hash": "of other images"}))
-    other = in_process(*arguments, "--mode=evaluate", "--config.evaluation.controls=false")
-    assert (other.returncode, "the data set has changed since" in other.stderr) == (2, True), other.stderr
-    config.write_text(json.dumps(facts))
+    assert (other.returncode, "config.json: has changed since it" in other.stderr) == (2, True), other.stderr
+    config.write_text(text)
     missing = in_process(*arguments, "--mode=evaluate", "--checkpoint=7")
     assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 

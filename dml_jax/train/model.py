@@ -158,7 +158,8 @@ def load(
         return _load_published(directory, checkpoint, dtype)
     if not (directory / "config.json").exists():
         raise CheckpointError(
-            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json)"
+            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
+            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
         )
     from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
 
