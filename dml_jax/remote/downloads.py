@@ -4,11 +4,10 @@ If the SHA-256 is known, an interrupted download is continued: the bytes so far 
 Without one, nothing would show that the rest belongs to them, and they are not kept.
 """
 
-import fcntl
 import os
-import shutil
 import urllib.request
 from collections.abc import Callable
+from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
@@ -16,7 +15,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from dml_jax.errors import UserError
-from dml_jax.files import UNWRITABLE, name_file, reason
+from dml_jax.files import UNWRITABLE, locked, name_file, reason
 from dml_jax.files import sha256 as sha256_of
 
 CHUNK = 2**20  # bytes
@@ -64,9 +63,13 @@ def fetch(
       OSError: `target` cannot be written, e.g. because the disk is full; names the file.
     """
     part = target.with_name(f"{target.name}.part")
-    with name_file(part), part.open("ab") as file:
-        if not _locked(file, part):
-            raise error(f"{source.url}: another process is downloading it to {part}; wait for it")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(part, wait=False))
+        except BlockingIOError:
+            raise error(f"{source.url}: another process is downloading it to {part}; wait for it") from None
+        stack.enter_context(name_file(part))
+        file = stack.enter_context(part.open("ab"))
         try:
             _append(source, file, progress)
             file.flush()
@@ -86,15 +89,6 @@ def fetch(
             elif failed.remedy == AGAIN:
                 failed.remedy = f"run the same command again to continue after {size} bytes, or "
             raise error(f"{source.url}: cannot be downloaded ({failed}); {failed.remedy}{elsewhere}") from None
-
-
-def _locked(file: IO[bytes], part: Path) -> bool:
-    """Locks the file; False if another process writes it, or has renamed it since it was opened."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(file.fileno()), part.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
 
 
 def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
@@ -123,10 +117,6 @@ def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) ->
         total = source.size if length is None else done + int(length)
         if source.size not in (None, total):
             raise _Failed(f"it has {total} bytes instead of {source.size}: another file is at this address", "")
-        if total is not None and (free := shutil.disk_usage(Path(file.name).parent).free) < total - done:
-            raise _Failed(
-                f"{total - done} bytes are missing, {free} are free on the disk of {file.name}", "make room, or "
-            )
         while chunk := reply.read(CHUNK):
             file.write(chunk)
             done += len(chunk)
