@@ -48,6 +48,12 @@ class Entry(NamedTuple):
             return float(self.printed)
         return round(float(self.printed) / 100, 6)
 
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The fraction, and half the width of its printed interval, if any, by key of `results.json`."""
+        spread = {f"{self.metric}_stderr": round(float(self.spread) / 100, 6)} if self.spread else {}
+        return {self.metric: self.fraction, **spread}
+
 
 @cache
 def entries() -> tuple[Entry, ...]:
@@ -83,7 +89,9 @@ def _beside(of: str, protocol: str) -> dict[str, dict[str, float]]:
         if entry.source not in nearest or len(differences) < len(nearest[entry.source][0]):
             nearest[entry.source] = differences, result
     return {
-        source + (f" ({'; '.join(differences)})" if differences else ""): {e.metric: e.fraction for e in result}
+        source + (f" ({'; '.join(differences)})" if differences else ""): {
+            key: number for entry in result for key, number in entry.numbers.items()
+        }
         for source, (differences, result) in nearest.items()
     }
 
@@ -101,6 +109,6 @@ def beside_rows(name: str, study: Study) -> Study:
         refined: dict[str, dict[str, dict[str, float]]] = {}
         for entry in (entry for metrics in results(f"{name}/{row.name}") for entry in metrics):
             sources = refined.setdefault(entry.refined, {}) if entry.refined else reported
-            sources.setdefault(entry.source, {})[entry.metric] = entry.fraction
+            sources.setdefault(entry.source, {}).update(entry.numbers)
         rows.append(replace(row, reported={**reported, **row.reported}, refined={**refined, **row.refined}))
     return replace(study, rows=tuple(rows))

@@ -64,7 +64,8 @@ def in_display_order(results: Mapping[str, Any]) -> dict[str, Any]:
 
 def printed_digits(published: Mapping[str, float]) -> int:
     """Decimal places, 1 or 2, of percentages as a paper prints them, from all metrics of a result as fractions."""
-    return max(len(f"{100 * value:.2f}".rstrip("0").partition(".")[2]) for value in published.values()) or 1
+    values = (value for name, value in published.items() if not name.endswith("_stderr"))
+    return max(len(f"{100 * value:.2f}".rstrip("0").partition(".")[2]) for value in values) or 1
 
 
 def cell(results: Mapping[str, Any], entry: MetricEntry, *, digits: int = 1) -> str:

@@ -124,7 +124,8 @@ def read_run(directory: Path, row: str = "") -> Run:
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
-    path, facts = directory / "config.json", {"config": {}, "data_hash": ""}
+    path = directory / "config.json"
+    facts: dict[str, Any] = {"config": {}, "data_hash": ""}
     if path.exists():
         facts |= _checked(path, _Recorded)
     results = {

@@ -247,7 +247,9 @@ def _published_cell(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
     if entry.name not in metrics:
         return Cell("")
     value = metrics[entry.name]
-    text = f"{100 * value:.{metric_table.printed_digits(metrics)}f}" if entry.percent else f"{value:.2f}"
+    text = f"{value:.2f}"
+    if entry.percent:
+        text = metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry)
     return Cell(text, value)
 
 
