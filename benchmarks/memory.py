@@ -32,7 +32,8 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.variants import chunks, class_tables, precision
+from dml_jax.train.model import in_bfloat16
+from dml_jax.train.variants import chunks, class_tables
 
 SIZES = (64, 128)
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks
@@ -89,7 +90,7 @@ def precisions(mesh: Mesh) -> None:
         config = baseline.make_config(loss="multi_similarity", embedding_dim=512)
         method = baseline.build(config, body, TrainingSet(100, 1))
         if dtype == "bfloat16":
-            method = precision.in_bfloat16(method)
+            method = in_bfloat16(method)
         batch = images(size, 224, mesh)
         cells = planned(method, batch, mesh, cost=True)
         name = f"{size} images, {dtype}{', remat' if remat else ''}"

@@ -32,12 +32,11 @@ from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
-from dml_jax.train.records import outputs, trackers, workdir
-from dml_jax.train.records import timing as timing_summary
+from dml_jax.train.records import run_records, timing, trackers, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import frozen_features, teacher, warm_start
 from dml_jax.train.state import TrainState, check_finite, inference_state
-from dml_jax.train.variants import frozen_groups, low_rank, path_groups
+from dml_jax.train.variants import groups
 
 
 def train(
@@ -86,7 +85,7 @@ def train(
             workdir.check_same_sources(directory, workdir.identity(run))
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
-        console.log_to(directory / "logs" / f"{outputs.process_name()}.log")
+        console.log_to(directory / "logs" / f"{run_records.process_name()}.log")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
@@ -95,7 +94,7 @@ def train(
             experiment = frozen_features.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        recorded = outputs.opened(directory, run, experiment.template, console, metrics, traced)
+        recorded = run_records.opened(directory, run, experiment.template, console, metrics, traced)
         with recorded as out, device_memory.of_training(config):
             state = inference_state(loop.train(experiment, out, stop))
             if config.train.select != "last":
@@ -107,9 +106,9 @@ def train(
         queries = query_results.split_off(results)
         if not main:
             return
-        timing = JsonLines(directory / "timing.jsonl").read()
-        results["timing"] = timing_summary.summary(timing, config.data.batch_size)
-        results["machine"] = timing_summary.machine()
+        lines = JsonLines(directory / "timing.jsonl").read()
+        results["timing"] = timing.summary(lines, config.data.batch_size)
+        results["machine"] = timing.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in with_gallery(experiment.splits).items()
@@ -222,7 +221,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     workdir.check_same_run(directory, config, selecting=False)
     experiment = experiments.build(config)
     check_data_fits(directory, run, experiment, console)
-    opened = outputs.open_checkpoints(directory, run, experiment.template, console, writing=False)
+    opened = run_records.open_checkpoints(directory, run, experiment.template, console, writing=False)
     with closing(opened) as checkpoints:
         state = checkpoints.select(checkpoint, config.train.select)
     reported = checkpoint == "reported"
@@ -246,9 +245,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     if note := experiment.splits["test"].note:
         console.print(note)
     params = experiment.template().params
-    path_groups.check_used(config.train.groups, experiment.method, params)
-    low_rank.check(config.train.groups, experiment.method, params)
-    frozen_groups.check_trainable(config.train.groups, experiment.method, params)
+    groups.check(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if pixels := pretrained.overridden_pixels(asdict(config.backbone)):

@@ -163,42 +163,6 @@ def training(
     return BatchReader(make if features is None else partial(draw, features=features), start, stop, data)
 
 
-def evaluation(
-    split: Split, data: Data, batch_size: int, *, host: int = 0, hosts: int = 1
-) -> BatchReader[tuple[np.ndarray, int]]:
-    """All images of a split in order, each once.
-
-    Args:
-      data: how images are cropped and prefetched; its batch size is not used.
-      batch_size: images in the global batch, a multiple of `hosts`.
-      host, hosts: as for `training`.
-
-    Returns:
-      a reader of (images uint8 [batch_size / hosts, H, W, 3], count): the first `count` rows of the global batch are
-      images, the others zero padding.
-
-    Raises:
-      DataError: while reading, if an image cannot be decoded or cropped, or images differ in size.
-    """
-    transform = transforms.evaluation(data)
-    total, share = len(split.labels), batch_size // hosts
-
-    def make(number: int) -> tuple[np.ndarray, int]:
-        first = number * batch_size
-        mine = range(first + host * share, min(first + (host + 1) * share, total))
-        to_read = mine or [total - 1]  # a host with padding only still needs the shape of an image
-        transformed = []
-        for i in to_read:
-            image = split.read(i, None)
-            with _errors_name(split.ids[i]):
-                transformed.append(transform(image))
-        images = _stack(transformed, [split.ids[i] for i in to_read])[: len(mine)]
-        padding = np.zeros((share - len(images), *images.shape[1:]), np.uint8)
-        return np.concatenate([images, padding]), min(batch_size, total - first)
-
-    return BatchReader(make, 0, -(-total // batch_size), data)
-
-
 @contextlib.contextmanager
 def _errors_name(image_id: str) -> Iterator[None]:
     """Adds the name of an image to a DataError about it."""

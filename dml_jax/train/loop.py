@@ -19,8 +19,8 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluation import readings, split_metrics
 from dml_jax.train.evaluation.readings import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import diagnostics, kept_models, meter
-from dml_jax.train.records.outputs import Outputs
+from dml_jax.train.records import diagnostics, kept_models, timing
+from dml_jax.train.records.run_records import RunRecords
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, inference_state
 from dml_jax.train.state import check_finite as check_state
@@ -34,7 +34,7 @@ class Progress(NamedTuple):
     metrics: str = ""  # SHA-256 of the lines of metrics up to this step
 
 
-def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
+def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
 
     Raises:
@@ -42,11 +42,11 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
       DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
     """
     config, total, method = experiment.config.train, experiment.steps, experiment.method
-    state, notes = resume_or_start(experiment, out)
+    state, progress = resume_or_start(experiment, out)
     start = int(state.step)
     tested = readings.compiled(experiment, state)
-    if notes.pending:
-        notes = evaluate_and_record(experiment, out, tested, state, notes.pending, notes._replace(pending=None), stop)
+    if progress.pending:
+        progress = evaluate_and_record(experiment, out, tested, state, progress.pending, progress, stop)
     if start == total:
         return state
     update = experiment.jitted_step()
@@ -58,10 +58,10 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
     refreshes = refresh_steps(refresh, experiment.sampler, total)
     features = experiment.embedder(refresh.features) if refresh else None
     if stop.agreed():
-        save_unless_held(out, state, notes)
+        save_unless_held(out, state, progress)
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
-    clock = meter.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
+    clock = timing.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
     monitor = diagnostics.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
     with batches, out.trace:
@@ -71,7 +71,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
                 check_finite(previous, done - 1)
-                state = refresh_state(experiment, out, features, state, notes, stop)
+                state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
@@ -84,7 +84,7 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
                 clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                clock.fastest = meter.fastest_step(experiment, state, batch, key)
+                clock.fastest = timing.fastest_step(experiment, state, batch, key)
                 monitor.compile(state, batch)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
@@ -103,45 +103,45 @@ def train(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
             if logging:
                 speed = clock.read(done)
                 out.timing.write(speed)
-                out.console.update_progress(done, f"loss {values['loss']:.4f}  {meter.describe(speed)}")
+                out.console.update_progress(done, f"loss {values['loss']:.4f}  {timing.describe(speed)}")
             if logging or evaluating:
                 line |= monitor.measure(state, batch, proxies, values["grad_norm"])
             if evaluating:
-                best_before = notes.best
-                notes = evaluate_and_record(experiment, out, tested, state, line, notes, stop)
+                best_before = progress.best
+                progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
                 # So that `best` is never ahead of `latest` by two models.
-                saving = saving or notes.best != best_before
+                saving = saving or progress.best != best_before
             elif logging:
                 out.metrics.write(line)
             if logging or evaluating:
                 clock.restart(done)  # the throughput is that of training alone
             if saving:
-                save(out, state, notes, background=not stopping)
+                save(out, state, progress, background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
     return state
 
 
-def save_unless_held(out: Outputs, state: TrainState, notes: Progress) -> None:
+def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> None:
     """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
     if not out.checkpoints.holds(int(state.step)):
-        save(out, state, notes)
+        save(out, state, progress)
 
 
-def save(out: Outputs, state: TrainState, notes: Progress, *, background: bool = False) -> None:
+def save(out: RunRecords, state: TrainState, progress: Progress, *, background: bool = False) -> None:
     """Saves the newest checkpoint, which also knows the lines of metrics before it."""
-    notes = notes._replace(metrics=out.metrics.digest())
-    out.checkpoints.save("latest", state, notes._asdict(), background=background)
+    progress = progress._replace(metrics=out.metrics.digest())
+    out.checkpoints.save("latest", state, progress._asdict(), background=background)
 
 
-def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, Progress]:
-    """State and notes of the newest checkpoint, with later records removed; or those before the first step."""
+def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState, Progress]:
+    """State and progress of the newest checkpoint, with later records removed; or those before the first step."""
     restored = out.checkpoints.restore()
     if restored:
-        state, notes = restored[0], Progress(**restored[1])
+        state, progress = restored[0], Progress(**restored[1])
         out.console.print(f"resuming from step {int(state.step)}")
     else:
-        state, notes = warm_start.initial_state(experiment, out.console), Progress()
+        state, progress = warm_start.initial_state(experiment, out.console), Progress()
         if experiment.method.hooks.fill:
             with experiment.batches(0, 2**31 - 1) as reader:
                 batches = (experiment.device_batch(*arrays) for arrays in reader)
@@ -150,22 +150,22 @@ def resume_or_start(experiment: Experiment, out: Outputs) -> tuple[TrainState, P
     start = int(state.step)
     out.checkpoints.drop_newer("best", start)
     kept_models.drop_newer(out.checkpoints.kept, start)
-    out.metrics.truncate(start - 1 if notes.pending else start)
+    out.metrics.truncate(start - 1 if progress.pending else start)
     out.timing.truncate(start)
     if restored and mesh.is_main_process():
-        check_lines(experiment, out, notes, start)
-    return state, notes
+        check_lines(experiment, out, progress, start)
+    return state, progress
 
 
-def check_lines(experiment: Experiment, out: Outputs, notes: Progress, start: int) -> None:
+def check_lines(experiment: Experiment, out: RunRecords, progress: Progress, start: int) -> None:
     """Raises CheckpointError unless the lines of metrics up to a step are as they were; warns if they are missing.
 
     The line at the end of a shorter run is removed, where this run has none.
     """
     path, digest = out.metrics.path, out.metrics.digest()
-    if notes.metrics and not digest:
+    if progress.metrics and not digest:
         out.console.print(f"warning: {path}: is missing; the report will show the lines after step {start}")
-    elif digest != notes.metrics:
+    elif digest != progress.metrics:
         raise CheckpointError(
             f"{path}: is not what the run had written up to step {start}; restore it from a copy, or delete it to go "
             "on without these lines"
@@ -200,16 +200,16 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 
 def evaluate_and_record(
     experiment: Experiment,
-    out: Outputs,
+    out: RunRecords,
     tested: ReadingsEmbedder,
     state: TrainState,
     line: dict[str, Any],
-    notes: Progress,
+    progress: Progress,
     stop: Stop,
 ) -> Progress:
     """Evaluates, writes the line of metrics with the results, and keeps the model if it is the best so far.
 
-    On a signal, the newest checkpoint notes that this evaluation is pending before `Interrupted` is raised.
+    On a signal, the newest checkpoint records that this evaluation is pending before `Interrupted` is raised.
     """
     select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
@@ -230,19 +230,18 @@ def evaluate_and_record(
                 options, distance, tested.embedder, model, train, split, on_progress, columns
             )
     except Interrupted:
-        save_unless_held(out, state, notes._replace(pending=line))
+        save_unless_held(out, state, progress._replace(pending=line))
         raise
+    progress = progress._replace(pending=None)
     each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
     recall = results["recall@1"]
     which = f"  ({reading})" if reading else ""
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")
-    if select == "last":
-        return notes
-    if recall <= notes.best:
-        return notes
+    if select == "last" or recall <= progress.best:
+        return progress
     out.checkpoints.save("best", state, {"recall@1": recall}, background=True)
-    return notes._replace(best=recall)
+    return progress._replace(best=recall)
 
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
@@ -257,7 +256,7 @@ def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> froz
 
 
 def refresh_state(
-    experiment: Experiment, out: Outputs, features: Embedder, state: TrainState, notes: Progress, stop: Stop
+    experiment: Experiment, out: RunRecords, features: Embedder, state: TrainState, progress: Progress, stop: Stop
 ) -> TrainState:
     """The state after the method's refresh, a function of the state before, which is on disk if a signal comes."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
@@ -266,7 +265,7 @@ def refresh_state(
     try:
         found = features.embed_split(state, experiment.splits["train"], lambda done: stop.raise_if_stopped())
     except Interrupted:
-        save_unless_held(out, state, notes)
+        save_unless_held(out, state, progress)
         raise
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
     local = jax.tree.map(mesh.to_host, (state.params, state.model_state))

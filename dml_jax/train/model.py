@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import jax
 
 from dml_jax import config as configs
+from dml_jax import numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.linen import on_features
 from dml_jax.backbones.weights import store
@@ -19,19 +20,12 @@ from dml_jax.config.train import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
-from dml_jax.numerics import unit
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.variants import (
-    class_tables,
-    flips_and_scales,
-    frozen_groups,
-    low_rank,
-    path_groups,
-    precision,
-)
+from dml_jax.train.variants import class_tables, flips_and_scales, low_rank
+from dml_jax.train.variants import groups as variant_groups
 
 LARGEST = 224  # side in pixels of the images of a published transformer
 BATCH = 32  # images of published weights at once
@@ -73,12 +67,12 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         def build_on(backbone: Backbone) -> Method:
             erased = _with_erasing(backbone, config.data)
             built: Method = methods.build(config.method, erased, data._replace(classes=classes))
-            return path_groups.by_path(built, groups)
+            return variant_groups.by_path(built, groups)
 
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
-            method = build_on(frozen_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
-        return low_rank.updating(frozen_groups.keeping_state(method, frozen), groups)
+            method = build_on(variant_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
+        return low_rank.updating(variant_groups.keeping_state(method, frozen), groups)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -89,7 +83,24 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         evaluation = config.evaluation
         embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
         method = method._replace(embed=embed)
-    return precision.in_bfloat16(method) if config.train.precision == "bfloat16" else method
+    return in_bfloat16(method) if config.train.precision == "bfloat16" else method
+
+
+def in_bfloat16(method: Method) -> Method:
+    """The method with the products of its heads and classifiers in bfloat16 in training; its backbone stays as built.
+
+    Parameters, similarities of embeddings, softmaxes, losses, gradients, the optimizer and metrics stay in float32, and
+    so do heads in evaluations.
+    """
+
+    def rounded(function: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
+            with numerics.in_bfloat16():
+                return function(*arguments, **options)
+
+        return call
+
+    return method._replace(encode=rounded(method.encode), loss=rounded(method.loss))
 
 
 def read_as(config: Config, reading: str) -> Config:
@@ -232,7 +243,7 @@ def published_method(config: Any) -> Method:
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         maps, _ = backbone.apply(params["backbone"], model_state["backbone"], backbone.preprocess(images), train=False)
-        return unit(maps.mean(axis=(1, 2)))
+        return numerics.unit(maps.mean(axis=(1, 2)))
 
     def untrained(*_: Any, **__: Any) -> NoReturn:
         raise ConfigError(f"backbone.pretrained={config.pretrained!r}: has no method, so it cannot be trained")

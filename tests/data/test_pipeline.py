@@ -1,4 +1,4 @@
-"""Batches do not depend on threads, workers and hosts; evaluation is complete; worker processes are cleaned up."""
+"""Batches do not depend on threads, workers and hosts; worker processes are cleaned up."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers, transforms
+from dml_jax.data import pipeline, samplers
 from dml_jax.data.split import Split
 from dml_jax.data.store import FileReader
 from dml_jax.errors import DataError
@@ -83,29 +83,6 @@ def test_hosts_share_the_batch(split: Split) -> None:
         for a, b in zip(*halves, strict=True)
     ]
     assert_same(whole, joined)
-
-
-@pytest.mark.parametrize(("total", "size"), [(1, 8), (7, 8), (8, 8), (9, 8), (37, 8), (31, 5)])
-def test_evaluation_reads_each_image_once_in_order(split: Split, total: int, size: int) -> None:
-    part = split._replace(labels=split.labels[:total])
-    data = options(crop="centre", threads=2)
-    rows = []
-    for images, count in pipeline.evaluation(part, data, size):
-        assert images.shape == (size, 12, 12, 3)
-        assert (images[count:] == 0).all()
-        rows.append(images[:count])
-    assert len(np.concatenate(rows)) == total
-    for i, row in enumerate(np.concatenate(rows)):
-        np.testing.assert_array_equal(row, transforms.evaluation(data)(split.read(i, None)))
-
-
-def test_hosts_share_the_evaluation(split: Split) -> None:
-    data = options(crop="centre")
-    whole = list(pipeline.evaluation(split, data, 16))
-    parts = [list(pipeline.evaluation(split, data, 16, host=host, hosts=4)) for host in range(4)]
-    assert [count for _, count in whole] == [count for _, count in parts[0]] == [16, 16, 5]
-    for i, (images, _) in enumerate(whole):
-        np.testing.assert_array_equal(images, np.concatenate([part[i][0] for part in parts]))
 
 
 def test_images_of_different_sizes_need_a_crop(split: Split) -> None:

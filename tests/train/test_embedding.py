@@ -7,8 +7,33 @@ import jax
 import numpy as np
 import pytest
 
+from dml_jax.errors import DataError
 from dml_jax.train import experiment as experiments
 from tests.train.experiments import small
+
+
+@pytest.mark.parametrize("total", [1, 447, 448, 449, 896])
+def test_each_image_is_read_once_in_order(total: int) -> None:
+    """Whatever the last batch holds; the function returns the pixels."""
+    experiment = experiments.build(small(steps=1))
+    whole = experiment.splits["test"]
+    read: list[int] = []
+    split = whole._replace(labels=whole.labels[:total], read=lambda i, rng: (read.append(i), whole.read(i, rng))[1])
+    state: Any = SimpleNamespace(params={}, model_state={})
+    embedder = experiment.embedder(lambda params, model_state, images: images.reshape(len(images), -1))
+    found = embedder.embed_split(state, split)
+    assert sorted(read) == list(range(total))
+    np.testing.assert_array_equal(found, [whole.read(i, None).ravel() for i in range(total)])
+
+
+@pytest.mark.parametrize("size", [23, 999])
+def test_an_image_that_does_not_fit_is_named(size: int) -> None:
+    experiment = experiments.build(small(steps=1))
+    whole = experiment.splits["test"]
+    split = whole._replace(read=lambda i, rng: np.zeros((3 if i == 7 else 24, size if i == 7 else 24, 3), np.uint8))
+    state: Any = SimpleNamespace(params={}, model_state={})
+    with pytest.raises(DataError, match=rf"^{whole.ids[7]}: is {size}x3 pixels, but the model takes images of 24x24"):
+        experiment.embedder(lambda params, model_state, images: images[:, 0, 0]).embed_split(state, split)
 
 
 @pytest.mark.parametrize("host", [0, 1])

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from dml_jax.errors import CheckpointError
 from dml_jax.train.records import kept_models
@@ -64,12 +63,3 @@ def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
     file.write_bytes(content[:-30])
     with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
         kept_models.read(tmp_path, 5, state(0), RUN)
-
-
-def test_a_model_of_an_earlier_version(tmp_path: Path) -> None:
-    """Without metadata."""
-    safetensors.numpy.save_file(
-        {"0/w": np.ones((3, 4), np.float32), "1/seen": np.int32(5)[...]}, tmp_path / "5.safetensors"
-    )
-    found = kept_models.read(tmp_path, 5, state(0), RUN)
-    np.testing.assert_array_equal(found.params["w"], np.ones((3, 4)))

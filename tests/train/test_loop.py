@@ -26,9 +26,9 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import diagnostics, kept_models, meter
+from dml_jax.train.records import diagnostics, kept_models, timing
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.records.outputs import Outputs
+from dml_jax.train.records.run_records import RunRecords
 from dml_jax.train.state import TrainState
 from tests.train.experiments import linear, on_patches
 
@@ -66,7 +66,7 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
     metrics, timing = (JsonLines(directory / name) for name in ("metrics.jsonl", "timing.jsonl"))
     directory.mkdir(exist_ok=True)
     try:
-        return loop.train(experiment, Outputs(store, metrics, timing, Console(quiet=True)), stop or Stop())
+        return loop.train(experiment, RunRecords(store, metrics, timing, Console(quiet=True)), stop or Stop())
     finally:
         store.close()
 
@@ -95,7 +95,7 @@ def test_two_runs_are_bit_equal(
     experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the second one measures the use of its device, whose peak rate is known."""
-    monkeypatch.setattr(meter, "PEAK_RATES", {"cpu": 1e15})
+    monkeypatch.setattr(timing, "PEAK_RATES", {"cpu": 1e15})
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
     lines = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
@@ -155,7 +155,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
 
     monkeypatch.setattr(manifest, "digests", slow)
     store = checkpoints(experiment, tmp_path)
-    out = Outputs(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
+    out = RunRecords(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
     with pytest.raises(Interrupted):
         loop.train(experiment, out, StopAt(17))
     assert store.steps()[-1] == 17

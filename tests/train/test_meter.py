@@ -12,8 +12,8 @@ import pytest
 from dml_jax.methods.contract import Aux
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import meter
-from dml_jax.train.records.trace import Trace
+from dml_jax.train.records import timing
+from dml_jax.train.records.run_records import Trace
 from tests.train.experiments import small
 
 
@@ -24,7 +24,7 @@ def experiment() -> Experiment:
 
 def flops(experiment: Experiment) -> float:
     key = jax.eval_shape(lambda: experiment.key)
-    return meter.step_flops(experiment, experiment.template(), experiment.example_batch(), key)
+    return timing.step_flops(experiment, experiment.template(), experiment.example_batch(), key)
 
 
 def test_flops_of_a_linear_model(experiment: Experiment) -> None:
@@ -63,15 +63,15 @@ def test_chunks_do_the_same_work() -> None:
     ],
 )  # fmt: skip
 def test_peak_rates(kind: str, rate: float | None) -> None:
-    assert meter.peak_rate(kind) == rate
+    assert timing.peak_rate(kind) == rate
 
 
 def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps of 32 images on four devices in 5 s, 1 s of it waiting; at the peak rate a step would take 0.1 s."""
     now, batches = [100.0], SimpleNamespace(waited=7.0)
-    monkeypatch.setattr(meter.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(meter.timing, "peak_memory", lambda: 3 * 2**30)
-    clock = meter.Meter(batches, 32, 4, 20)  # type: ignore[arg-type]
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(timing.timing, "peak_memory", lambda: 3 * 2**30)
+    clock = timing.Meter(batches, 32, 4, 20)  # type: ignore[arg-type]
     clock.fastest = 0.1
     now[0], batches.waited = 105.0, 8.0
     line = clock.read(30)
@@ -80,7 +80,7 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
         "peak_memory": 3 * 2**30, "step_seconds": 0.5, "flop_utilisation": 0.2,
     }  # fmt: skip
     text = "64 images/s (16 per device)  500 ms a step  waiting for data 20%  memory 3.0 GiB  FLOP utilisation 20%"
-    assert meter.describe(line) == text
+    assert timing.describe(line) == text
     assert clock.read(30).keys() == line.keys() - {"step_seconds", "flop_utilisation"}
 
 

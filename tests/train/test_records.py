@@ -25,7 +25,7 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
-from dml_jax.train.records.outputs import Outputs
+from dml_jax.train.records.run_records import RunRecords
 from dml_jax.train.state import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
@@ -35,7 +35,7 @@ CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
 CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 
 
-def quick(experiment: Experiment, out: Outputs, stop: Stop) -> TrainState:
+def quick(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
     restored = out.checkpoints.restore()
     state = restored[0] if restored else experiment.initial_state()

@@ -24,7 +24,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.records.outputs import Outputs
+from dml_jax.train.records.run_records import RunRecords
 from dml_jax.train.start import teacher
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
@@ -78,7 +78,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     experiment = teacher.with_teacher(experiments.build(config), QUIET)
     store = checkpoints(experiment, whole)
     metrics, timing = (JsonLines(whole / name) for name in ("metrics.jsonl", "timing.jsonl"))
-    state = loop.train(experiment, Outputs(store, metrics, timing, QUIET), Stop())
+    state = loop.train(experiment, RunRecords(store, metrics, timing, QUIET), Stop())
     store.close()
 
     with pytest.raises(Interrupted):

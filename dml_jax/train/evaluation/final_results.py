@@ -1,27 +1,39 @@
-"""The final results of a run: metrics on the unseen classes, beside controls, and the embeddings behind them."""
+"""The final results of a run: metrics on the unseen classes, beside controls, and the embeddings behind them.
+
+Controls are what a trained network has to beat: raw pixels and a colour histogram, the model before the first step, and
+the published weights that it started from.
+"""
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from PIL import Image
 
 from dml_jax import config as configs
+from dml_jax.config import Config, Data, Refine
 from dml_jax.console import Console
-from dml_jax.data.split import with_gallery
-from dml_jax.errors import UserError
-from dml_jax.evaluation import pair_verification, protocol
+from dml_jax.data import samplers, transforms
+from dml_jax.data.split import Split, with_gallery
+from dml_jax.errors import DataError, UserError
+from dml_jax.evaluation import pair_verification, protocol, refinement_batches
+from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.evaluation import controls as without_learning
-from dml_jax.train.evaluation import readings, refinement, split_metrics
+from dml_jax.train.embedding import read_ahead
+from dml_jax.train.evaluation import readings, split_metrics
+from dml_jax.train.evaluation.readings import Embeddings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState
 
-Embeddings = dict[str, np.ndarray]  # float32 [N, D] of "test" and, if there is one, "gallery"
+SIDE = 32  # of the images whose pixels are compared
+BINS = (12, 4, 4)  # of hue, saturation and value
 
 
 def final(experiment: Experiment, state: TrainState, model: str, console: Console) -> tuple[dict[str, Any], Embeddings]:
@@ -92,10 +104,14 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
     controls = {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
-        found = {name: without_learning.embeddings(config, part) for name, part in with_gallery({"test": test}).items()}
+        found = {name: without_learning(config, part) for name, part in with_gallery({"test": test}).items()}
         rows = {control: {name: part[control] for name, part in found.items()} for control in found["test"]}
-        start = warm_start.initial_state(experiment, console)
-        rows[_start_name(experiment)] = _embeddings(experiment, experiment.method, start)
+        name = "untrained"
+        if config.head:
+            name = "head on frozen features"
+        elif experiment.start or config.backbone.pretrained != "none":
+            name = "before training"
+        rows[name] = _embeddings(experiment, experiment.method, warm_start.initial_state(experiment, console))
         controls = {name: _metrics(experiment, found) for name, found in rows.items()}
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
@@ -129,7 +145,7 @@ def _refined(
         console.print(f"message passing in batches of kind {kind}")
         start = time.monotonic()
         try:
-            refined, facts = refinement.refined(experiment.config, refine, state, kind, embeddings)
+            refined, facts = refined_embeddings(experiment.config, refine, state, kind, embeddings)
         except UserError as problem:
             console.print(f"warning: {problem}")
             results[kind] = {"problem": str(problem)}
@@ -141,8 +157,83 @@ def _refined(
     return results
 
 
-def _start_name(experiment: Experiment) -> str:
-    """What the results call the model before the first step."""
-    if experiment.config.head:
-        return "head on frozen features"
-    return "before training" if experiment.start or experiment.config.backbone.pretrained != "none" else "untrained"
+def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
+    """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
+    measures = {"raw pixels": pixels, "colour histogram": histogram}
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in measures}
+    transform = transforms.evaluation(config.data)
+    read = lambda index: transform(split.read(index, None))  # noqa: E731
+    for batch in read_ahead(read, [range(len(split.labels))], config.evaluation.batch_size):
+        for image in batch.images:
+            if isinstance(image, DataError):
+                raise image
+            for name, measure in measures.items():
+                rows[name].append(measure(image))
+    return {name: np.stack(found) for name, found in rows.items()}
+
+
+def pixels(image: np.ndarray) -> np.ndarray:
+    """The pixels of an image uint8 [H, W, 3], reduced to at most `SIDE` x `SIDE`: float32 [D]."""
+    small = Image.fromarray(image)
+    small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
+    return np.asarray(small, np.float32).ravel()
+
+
+def histogram(image: np.ndarray) -> np.ndarray:
+    """Square roots of the shares of the pixels with each hue, saturation and value: uint8 [H, W, 3] -> float32 [192].
+
+    The dot product of two is the Bhattacharyya coefficient of the histograms.
+    """
+    hsv = np.asarray(Image.fromarray(image).convert("HSV")).reshape(-1, 3)
+    hue, saturation, value = (hsv[:, i].astype(np.int64) * bins // 256 for i, bins in enumerate(BINS))
+    cells = (hue * BINS[1] + saturation) * BINS[2] + value
+    counts = np.bincount(cells, minlength=int(np.prod(BINS)))
+    return np.sqrt(counts / len(hsv)).astype(np.float32)
+
+
+def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
+    """Batches drawn from clusters in the way the authors of MPN draw training batches from classes.
+
+    Of `data`, `batch_size` and `images_per_class` are read; labels int [N] in 0..C-1 are the clusters of the images.
+    """
+    size = data.images_per_class
+    chunks = max(2, min(data.batch_size, len(labels)) // size)  # two clusters always fill two chunks or more
+    sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
+    return Groups(np.stack([sampler.batch(step) for step in range(sampler.first_step(1))]), chunks * size)
+
+
+def refined_embeddings(
+    config: Config, refine: Callable[..., jax.Array], state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], dict[str, int]]:
+    """The embeddings [N, D'] after message passing in batches of one kind, and numbers of clusters and noise images.
+
+    `embeddings` are float32 [N, D] of "test" and, if there is one, of "gallery". The method's own batches
+    ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries and gallery alike.
+    """
+    data = config.data
+    if kind == "reciprocal":
+        gallery = embeddings.get("gallery")
+        queries = refine(state.params, state.model_state, embeddings["test"], gallery)
+        return embeddings | {"test": np.asarray(queries)}, {}
+    points = np.concatenate(list(embeddings.values()))
+    facts: dict[str, int] = {}
+    if kind == "neighbors":
+        chunk = min(data.images_per_class, len(points))
+        groups = refinement_batches.neighbor_chunks(
+            points, chunk=chunk, chunks=max(1, data.batch_size // data.images_per_class), seed=config.seed
+        )
+    else:
+        options = config.evaluation
+        clusters = refinement_batches.cluster(
+            points,
+            kind,
+            count=options.refine_clusters,
+            eps=options.refine_eps,
+            min_samples=options.refine_min_samples,
+            seed=config.seed,
+        )
+        groups = batches_from_clusters(clusters.labels, data, config.seed)
+        facts = {"clusters": clusters.found, "noise": clusters.noise}
+    rows = np.asarray(refine(state.params, state.model_state, points, None, groups=groups))
+    ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
+    return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

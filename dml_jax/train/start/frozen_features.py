@@ -32,7 +32,7 @@ from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import outputs
+from dml_jax.train.records import run_records
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.start import warm_start
 from dml_jax.train.state import TrainState, fingerprint
@@ -157,7 +157,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
         buckets.push(head)
     first = with_features(first, head, console, stop)
     metrics = JsonLines(head / "metrics.jsonl", meshes.is_main_process())
-    recorded = outputs.opened(head, run, first.template, console, metrics)
+    recorded = run_records.opened(head, run, first.template, console, metrics)
     with recorded as out, device_memory.of_training(first.config):
         loop.train(first, out, stop)
     buckets.pull(directory)  # on the other processes, which have written nothing

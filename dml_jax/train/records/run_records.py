@@ -1,0 +1,104 @@
+"""The files in which a run is recorded while it trains: checkpoints, metrics, timing, and a trace of some steps."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import jax
+
+from dml_jax.console import Console
+from dml_jax.train.checkpoint import Checkpoints
+from dml_jax.train.distributed import mesh
+from dml_jax.train.records import workdir
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.state import TrainState
+
+
+class Trace:
+    """Context manager of the training loop that traces `steps`, the first and the last one, from 1; None: nothing.
+
+    XProf or https://ui.perfetto.dev show what the devices and the host do when.
+
+    After a resume, the remaining ones are traced. Only this process writes to the directory.
+    """
+
+    def __init__(self, directory: Path = Path(), steps: tuple[int, int] | None = None):
+        self._directory, self._steps = directory, steps
+        self._tracing = False
+
+    def before(self, step: int) -> None:
+        """Starts the trace if `step` is to be traced."""
+        if self._steps and not self._tracing and self._steps[0] <= step <= self._steps[1]:
+            jax.profiler.start_trace(self._directory)
+            self._tracing = True
+
+    def after(self, step: int, values: Any) -> bool:
+        """Ends the trace if `step` was the last one, once `values` have been computed; returns whether it did."""
+        if not (self._tracing and self._steps and step >= self._steps[1]):
+            return False
+        jax.block_until_ready(values)
+        self._end()
+        return True
+
+    def _end(self) -> None:
+        self._tracing, self._steps = False, None
+        jax.profiler.stop_trace()
+
+    def __enter__(self) -> "Trace":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._tracing:  # the run ends early
+            self._end()
+
+
+class RunRecords(NamedTuple):
+    """The records of a run, with `metrics.jsonl` and `timing.jsonl`."""
+
+    checkpoints: Checkpoints
+    metrics: JsonLines
+    timing: JsonLines
+    console: Console
+    trace: Trace = Trace()
+
+
+@contextmanager
+def opened(
+    directory: Path,
+    facts: Mapping[str, Any],
+    template: Callable[[], TrainState],
+    console: Console,
+    metrics: JsonLines,
+    traced: tuple[int, int] | None = None,
+) -> Iterator[RunRecords]:
+    """The records of a run in its work directory.
+
+    `facts` are the contents of `config.json`, `template` as for `Checkpoints`, `metrics` are `metrics.jsonl` and
+    wherever else its lines are shown, `traced` the first and last step of a trace.
+    """
+    timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
+    trace = Trace(directory / "profile" / process_name(), traced)
+    with closing(open_checkpoints(directory, facts, template, console, writing=True)) as checkpoints:
+        yield RunRecords(checkpoints, metrics, timing, console, trace)
+
+
+def open_checkpoints(
+    directory: Path, facts: Mapping[str, Any], template: Callable[[], TrainState], console: Console, *, writing: bool
+) -> Checkpoints:
+    """The checkpoints of a work directory; the arguments are those of `opened`."""
+    return Checkpoints(
+        directory / "checkpoints",
+        template,
+        lambda text: console.print(f"warning: {text}"),
+        run=workdir.identity(facts),
+        writing=writing,
+    )
+
+
+def process_name() -> str:
+    """What the files of this process are called."""
+    return f"host-{jax.process_index()}"
