@@ -52,6 +52,13 @@ def test_layers() -> None:
             assert other < own or same or own == COMMANDS, f"{module} imports {name}"
 
 
+def test_experiments_are_private() -> None:
+    """After training there are a model and tables of embeddings; only `train` and `run` know experiments."""
+    for path in sorted(ROOT.rglob("*.py")):
+        if path.relative_to(ROOT).parts[0] not in ("train", "run.py"):
+            assert not [name for name in imports(path) if name.startswith("dml_jax.train.experiment")], path
+
+
 def test_the_guide_shows_the_tree() -> None:
     text = (ROOT.parent / "docs" / "guides" / "extend.md").read_text().partition("## The layout of the code")[2]
     named, parents = set(), [ROOT.parent]

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax import buckets
-from dml_jax.backbones.weights import packaged, store
+from dml_jax.backbones.weights import packaged
 from dml_jax.config.data import OF_ANY_SIZE
 from dml_jax.data import decode
 from dml_jax.data.prepare.sources import File
@@ -44,7 +44,7 @@ def locate(model: str | Path) -> Path:
 
 def is_run(directory: Path) -> bool:
     """Whether the directory of a model is that of a run, and not one of converted weights."""
-    return not (directory / store.METADATA).exists()
+    return not models.is_published(directory)
 
 
 class Classification(NamedTuple):
@@ -102,7 +102,8 @@ class Model:
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)
         embed = flips_and_scales.averaged(trained.method.embed, flip=flip, scales=scales)
-        params, model_state = meshes.replicate(meshes.make(), (trained.params, trained.model_state))
+        everywhere = meshes.replicated(meshes.make())
+        params, model_state = jax.device_put((trained.params, trained.model_state), everywhere)
         method = trained.method._replace(embed=embed)
         self._use(trained._replace(method=method, params=params, model_state=model_state))
 
