@@ -177,7 +177,7 @@ def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int]
 
 def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
     """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or infinity."""
-    bad = np.flatnonzero(~np.isfinite(rows.reshape(len(rows), -1)).all(axis=1))
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
     if len(bad):
         raise DataError(
             f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or leave the image out"

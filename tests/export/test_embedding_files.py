@@ -64,7 +64,7 @@ def test_metadata_is_written_and_read_again(tmp_path: Path) -> None:
 
 def test_a_run_exports_the_metadata_of_its_splits(tmp_path: Path) -> None:
     split = Split(np.array([0, 1, 1]), list("abc"), lambda *_: ROWS, ["x", "y"], metadata={"price": [3, None, 5]})
-    experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split})
+    experiment: Any = SimpleNamespace(config=small(steps=1), splits={"test": split}, data_hash="")
     run.write_embeddings(experiment, tmp_path, {"test": ROWS}, 7, finished=True)
     found = embedding_files.read(tmp_path / "embeddings" / "test").metadata
     assert found == {"price": [3, None, 5], "class_name": ["x", "y", "y"]}

@@ -70,7 +70,7 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps of 32 images on four devices in 5 s, 1 s of it waiting; at the peak rate a step would take 0.1 s."""
     now, batches = [100.0], SimpleNamespace(waited=7.0)
     monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(timing.timing, "peak_memory", lambda: 3 * 2**30)
+    monkeypatch.setattr(timing, "peak_memory", lambda: 3 * 2**30)
     clock = timing.Meter(batches, 32, 4, 20)  # type: ignore[arg-type]
     clock.fastest = 0.1
     now[0], batches.waited = 105.0, 8.0
