@@ -20,7 +20,7 @@ from dml_jax.data.formats import folder
 from dml_jax.data.prepare import duplicates, prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, digest
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -563,11 +563,11 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
     prepare("folder", [photos], tmp_path / "b")
     prepare("folder", [photos], tmp_path / "c", short_side=16)
 
-    def digest(name: str) -> str:
+    def of(name: str) -> str:
         splits = load("folder", tmp_path / name)
         held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
         return digest(splits)
 
-    assert digest("a") == digest("b")
-    assert digest("a") != digest("c")
+    assert of("a") == of("b")
+    assert of("a") != of("c")

@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from dml_jax import config as configs
-from dml_jax.errors import ConfigError
 from dml_jax.train.model import build_method
 from dml_jax.train.variants import flips_and_scales
 from tests import toys
@@ -60,7 +59,3 @@ def test_options_of_the_evaluation() -> None:
     expected = flips_and_scales.averaged(plain.embed, flip=True, scales=(1.0, 2.0))(params, model_state, images)
     np.testing.assert_allclose(method.embed(params, model_state, images), expected, atol=1e-6)
     assert float(jnp.abs(expected - plain.embed(params, model_state, images)).max()) > 1e-3
-    given = values(steps=1) | {"backbone": {"name": "vit"}}
-    given["evaluation"] |= {"scales": [1.0, 1.25]}
-    with pytest.raises(ConfigError, match=r"evaluation\.scales.*a convolutional network as the backbone"):
-        configs.resolve(given)

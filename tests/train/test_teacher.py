@@ -142,7 +142,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
             "was trained on other data, digits with 7 classes; this run uses digits with 40",
         ),
         (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here"),
-        (pupil(hist, kind="distillation"), ConfigError, "has no class logits"),
+        (pupil(hist, kind="distillation"), ConfigError, "has logits of 0 classes"),
         (pupil(source, kind="imitation"), ConfigError, "has embeddings of 128 dimensions"),
     ]  # fmt: skip
     for config, kind, words in cases:
@@ -161,10 +161,10 @@ def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:
     """No other model than the requested one is used."""
     for number in (5, 6):
         trained(tmp_path / "run", small(steps=6), number)
-    (tmp_path / "run" / "checkpoints" / "latest" / "6" / "more").write_text("x")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "latest" / "6" / "notes")
     with pytest.raises(
         CheckpointError,
-        match=r"latest/6: the checkpoint is corrupt, .*; load an earlier one with --checkpoint=STEP$",
+        match=r"latest/6/.* is missing; the checkpoint is corrupt; load an earlier one with --checkpoint=STEP$",
     ):
         dml_jax.load(tmp_path / "run")
     assert dml_jax.load(tmp_path / "run", "5").step == 5
