@@ -85,7 +85,7 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         torch.save(theirs.state_dict(), file)
         print(f"conversion: {conversion(file)}")
         converted = convert.convert({"resnet50": tensor_files.read(file)})
-        arrays = {name: tensor.read() for name, tensor in converted.tensors.items()}
+        arrays = tensor_files.finite(converted.tensors, "resnet50")
     params, stats = (
         jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
     )

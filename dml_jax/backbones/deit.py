@@ -15,8 +15,8 @@ import numpy as np
 from dml_jax.backbones import dinov3, positions, siglip, vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
-from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import section
 
 __all__ = ["Config", "build", "deit_base", "deit_small", "deit_small_distilled"]
@@ -86,7 +86,7 @@ def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Netw
         }
         learned = length(tensors, "pos_embed") // width
         if registers and math.isqrt(learned) ** 2 == learned:  # timm adds the class token's position to the token
-            tensors["pos_embed"] = _with_zero_position(tensors["pos_embed"])
+            tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
             learned += 1
         side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
         plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
@@ -94,12 +94,6 @@ def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Netw
         return Network(config, side)
 
     return read
-
-
-def _with_zero_position(positions: Tensor) -> Tensor:
-    """Positions [1, N, C] after one of zeros."""
-    _, count, width = positions.shape
-    return Tensor((1, count + 1, width), lambda: np.pad(positions.read(), ((0, 0), (1, 0), (0, 0))))
 
 
 # ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and of transformers 5.

@@ -12,8 +12,8 @@ import numpy as np
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
-from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 
 __all__ = ["Config", "build", "dinov3"]
@@ -58,8 +58,7 @@ def read(tensors: StateDict) -> Network:
     width, depth = length(tensors, "norm.weight"), count(tensors, lambda i: f"blocks.{i}.norm1.weight")
     for index in range(depth):
         for name in ("q_bias", "v_bias"):
-            zeros = Tensor((width,), lambda: np.zeros(width, np.float32))
-            tensors.setdefault(f"blocks.{index}.attn.{name}", zeros)
+            tensors.setdefault(f"blocks.{index}.attn.{name}", np.zeros(width, np.float32))
     config = Config(
         depth=depth,
         width=width,

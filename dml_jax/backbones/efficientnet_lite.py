@@ -21,7 +21,8 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, StateDict, count, dotted, length
+from dml_jax.backbones.weights.layouts import Layout, Network, count, dotted, length
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, Probability, section
 
 __all__ = ["Config", "build", "lite0", "lite1", "lite2"]

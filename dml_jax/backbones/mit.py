@@ -17,7 +17,8 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import DropPath, DropRate, attention, compute_dtype, conv, layer_norm, transformer_dense
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, numbered
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, numbered
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import Dtype, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 

@@ -16,7 +16,8 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.linen import as_backbone
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, dotted, length, numbered
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, dotted, length, numbered
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
 
 __all__ = ["Config", "Pixels", "build", "resnet18", "resnet34", "resnet50", "resnet101"]

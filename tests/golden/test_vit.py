@@ -20,7 +20,6 @@ import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import store
-from dml_jax.backbones.weights.tensor_files import Tensor
 from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
@@ -57,13 +56,11 @@ def reference() -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
-    """Converts a state_dict; the arrays are read when the result is."""
-    return from_torch.convert({"w": {k: Tensor(v.shape, lambda k=k: state[k]) for k, v in state.items()}})
+    return from_torch.convert({"w": state})
 
 
 def parameters(converted: from_torch.Converted) -> Any:
-    arrays = {path: tensor.read() for path, tensor in converted.tensors.items()}
-    return store.subtree(arrays, "backbone/params/")
+    return store.subtree(converted.tensors, "backbone/params/")
 
 
 def state_of(case: str) -> dict[str, np.ndarray]:
@@ -87,14 +84,11 @@ def tokens_and_gradients(structure: vit.Config) -> Any:
 def slopes(state: dict[str, np.ndarray], config: vit.Config, shape: Any, gradients: Any, seed: int) -> dict[str, float]:
     """By name of a tensor: the derivative along a random direction of that tensor."""
     found, still = {}, {name: np.zeros_like(array) for name, array in state.items()}
-    moved = dict(still)
-    converted = convert(moved)
     for name, array in state.items():
-        moved[name] = draw(seed, name, array.shape)
-        direction = vit.resize_positions(config, parameters(converted), shape)
+        moved = convert(still | {name: draw(seed, name, array.shape)})
+        direction = vit.resize_positions(config, parameters(moved), shape)
         products = jax.tree.map(lambda g, d: np.vdot(g, d) if d.any() else 0.0, gradients, direction)
         found[name] = float(sum(jax.tree.leaves(products)))
-        moved[name] = still[name]
     return found
 
 
@@ -109,11 +103,11 @@ def test_tokens_and_gradients(case: str, native: bool) -> None:
     shape = tuple(meta["cases"][case]["images"][0 if native else 1])
     key, seed, state = f"{case}/{shape[0]}x{shape[1]}", meta["seed"], state_of(case)
     converted = convert(state)
-    config = converted.weights.config
+    config = converted.network.config
     assert config == CONFIGS[case]
-    assert converted.weights.layout == LAYOUTS[case.split("_")[0]]
+    assert converted.layout == LAYOUTS[case.split("_")[0]]
     own = (256, 256) if config.positions == "rotary" else tuple(meta["cases"][case]["images"][0])
-    assert converted.weights.image_shape == own
+    assert (converted.network.side,) * 2 == own
     params = vit.resize_positions(config, parameters(converted), shape)
     x = image(seed, f"{shape}", (1, 3, *shape)).transpose(0, 2, 3, 1)
     cells = vit.grid(config, shape)
@@ -197,10 +191,10 @@ def test_files_of_transformers(case: str) -> None:
     prefixed = {f"vit.{name}": array for name, array in named.items() if not name.startswith("pooler.")}
     for other in (named,) if "siglip" in case else (named, prefixed):
         found = convert(other)
-        assert found.weights.config == expected.weights.config
+        assert found.network.config == expected.network.config
         assert set(found.tensors) == set(expected.tensors)
         for path, tensor in found.tensors.items():
-            np.testing.assert_array_equal(tensor.read(), expected.tensors[path].read(), err_msg=path)
+            np.testing.assert_array_equal(tensor, expected.tensors[path], err_msg=path)
 
 
 # Live comparisons, where torch, timm and transformers are installed.
@@ -222,7 +216,7 @@ def test_single_precision(case: str) -> None:
         cotangent = image(1, "cotangent", tuple(tokens.shape)).astype(np.float32)
         tokens.backward(torch.from_numpy(cotangent))
         converted = convert(state)
-        config = converted.weights.config
+        config = converted.network.config
         params = vit.resize_positions(config, parameters(converted), shape)
         assert isinstance(config, vit.Config)
         ours, (gradients, _) = tokens_and_gradients(config)(params, x.transpose(0, 2, 3, 1), cotangent)

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import safetensors.numpy
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -15,29 +16,19 @@ from dml_jax import manifest
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.state import TrainState
-from tests.backbones import state_dicts
 from tests.reliability import formats, mutations
 from tests.reliability.sandbox import Attack, Files
 
 WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
 
 
-@functools.cache
-def _torch_file(legacy: bool) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        return state_dicts.write(Path(folder) / "w.pth", {"state_dict": WEIGHTS, "epoch": 3}, legacy).read_bytes()
-
-
 def _weights() -> SearchStrategy[Files]:
-    made = (
-        formats.torch_zip(_torch_file(False)) | mutations.damaged(_torch_file(True))
-        | formats.pickled(_torch_file(True)[: _torch_file(True).index(b".", 60)]) | formats.safetensors(["a", "b"])
-    )  # fmt: skip
-    return made.map(lambda content: {"w.pth": content})
+    made = mutations.damaged(safetensors.numpy.save(WEIGHTS)) | formats.safetensors(["a", "b"])
+    return made.map(lambda content: {"w.safetensors": content})
 
 
 def _read_weights(directory: Path) -> None:
-    tensor_files.read_finite(tensor_files.read(directory / "w.pth"), "w.pth")
+    tensor_files.finite(tensor_files.read(directory / "w.safetensors"), "w.safetensors")
 
 
 # Checkpoints: damage, with or without a manifest that agrees with it.
@@ -99,7 +90,7 @@ ATTACKS = {
     "weights": Attack(
         _weights(),
         _read_weights,
-        lambda d: ["convert", f"--weights={d}/w.pth", f"--output={d}/out", "--skip_parity"],
+        lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out", "--skip_parity"],
         share=20,
     ),
     "checkpoint": Attack(_damaged_checkpoint(), _read_checkpoint, share=1),

@@ -3,10 +3,8 @@
 import bz2
 import gzip
 import io
-import itertools
 import json
 import lzma
-import pickletools
 import struct
 import tarfile
 import warnings
@@ -132,56 +130,6 @@ def safetensors(draw: DrawFn, names: Sequence[str]) -> bytes:
         + struct.pack("<f", draw(st.sampled_from((1.0, float("nan"))))) * (4 * len(names))
     )
     return draw(st.just(content) | damaged(content))
-
-
-SNIPPETS = (
-    b"cos\nsystem\n", b"cbuiltins\neval\n", b"X\x01\x00\x00\x00x\x85R", b"R", b"b", b"(", b"t", b"0", b"2", b"}", b"]",
-    b"h\xff", b"j\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f", b"Q", b"\x93", b"\x81", b"ccollections\nOrderedDict\n)R",
-    b"ctorch._utils\n_rebuild_tensor_v2\n", b"(" * 3000, b"\x95" + b"\xff" * 8, b"K\x01", b"J\xff\xff\xff\xff", b"N",
-    b"L" + b"9" * 5000 + b"L\n", b"\x8f", b"\x90", b"\x97", b"\x98", b"(K\x01K\x02d", b"a", b"s", b"u", b"e", b".",
-)  # fmt: skip
-
-
-@st.composite
-def pickled(draw: DrawFn, data: bytes) -> bytes:
-    """A pickle with instructions removed, repeated or inserted, so that it remains a program."""
-    places = [position for _, _, position in pickletools.genops(data)] + [len(data)]
-    parts = [data[a:b] for a, b in itertools.pairwise(places)]
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, len(parts) - 1))
-        match draw(st.sampled_from(("remove", "repeat", "insert", "insert"))):
-            case "remove" if len(parts) > 1:
-                del parts[at]
-            case "repeat":
-                parts.insert(at, parts[at])
-            case _:
-                parts.insert(at, draw(st.sampled_from(SNIPPETS)))
-    return b"".join(parts)
-
-
-@st.composite
-def torch_zip(draw: DrawFn, data: bytes) -> bytes:
-    """A file of torch.save with another pickle, other members or damaged bytes."""
-    if draw(st.integers(0, 3)) == 0:
-        return draw(damaged(data))
-    with zipfile.ZipFile(io.BytesIO(data)) as whole:
-        members = {name: whole.read(name) for name in whole.namelist()}
-    name = draw(st.sampled_from(sorted(members)))
-    pickle = next(member for member in members if member.endswith("data.pkl"))
-    match draw(st.sampled_from(("pickle", "pickle", "pickle", "damage", "remove", "rename"))):
-        case "pickle":
-            members[pickle] = draw(pickled(members[pickle]))
-        case "damage":
-            members[name] = draw(damaged(members[name]))
-        case "remove":
-            del members[name]
-        case "rename":
-            members[draw(st.sampled_from(NAMES)).replace("\udcff", "?")] = members.pop(name)
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        for member, content in members.items():
-            archive.writestr(zipfile.ZipInfo(member), content)  # a name alone must not be empty
-    return file.getvalue()
 
 
 @st.composite

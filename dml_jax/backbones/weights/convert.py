@@ -10,104 +10,166 @@ import jax
 import numpy as np
 
 from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights.check_shapes import Shape, check_shapes, leaf_shapes
-from dml_jax.backbones.weights.layouts import StateDict
-from dml_jax.backbones.weights.recognise import Weights, recognise
-from dml_jax.backbones.weights.tensor_files import Tensor, concatenate
-from dml_jax.backbones.weights.torch_names import to_jax_axes, torch_name, torch_shape
-from dml_jax.config.modules import module
-from dml_jax.errors import WeightsError
+from dml_jax.backbones.weights.layouts import (
+    MissingTensor,
+    Network,
+    Rule,
+    Shape,
+    to_jax_axes,
+    torch_name,
+    torch_shape,
+)
+from dml_jax.backbones.weights.pretrained import check_shapes, leaf_shapes
+from dml_jax.backbones.weights.tensor_files import StateDict
+from dml_jax.config.modules import choices, module
+from dml_jax.errors import ConfigError, WeightsError
 
 MPN_TENSOR = "gnn_model.node_model.layers.0.att.q_linear.weight"  # identifies a message passing network of MPN
 
+# Tensors of widely used networks that are not among the supported ones, for the error message; the first that is found
+# names the network.
+OTHERS = (
+    ("storage_tokens", "DINOv3 in its authors' layout, where that of timm or transformers is needed"),
+    ("blocks.0.mlp.fc1_g.weight", "EVA-02 or a DINOv3 with gated MLPs"),
+    ("layer.0.mlp.gate_proj.weight", "a DINOv3 with gated MLPs", "embeddings.position_embeddings"),  # of DINOv2
+    ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin"),
+    ("layers.0.blocks.0.attention.self.relative_position_bias_table", "Swin"),
+    ("relative_position_bias_table", "BEiT"),
+    ("class_embedding", "CLIP"),
+    ("stages.0.blocks.0.conv_dw.weight", "ConvNeXt"),
+    ("stages.0.layers.0.dwconv.weight", "ConvNeXt"),
+    ("stages.0.0.dwconv.weight", "ConvNeXt"),
+    ("features.1.0.block.0.weight", "ConvNeXt"),
+    ("blocks.0.0.conv_dw.weight", "EfficientNet or MobileNet of timm"),
+)
+# Tensors that no backbone has: GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two
+# names, the layers that vision transformers have for their pretraining only, and the text towers beside image towers.
+UNUSED = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token", "text_model.", "logit_scale", "logit_bias")
+
 
 class Converted(NamedTuple):
-    """Tensors ready to be written."""
+    """A recognised file, ready to be written."""
 
-    weights: Weights
+    layout: str  # library or authors whose names the file uses, for messages
+    network: Network
+    state_dict: StateDict  # backbone and heads, under the names of `layouts.torch_name`
     tensors: StateDict  # by path as in `store`, with their axes in JAX order
-    torch_names: dict[str, str]  # path -> name in the recognised state_dict, backbone only
+    torch_names: dict[str, str]  # path -> name in `state_dict`, backbone only
     kind: str  # what the checkpoint contains, for messages
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """Content of `weights.json`; `source` is the value of `--weights`, `digests` are SHA-256 by file name."""
-        config = asdict(self.weights.config)
-        architecture = {key: value for key, value in config.items() if key not in ("pretrained", "remat", "dtype")}
-        sizes = {path: math.prod(tensor.shape) for path, tensor in self.tensors.items()}
+        network = self.network
+        config = asdict(network.config)
+        sizes = {path: tensor.size for path, tensor in self.tensors.items()}
         return {
-            "architecture": architecture,
-            "layout": self.weights.layout,
+            "architecture": {k: v for k, v in config.items() if k not in ("pretrained", "remat", "dtype")},
+            "layout": self.layout,
             "kind": self.kind,
-            "image_shape": list(self.weights.image_shape),
-            "crop_fraction": self.weights.crop_fraction,
-            "interpolation": self.weights.interpolation,
+            "image_shape": [network.side, network.side],
+            "crop_fraction": network.crop_fraction,
+            "interpolation": network.interpolation,
             "parameters": sum(size for path, size in sizes.items() if path.startswith("backbone/params/")),
             "source": source,
             "source_sha256": dict(digests),
         }
 
 
-def convert(files: Mapping[str, Mapping[str, Tensor]]) -> Converted:
+def convert(files: Mapping[str, StateDict]) -> Converted:
     """Assigns every tensor a path; raises WeightsError, which names those that do not fit.
 
-    Args:
-      files: tensors by file name, from `tensor_files.read`: one file with a backbone and at most one with the message
-        passing network of MPN.
+    `files` are tensors by file name: one file with a backbone and at most one with the message passing network of MPN.
     """
-    networks = [name for name, tensors in files.items() if MPN_TENSOR in _without_module_prefix(tensors)]
+    files = {  # torch.nn.DataParallel adds the prefix
+        name: {key.removeprefix("module."): tensor for key, tensor in tensors.items()}
+        for name, tensors in files.items()
+    }
+    networks = [name for name, tensors in files.items() if MPN_TENSOR in tensors]
     backbones = [name for name in files if name not in networks]
     if len(backbones) != 1 or len(networks) > 1:
         raise WeightsError(
             f"{', '.join(files)}: must be one file with a backbone and at most one with the network of MPN"
         )
-    source = backbones[0]
-    converted = _convert_backbone(recognise(_without_module_prefix(files[source]), source), source)
+    converted = _convert_backbone(files[backbones[0]], backbones[0])
     for name in networks:
-        converted.tensors.update(_convert_mpn(_without_module_prefix(files[name]), name))
+        converted.tensors.update(_convert_mpn(files[name], name))
     return converted if not networks else converted._replace(kind="MPN, with its message passing network")
 
 
-def _without_module_prefix(tensors: Mapping[str, Tensor]) -> StateDict:
-    """Names without the prefix that torch.nn.DataParallel adds."""
-    return {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
+def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict]:
+    """(layout, network, tensors under the names of `layouts.torch_name`) of a state_dict."""
+
+    def having(name: str) -> list[str]:
+        """The names of the tensors that are called so, below any prefix."""
+        return [key for key in tensors if key == name or key.endswith(f".{name}")]
+
+    for marker, network, *known in OTHERS:
+        if having(marker) and not any(map(having, known)):
+            raise WeightsError(
+                f"{source}: looks like {network}, which cannot be converted; give weights of a network that "
+                "docs/topics/backbones.md lists, or the import path of another library's network as backbone.name"
+            )
+    for layout in (found for name in choices("backbone") for found in getattr(module("backbone", name), "LAYOUTS", ())):
+        if not (found := having(layout.marker)):
+            continue
+        prefix = min(found, key=len).removesuffix(layout.marker)
+        renamed = _renamed({key.removeprefix(prefix): value for key, value in tensors.items()}, layout.rules)
+        kept = {k: v for k, v in renamed.items() if not (k.startswith(UNUSED) or k.endswith("num_batches_tracked"))}
+        try:
+            return layout.library, layout.read(kept), kept
+        except MissingTensor as error:
+            raise WeightsError(f"{source}: missing: {error}") from None
+        except ConfigError as error:
+            raise WeightsError(f"{source}: looks like {layout.library}'s weights, but {error}") from None
+    names = ", ".join(list(tensors)[:3])
+    raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
 
 
-def _to_jax(path: tuple[str, ...], tensor: Tensor, shape: Shape) -> Tensor:
-    """The tensor with its axes in JAX order; `shape` is the resulting shape."""
-    return Tensor(shape, lambda: to_jax_axes(path, tensor.read().reshape(torch_shape(path, shape))))
+def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
+    """Applies all rules of a layout."""
+    result: StateDict = {}
+    parts: dict[str, StateDict] = {}
+    for key, tensor in tensors.items():
+        for pattern, replacement in rules:
+            key = re.sub(pattern, replacement, key)
+        if "@" in key:
+            parts.setdefault(re.sub(r"@\d", "", key), {})[key] = tensor
+        else:
+            result[key] = tensor
+    return result | {whole: np.concatenate([named[key] for key in sorted(named)]) for whole, named in parts.items()}
 
 
-def expected_shapes(config: Config, image_shape: tuple[int, int]) -> dict[str, Shape]:
-    """Shapes of a backbone's arrays by path, in JAX order."""
+def expected_shapes(config: Config, side: int) -> dict[str, Shape]:
+    """Shapes of a backbone's arrays by path, in JAX order, for images of `side` pixels."""
     backbone = module("backbone", config.name).build(config)
-    params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), image_shape))
+    params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (side, side)))
     return leaf_shapes({"backbone": {"params": params, "stats": stats}})
 
 
-def _convert_backbone(weights: Weights, source: str) -> Converted:
-    architecture, tensors = weights.config.name, weights.tensors
-    shapes = expected_shapes(weights.config, weights.image_shape)
+def _convert_backbone(file: StateDict, source: str) -> Converted:
+    layout, network, tensors = _recognise(file, source)
+    shapes = expected_shapes(network.config, network.side)
     keys = {path: tuple(path.split("/")[2:]) for path in shapes}  # below backbone/params or backbone/stats
-    torch_names = {path: torch_name(architecture, keys[path]) for path in shapes}
+    torch_names = {path: torch_name(network.config.name, keys[path]) for path in shapes}
     names = set(torch_names.values())
-    heads, kind = _heads(weights, {name: tensor for name, tensor in tensors.items() if name not in names})
+    heads, kind = _heads(network.config, {name: tensor for name, tensor in tensors.items() if name not in names})
     expected = {name: torch_shape(keys[path], shapes[path]) for path, name in torch_names.items()}
-    found = {name: tensor.shape for name, tensor in tensors.items() if name not in heads}
+    found = {name: tensor for name, tensor in tensors.items() if name not in heads}
     for name, shape in expected.items():
-        if len(shape) == 1 and found.get(name) == (1, *shape):  # as in the batch norms of Cadene's files
-            found[name] = shape
-    check_shapes(source, expected, found)
-    converted = {path: _to_jax(keys[path], tensors[name], shapes[path]) for path, name in torch_names.items()}
-    return Converted(weights, converted | dict(heads.values()), torch_names, kind)
+        if len(shape) == 1 and name in found and found[name].shape == (1, *shape):  # batch norms in Cadene's files
+            found[name] = found[name][0]
+    check_shapes(source, expected, {name: tensor.shape for name, tensor in found.items()})
+    converted = {path: to_jax_axes(keys[path], found[name]) for path, name in torch_names.items()}
+    return Converted(layout, network, tensors, converted | dict(heads.values()), torch_names, kind)
 
 
-def _heads(weights: Weights, tensors: StateDict) -> tuple[dict[str, tuple[str, Tensor]], str]:
-    """The layers on top of the backbone: torch name -> (path, tensor), and the kind of checkpoint they imply."""
+def _heads(config: Config, tensors: StateDict) -> tuple[dict[str, tuple[str, np.ndarray]], str]:
+    """The layers on top of the backbone: torch name -> (path, array), and the kind of checkpoint they imply."""
     # The classifier of ImageNet is kept. The authors of HIST add a layer `embedding`, those of DiVA one layer per task
     # under `last_linear`, those of MPN `red` (or `embed`) and an auxiliary classifier `fc`.
     reduced = any(f"{name}.weight" in tensors for name in ("red", "embed"))
-    network = module("backbone", weights.config.name)
-    channels = network.build(weights.config).channels
+    network = module("backbone", config.name)
+    channels = network.build(config).channels
     # (pattern of the module's torch name, path, kind of checkpoint)
     rules: list[tuple[str, str, str]] = [
         (r"embedding", "method/params/embedding", "HIST"),
@@ -116,18 +178,18 @@ def _heads(weights: Weights, tensors: StateDict) -> tuple[dict[str, tuple[str, T
         (r"fc", "method/params/auxiliary", "MPN") if reduced else (r"fc", "classifier/fc", ""),
         *((re.escape(name), f"classifier/{name}", "") for name in network.CLASSIFIERS if name != "fc"),
     ]
-    heads: dict[str, tuple[str, Tensor]] = {}
+    heads: dict[str, tuple[str, np.ndarray]] = {}
     kind = "backbone"
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
         rule = next((rule for rule in rules if re.fullmatch(rule[0], owner)), None)
-        if rule is None or leaf not in ("weight", "bias") or len(tensor.shape) != (2 if leaf == "weight" else 1):
+        if rule is None or leaf not in ("weight", "bias") or tensor.ndim != (2 if leaf == "weight" else 1):
             continue
         layer = re.sub(rule[0], rule[1], owner)
         if leaf == "weight" and tensor.shape[1] != channels and not layer.endswith("auxiliary"):
             continue
         path = f"{layer}/{'kernel' if leaf == 'weight' else 'bias'}"
-        heads[name] = path, _reordered(path, tensor)
+        heads[name] = path, to_jax_axes((path.rpartition("/")[2],), tensor)
         kind = rule[2] or kind
     return heads, kind
 
@@ -144,11 +206,10 @@ def _convert_mpn(tensors: StateDict, source: str) -> StateDict:
         layout[f"{module}.weight"] = layer, "scale", (size,)
         layout[f"{module}.bias"] = layer, "bias", (size,)
 
-    def length(name: str, axis: int) -> int:
-        shape = tensors[name].shape if name in tensors else ()
-        return shape[axis] if len(shape) > axis else 0
+    def rows(name: str) -> int:
+        return math.prod(tensors[name].shape[:1]) if name in tensors else 0
 
-    d, width = length(MPN_TENSOR, 0), length("bottleneck.0.weight", 0)
+    d, width = rows(MPN_TENSOR), rows("bottleneck.0.weight")
     layers = next(i for i in range(len(tensors) + 1) if MPN_TENSOR.replace(".0.", f".{i}.") not in tensors)
     linear("dim_red", "projection", d, d)
     for i in range(layers):
@@ -162,24 +223,21 @@ def _convert_mpn(tensors: StateDict, source: str) -> StateDict:
         norm(f"{theirs}.norm1", f"{ours}/norm1", d)
         norm(f"{theirs}.norm2", f"{ours}/norm2", d)
     norm("bottleneck.0", "neck", width)
-    layout["fc.0.weight"] = "classifier", "kernel", (length("fc.0.weight", 0), width)
-    statistics = {f"bottleneck.0.running_{name}": (f"method/state/neck/{name}", (width,)) for name in ("mean", "var")}
+    layout["fc.0.weight"] = "classifier", "kernel", (rows("fc.0.weight"), width)
+    statistics = {f"bottleneck.0.running_{name}": f"method/state/neck/{name}" for name in ("mean", "var")}
 
     found = {name: t.shape for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
-    expected = {name: shape for name, (_, _, shape) in layout.items()} | {n: s for n, (_, s) in statistics.items()}
+    expected = {name: shape for name, (_, _, shape) in layout.items()} | dict.fromkeys(statistics, (width,))
     check_shapes(source, expected, found)
-    if np.any(tensors["bottleneck.0.bias"].read() != 0):
+    if np.any(tensors["bottleneck.0.bias"] != 0):
         raise WeightsError(f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias")
     renamed = {f"{layer}/{leaf}": tensors[name] for name, (layer, leaf, _) in layout.items()}
     del renamed["neck/bias"]
     for i in range(layers):
         for leaf in ("kernel", "bias"):
             both = [renamed.pop(f"layer{i + 1}/{part}/{leaf}") for part in ("keys", "values")]
-            renamed[f"layer{i + 1}/key_value/{leaf}"] = concatenate(both)
-    converted = {f"method/params/mpn/{path}": _reordered(path, tensor) for path, tensor in renamed.items()}
-    return converted | {path: tensors[name] for name, (path, _) in statistics.items()}
-
-
-def _reordered(path: str, tensor: Tensor) -> Tensor:
-    keys = tuple(path.split("/"))
-    return _to_jax(keys, tensor, torch_shape(keys, tensor.shape))
+            renamed[f"layer{i + 1}/key_value/{leaf}"] = np.concatenate(both)
+    converted = {
+        f"method/params/mpn/{path}": to_jax_axes((path.rpartition("/")[2],), tensor) for path, tensor in renamed.items()
+    }
+    return converted | {path: tensors[name] for name, path in statistics.items()}

@@ -1,4 +1,4 @@
-"""What a backbone module says about its published weights, for `dml-jax convert`.
+"""Names, shapes and axes of published weights: what a backbone module declares for `dml-jax convert`.
 
 PUBLISHED        the published networks by name: dict[str, Config]
 UNSUPPORTED      optional: networks of the same layers and other sizes, by name, for the error message
@@ -13,11 +13,16 @@ import re
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights.tensor_files import Tensor
+import numpy as np
 
-StateDict = dict[str, Tensor]
+from dml_jax.backbones.contract import Config
+from dml_jax.backbones.weights.tensor_files import StateDict
+from dml_jax.config.modules import module
+
+Shape = tuple[int, ...]
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # pattern of a tensor's name, and its replacement
+
+_LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var": "running_var"}
 
 
 class Network(NamedTuple):
@@ -58,10 +63,6 @@ class Layout(NamedTuple):
 class MissingTensor(Exception):
     """A tensor that determines the size of a network is missing."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
-
 
 def count(tensors: StateDict, name: Callable[[int], str]) -> int:
     """How many of the numbered tensors name(0), name(1), … there are."""
@@ -69,11 +70,7 @@ def count(tensors: StateDict, name: Callable[[int], str]) -> int:
 
 
 def length(tensors: StateDict, name: str) -> int:
-    """Number of elements of a tensor, at least 1.
-
-    Raises:
-      MissingTensor: there is none of that name.
-    """
+    """Number of elements of a tensor, at least 1."""
     if name not in tensors:
         raise MissingTensor(name)
     return max(1, math.prod(tensors[name].shape))
@@ -82,7 +79,7 @@ def length(tensors: StateDict, name: str) -> int:
 def patch_side(tensors: StateDict) -> int:
     """Side in pixels of the patches of a vision transformer; 16 if it is unknown, to be reported as a wrong shape."""
     kernel = tensors.get("patch_embed.proj.weight")
-    return kernel.shape[-1] if kernel and kernel.shape else 16
+    return kernel.shape[-1] if kernel is not None and kernel.shape else 16
 
 
 def numbered(template: str) -> Callable[[re.Match[str]], str]:
@@ -93,3 +90,28 @@ def numbered(template: str) -> Callable[[re.Match[str]], str]:
 def dotted(modules: str) -> str:
     """Indices as in torch's nn.Sequential: layer1_0 -> layer1.0."""
     return re.sub(r"_(\d+)", r".\1", modules)
+
+
+def torch_name(architecture: str, path: tuple[str, ...]) -> str:
+    """The name of a leaf of `params` or `stats`, e.g. ("layer1_0", "conv1", "kernel"), in `torch_module`'s library."""
+    modules = module("backbone", architecture).torch_module(path[:-1])
+    leaf = _LEAVES.get(path[-1], path[-1])
+    return f"{modules}.{leaf}" if modules else leaf
+
+
+# Kernels of convolutions are [out, in, height, width] in torch and [height, width, in, out] in JAX; those of linear
+# layers are [out, in] and [in, out].
+
+
+def to_jax_axes(path: tuple[str, ...], tensor: np.ndarray) -> np.ndarray:
+    """A torch tensor with its axes in JAX order; only kernels differ."""
+    if path[-1] != "kernel":
+        return tensor
+    return tensor.transpose(2, 3, 1, 0) if tensor.ndim == 4 else tensor.T
+
+
+def torch_shape(path: tuple[str, ...], shape: Shape) -> Shape:
+    """The shape in torch's axis order of an array with this shape in JAX order."""
+    if path[-1] != "kernel":
+        return shape
+    return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]

@@ -10,12 +10,36 @@ import jax.numpy as jnp
 from flax import traverse_util
 
 from dml_jax.backbones.weights import packaged, store
-from dml_jax.backbones.weights.check_shapes import check_shapes, leaf_shapes
 from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 
 # Options of any network that its shapes follow from, so that another size is said in a few words.
 SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
+
+
+Shape = tuple[int, ...]
+
+
+def leaf_shapes(tree: Any) -> dict[str, Shape]:
+    """Shapes of the arrays in a nested dict, by path: keys joined by slashes."""
+    return {path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
+
+
+def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
+    """Raises WeightsError, which names `source` and every tensor that is missing, unexpected or of the wrong shape."""
+    wrong = [
+        f"{name} {list(found[name])} instead of {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    groups = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        "wrong shape": wrong,
+    }
+    problems = [f"{what}: {', '.join(names)}" for what, names in groups.items() if names]
+    if problems:
+        raise WeightsError(f"{source}: the tensors do not match the network; {'; '.join(problems)}")
 
 
 def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bool]:
