@@ -127,7 +127,7 @@ def test_settings_of_the_papers(keys: tuple[str, ...], expected: dict[str, tuple
 
 def test_every_configuration_fits_its_weights() -> None:
     """Also in what the shapes do not show; the directories are named after the published networks."""
-    named, found = convert.named_configs(), set()
+    named, found = convert.declared("PUBLISHED"), set()
     for path in (ROOT / "configs").glob("*.py"):
         for variant in variants(path.stem) if "get_config" in path.read_text() else ():
             options = asdict(resolved(path.stem, variant).backbone)
@@ -370,7 +370,7 @@ def test_vision_transformers(variant: str) -> None:
     """The variants of losses on ViT-S start from weights of that network, on its class token, and build."""
     config = resolved("cub_vit", variant)
     loss, _, weights = (variant or "proxy_anchor-dinov2_vits14").partition("-")
-    assert replace(config.backbone, pretrained="none") == convert.named_configs()[weights]
+    assert replace(config.backbone, pretrained="none") == convert.declared("PUBLISHED")[weights]
     assert config.backbone.pretrained == f"weights/{weights}"
     assert loss in (config.method.name, getattr(config.method, "loss", ""))
     assert (config.name, config.paper) == ("-".join(filter(None, ("cub_vit", variant))), {})
@@ -386,7 +386,7 @@ def test_vision_transformers(variant: str) -> None:
 
 @every_file
 def test_weights_are_directories_that_convert_writes(name: str) -> None:
-    made = convert.named_configs()
+    made = convert.declared("PUBLISHED")
     for variant in variants(name):
         backbone = resolved(name, variant).backbone
         folder, known = backbone.pretrained.split("/")

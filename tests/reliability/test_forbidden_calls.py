@@ -20,7 +20,8 @@ KEYWORDS = {"shell", "allow_pickle"}  # forbidden unless the value is literally 
 REVIEWED = {
     ("dml_jax/backbones/weights/packaged.py", "pickle"),  # of files with a known SHA-256; nothing is imported
     ("dml_jax/backbones/weights/tensor_files.py", "torch.load"),  # with weights_only=True
-    ("dml_jax/config/files.py", "exec_module"),  # a configuration file is a program of the user
+    ("dml_jax/config/files.py", "exec"),  # a configuration file is a program of the user
+    ("dml_jax/config/files.py", "compile"),
     ("dml_jax/files.py", "csv.writer"),  # where formulas are escaped
     ("benchmarks/input.py", "extractall"),  # zipfile keeps members inside the folder; the archive is the user's choice
     ("benchmarks/mutation.py", "exec"),  # runs changed copies of this project's own modules
