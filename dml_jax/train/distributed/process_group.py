@@ -150,7 +150,7 @@ def _connected() -> list[_Peer]:
             connection = socket.create_connection((host, port), HANGING)
             connection.sendall(f"{token} {jax.process_index()}\n".encode())
             return [_Peer(0, connection)]
-        peers = []
+        peers: list[_Peer] = []
         server.settimeout(HANGING)
         while len(peers) < jax.process_count() - 1:
             peer = _Peer(0, server.accept()[0])

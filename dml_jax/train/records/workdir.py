@@ -18,7 +18,7 @@ import dml_jax
 from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.errors import CheckpointError, ConfigError, UserError, exit_code_of
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
 
@@ -91,10 +91,7 @@ def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> 
 
 
 def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, which names `where`, if the stored `identity` is of another run than `here`.
-
-    What an earlier version has not stored is not compared; `here` may be a part of the `identity` of this run.
-    """
+    """Raises CheckpointError, which names `where`, if the stored `identity` is of another run."""
     if "config" in here:
         _check_same_config(where, stored.get("config", {}), here["config"])
     for key, what in WHAT.items():
@@ -189,6 +186,8 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         except BlockingIOError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         except OSError as error:
+            if exit_code_of(error) != 2:
+                raise
             raise CheckpointError(f"--workdir={workdir}: is not writable ({error.strerror})") from error
         try:
             with _counted_start(workdir):
