@@ -23,8 +23,7 @@ from dml_jax.commands import embed
 from dml_jax.files import sha256
 from dml_jax.inference import inputs
 from dml_jax.inference.model import Model
-from dml_jax.remote.ray_cluster import usable_cores
-from dml_jax.train.embedding import CHUNK
+from dml_jax.train.embedding import CHUNK, usable_cores
 from tests.data import pictures
 
 SIZE = (120, 160)  # of the images in pixels, unless the model does not crop

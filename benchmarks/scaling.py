@@ -13,11 +13,12 @@ on n devices: nothing overlaps, which is pessimistic, and messages have no laten
 
 import sys
 
+from dml_jax.train.records.meter import PEAK_RATES
+
 from benchmarks import collectives, memory  # the latter sets up eight virtual devices
 from dml_jax.backbones import convolution, resnet
 from dml_jax.methods import baseline, hist
 from dml_jax.methods.contract import Method, TrainingSet
-from dml_jax.train.records.meter import PEAK_RATES
 
 SIDE, DIM, DATA = 224, 512, TrainingSet(classes=100, images=5864)  # CUB
 ROWS = 61  # images of each device in the compiled programs, see `collectives.growth`

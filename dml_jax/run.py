@@ -24,7 +24,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
-from dml_jax.export import embedding_files, query_results, stablehlo
+from dml_jax.export import embedding_files, programs, query_results
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, run_rules
 from dml_jax.train.distributed import device_memory, mesh
@@ -181,7 +181,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/", file.name)):
         write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
         console.print(f"embeddings of {', '.join(splits)} at step {model.step}: {directory / 'embeddings'}")
-        difference = stablehlo.write(file, partial(model.method.embed, *variables), model.shape)
+        difference = programs.write_stablehlo(file, partial(model.method.embed, *variables), model.shape)
     console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 

@@ -26,10 +26,8 @@ from configs.papers import PAPERS, Paper, Place
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import choices, module
 from dml_jax.config import files as config_files
-from dml_jax.config.data import Data
-from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
-from dml_jax.config.train import Group, Train
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.studies import plan

@@ -17,7 +17,7 @@ from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.commands import cli
 from dml_jax.evaluation.open_set import Calibration
-from dml_jax.export import stablehlo
+from dml_jax.export import programs
 from dml_jax.inference.index import Images
 from dml_jax.inference.model import Classification
 from tests import tiny_model
@@ -263,7 +263,7 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         pictures.write(tmp_path / f"{name}.jpg", i)
     rows = np.random.default_rng(0).normal(size=(1200, 160)).astype(np.float32)
     images = np.zeros((2, 16, 16, 3), np.uint8)
-    stablehlo.write(tmp_path / "model.stablehlo", lambda x: x.mean(axis=(1, 2)) / 255.0, (16, 16))
+    programs.write_stablehlo(tmp_path / "model.stablehlo", lambda x: x.mean(axis=(1, 2)) / 255.0, (16, 16))
     variables = {  # which the text around the snippets introduces
         "guides/embeddings.md": {
             "embeddings": rows,

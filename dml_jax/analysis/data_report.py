@@ -13,7 +13,7 @@ from dml_jax.analysis import drawing, html, views
 from dml_jax.analysis.html import Cell, text
 from dml_jax.analysis.views import Mark, Picture, Pictures
 from dml_jax.data import store
-from dml_jax.data.prepare import duplicates
+from dml_jax.data.prepare import check
 from dml_jax.data.split import Split
 from dml_jax.errors import counted
 from dml_jax.files import atomic_write, read_json, write_csv
@@ -148,7 +148,7 @@ def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
         "Duplicates have equal pixels; near duplicates have nearly equal difference hashes, as after resizing or "
         "compression. Each image is compared with all others and listed with the first that it resembles. "
         "--drop=duplicates leaves out all but one within a class, and all duplicates in several classes. "
-        f'<a href="{duplicates.TABLE}" title="a file beside this page">All pairs</a>'
+        f'<a href="{check.TABLE}" title="a file beside this page">All pairs</a>'
     )
     return html.table(("kind", "where", "pairs"), rows, "numbers of duplicates") + views.as_html(
         Pictures(strips), "duplicates", caption

@@ -12,9 +12,9 @@ import numpy as np
 
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data import holdout, transforms
+from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split, with_gallery
+from dml_jax.data.split import Split, take, with_gallery
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch
 from dml_jax.train.distributed import mesh as meshes
@@ -73,7 +73,7 @@ class EvaluatedModel:
 
     def split(self, name: str) -> Split:
         """The split of this name; "gallery" is the one of the test split, "batch" the images of `training_batch`."""
-        return holdout.take(self.split("train"), self.batch_rows) if name == "batch" else self._splits[name]
+        return take(self.split("train"), self.batch_rows) if name == "batch" else self._splits[name]
 
     def embeddings(self, name: str) -> np.ndarray:
         """The model's embeddings of a split, float32 [N, D]; computed once."""

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from flax.typing import Dtype as ArrayDtype
 
 from dml_jax.backbones.pixels import Pixels
-from dml_jax.config.fields import Dtype, Probability, section
-from dml_jax.config.needs import Rule
+from dml_jax.config.fields import Dtype, Probability, Rule, section
 from dml_jax.numerics import at_least_float32
 
 FreezeBatchNorm = Annotated[

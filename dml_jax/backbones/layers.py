@@ -13,9 +13,8 @@ from flax.typing import Dtype, Initializer
 
 from dml_jax.backbones.convolution import conv_general_dilated
 from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.config.fields import Fraction
-from dml_jax.config.needs import Needs
-from dml_jax.config.train import backbone_is_frozen
+from dml_jax.config.fields import Fraction, Needs
+from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.numerics import at_least_float32, product
 
 Pooling = Literal["avg", "max", "avg+max", "gem", "gem_learned"]  # of the feature map, see `global_pool`

@@ -34,7 +34,7 @@ from rich.table import Table
 from dml_jax import files, manifest
 from dml_jax.commands import cli, evaluate_sources, model_options
 from dml_jax.commands.evaluate_sources import JUDGEMENTS, Source
-from dml_jax.config.evaluation import Evaluation
+from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import metric_table, pair_verification, protocol, ranked_lists, reranking

@@ -13,8 +13,8 @@ import numpy as np
 import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli, model_options, runtime
-from dml_jax.config.evaluation import Evaluation
 from dml_jax.config.fields import validate
+from dml_jax.config.sections import Evaluation
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import check_inputs, relevance
 from dml_jax.export import embedding_files

@@ -18,8 +18,7 @@ import dml_jax
 from dml_jax.commands import analyse, analysed, cli, model_options, runtime, serve
 from dml_jax.config import Config
 from dml_jax.data import formats
-from dml_jax.data.holdout import hold_out
-from dml_jax.data.split import Split, digest
+from dml_jax.data.split import Split, digest, hold_out
 from dml_jax.errors import ConfigError, counted, suggest
 from dml_jax.export import embedding_files
 from dml_jax.files import expand_path

@@ -24,7 +24,7 @@ from dml_jax.commands import cli, model_options
 from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.compression import Code, fit
-from dml_jax.export import embedding_files, hub, onnx, parquet, stablehlo
+from dml_jax.export import embedding_files, hub, parquet, programs
 from dml_jax.files import BUCKETS, expand_path
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import load
@@ -55,7 +55,7 @@ def execute(arguments: list[str]) -> None:
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
-        if jax.__version_info__ >= onnx.NEWER_JAX:
+        if jax.__version_info__ >= programs.NEWER_JAX:
             raise ConfigError(
                 f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
                 'on any Python, with pip install -e ".[onnx]", or export stablehlo'
@@ -103,7 +103,7 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
         written.append(output / f"{split.name}.parquet")
         parquet.write(written[-1], embedding_files.read(split), compression, options.code)
         print(printable(str(written[-1])))
-    for form, write in (("stablehlo", stablehlo.write), ("onnx", onnx.write)):
+    for form, write in (("stablehlo", programs.write_stablehlo), ("onnx", programs.write_onnx)):
         if form in forms:
             trained = loaded[form]
             variables = jax.device_get((trained.params, trained.model_state))

@@ -1,7 +1,5 @@
 """The configuration of a run: typed sections, their rules, configuration files and overrides."""
 
-from dml_jax.config.data import Data
-from dml_jax.config.evaluation import Evaluation, Refine
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import choices, import_code, module
 from dml_jax.config.resolve import (
@@ -15,7 +13,7 @@ from dml_jax.config.resolve import (
     resolve,
     settled,
 )  # fmt: skip
-from dml_jax.config.train import Group, Train
+from dml_jax.config.sections import Data, Evaluation, Group, Refine, Train
 
 __all__ = [
     "INDIFFERENT", "PATHS", "SAME_EXPERIMENT", "Config", "Data", "Evaluation", "Group", "Refine", "Train", "choices",

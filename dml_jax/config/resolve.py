@@ -12,12 +12,10 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
-from dml_jax.config import needs
-from dml_jax.config.data import WITHOUT_CLASSES, Data
-from dml_jax.config.evaluation import Evaluation
+from dml_jax.config import fields as rules
 from dml_jax.config.fields import Values, flatten, require, section, validate, with_precision
 from dml_jax.config.modules import choices, module
-from dml_jax.config.train import Train
+from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError
 from dml_jax.files import BUCKETS, utf8_path
 
@@ -64,8 +62,8 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
     Raises:
       ConfigError: names the key, the value, the rule and the remedy.
     """
-    config, problems = needs.settled(_validated(values))
-    needs.report([*problems, *needs.broken(config)], typed, warn)
+    config, problems = rules.settled(_validated(values))
+    rules.report([*problems, *rules.broken(config)], typed, warn)
     if config.train.precision == "bfloat16" and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
         raise ConfigError(
             f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"
@@ -75,7 +73,7 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
 
 def settled(config: Config) -> Config:
     """A configuration that was made from another one: options without effect take their defaults."""
-    config, _ = needs.settled(config)
+    config, _ = rules.settled(config)
     if config.train.precision == "bfloat16":
         config = replace(config, backbone=with_precision(config.backbone, "bfloat16"))
     return config

@@ -6,21 +6,22 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
 from array_record.python.array_record_data_source import ArrayRecordDataSource
+from pyarrow import fs
 from pydantic import StrictInt
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare import check
-from dml_jax.data.prepare.sources import File, Files, Options, Recipe, stamp, walk
+from dml_jax.data.prepare.sources import File, Files, Options, Recipe, bucket, listed, reaching, stamp, walk
 from dml_jax.data.split import Split, check_disjoint
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import read_json, reading, sha256
+from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
 
 MARKER, INDEX, RECORDS = "prepared.json", "index.arrow", "records"
 REMEDY = "prepare the data set again"
@@ -172,3 +173,29 @@ def _fingerprint(directory: Path, files: Files) -> bytes:
     lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
     lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
     return "\n".join(lines).encode(errors="surrogateescape")
+
+
+def staged(url: str) -> Path:
+    """A local copy of the directory at a URL, made by one process of the machine and used again by all.
+
+    Files that are changed, added or removed in the bucket lead to another copy. The SHA-256 of a prepared data set are
+    checked. Raises DataError if the files cannot be read or are damaged.
+    """
+    found = listed(url)
+    if outside := [name for name in found if not name or ".." in PurePosixPath(name).parts]:
+        raise DataError(f"{url}: is not a directory" if outside == [""] else f"{url}: {outside[0]!r} leads outside")
+    listing = "".join(f"{name}\0{info.size}\0{info.mtime_ns}\n" for name, info in found.items())
+    caches = cache_dir() / "staged"
+    target = caches / hashlib.sha256(f"{url}\n{listing}".encode()).hexdigest()[:32]
+    caches.mkdir(parents=True, exist_ok=True)
+    with locked(target.with_suffix(".part")):
+        if not target.is_dir():
+            size = sum(info.size for info in found.values())
+            print(f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}", flush=True)
+            with atomic_directory(target) as draft, reaching(url):
+                system, root = bucket(url)
+                fs.copy_files(root, str(draft), source_filesystem=system, destination_filesystem=fs.LocalFileSystem())
+                with reading(url, "prepare and upload it again"):
+                    if read_marker(draft):
+                        verify(draft)
+    return target

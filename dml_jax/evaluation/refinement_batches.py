@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.config.evaluation import DENSITY_BASED, FIXED_COUNT
+from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors
 

@@ -13,9 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from pyarrow import parquet
 
-from dml_jax.data import remote_files
 from dml_jax.data.formats.parquet import image_column
-from dml_jax.data.prepare import archives
+from dml_jax.data.prepare import archives, sources
 from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, walk
 from dml_jax.errors import DataError
 from dml_jax.files import is_url, reading
@@ -62,7 +61,7 @@ def bucket_shards(url: str, besides: Path | str) -> list[str]:
 
     Raises DataError if there are none, or loose images, which would be read one by one.
     """
-    names = remote_files.listed(url)
+    names = sources.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
         raise DataError(f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give Parquet files")
     found = [f"{url.rstrip('/')}/{name}" if name else url for name in names if is_shard(name or url)]
@@ -103,13 +102,13 @@ def _path(root: str, name: str) -> Path | str:
 
 def source(path: Path | str) -> Any:
     """What readers take instead of a path: the opened file if it is in a bucket."""
-    return remote_files.opened(path) if isinstance(path, str) else path
+    return sources.opened(path) if isinstance(path, str) else path
 
 
 def _stamp(root: str, name: str) -> str:
     if not is_url(name):
         return stamp(os.path.join(root, name))
-    (info,) = remote_files.listed(name).values()
+    (info,) = sources.listed(name).values()
     return f"{info.size} {info.mtime_ns}"
 
 

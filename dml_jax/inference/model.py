@@ -11,7 +11,7 @@ from PIL import Image as pillow
 
 from dml_jax import buckets
 from dml_jax.backbones.weights import packaged
-from dml_jax.config.data import OF_ANY_SIZE
+from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data import decode
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split

@@ -8,6 +8,7 @@ once it is complete, in any order and from any process.
 
 import hashlib
 import json
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
+from pyarrow.fs import FileSelector
 
 from dml_jax import config as configs
-from dml_jax.data import remote_files
+from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
 from dml_jax.inference import inputs
@@ -51,21 +53,28 @@ class Parts:
 
     def begin(self, planned: dict[str, Any]) -> None:
         """Writes the plan; DataError if the directory holds parts of another plan or other files."""
-        names = {name for name in remote_files.names(self.directory) if not name.startswith(".")}
+        names = {name for name in self._names() if not name.startswith(".")}
         file = self._at(PLAN)
         if PLAN not in names:
             if names:
                 raise DataError(f"{self.directory}: holds other files than embeddings; give another --output")
-            with remote_files.written(file) as draft:
+            with sources.written(file) as draft:
                 draft.write_text(json.dumps(planned, indent=2))
             return
         remedy = f"delete {self.directory} or give another --output"
         with reading(file, remedy):
-            begun = dict(json.loads(remote_files.content(file)))
+            begun = dict(json.loads(file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
             what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
             raise DataError(f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}")
+
+    def _names(self) -> list[str]:
+        if isinstance(self.directory, Path):
+            return os.listdir(self.directory)
+        with sources.reaching(self.directory):
+            system, root = sources.bucket(self.directory)
+            return [info.base_name for info in system.get_file_info(FileSelector(root, allow_not_found=True))]
 
     def _at(self, name: str) -> Path | str:
         return self.directory / name if isinstance(self.directory, Path) else f"{self.directory}/{name}"
@@ -76,7 +85,7 @@ class Parts:
 
     def missing(self) -> list[int]:
         """The numbers of the parts that are not written; DataError if one is damaged or of another plan."""
-        there = set(remote_files.names(self.directory))
+        there = set(self._names())
         missing = [number for number in range(self.count) if f"{number:06d}.parquet" not in there]
         for number in set(range(self.count)) - set(missing):
             with self._opened(number):
@@ -202,7 +211,7 @@ def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) ->
     rows_of_blocks = model.embed_each(groups(), errors.append)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        with remote_files.written(file) as draft, _writing(draft, rows.shape[1], key) as write:
+        with sources.written(file) as draft, _writing(draft, rows.shape[1], key) as write:
             while True:
                 reasons = [_reason(errors.popleft(), name) if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip

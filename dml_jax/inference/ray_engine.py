@@ -7,6 +7,7 @@ another one.
 """
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import dml_jax
-from dml_jax.errors import DataError, UserError
+from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import parts
 from dml_jax.inference.inputs import Unit
-from dml_jax.remote import ray_cluster
-from dml_jax.remote.ray_cluster import DEATHS
+from dml_jax.train.embedding import usable_cores
 
 CORES = 8  # of an actor without a GPU, or all of a smaller machine
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so
+DEATHS = 3  # of processes with the same work, after which it is given up
 
 
 class Embedder:
@@ -41,7 +42,7 @@ class Embedder:
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
     """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per `CORES` cores."""
-    machines = ray_cluster.machines(nodes)
+    machines = machines_of(nodes)
     if gpus := sum(count for _, count in machines):
         return gpus, {"num_gpus": 1, "num_cpus": 0}
     each = min(CORES, *(cores for cores, _ in machines))
@@ -52,7 +53,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
     """A model (see `dml_jax.load`) on the machines of a Ray cluster, all of which must see its directory."""
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
-    with ray_cluster.connect(address) as ray:
+    with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, (name, checkpoint, options))
         for _ in range(count):
@@ -134,3 +135,44 @@ class _Pool:
             )
         self._facts = facts
         return None, None
+
+
+@contextmanager
+def connect(address: str | None) -> Iterator[Any]:
+    """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
+
+    Raises ConfigError if there is no such cluster.
+    """
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "namespace": "dml_jax"}
+    address = address or os.environ.get("RAY_ADDRESS")
+    try:
+        if address and address.count(":") == 1:  # Ray would try for minutes
+            host, _, port = address.partition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        if address:
+            ray.init(address, **quiet)
+        else:
+            ray.init(
+                "local", num_cpus=usable_cores(), include_dashboard=False, _node_ip_address="127.0.0.1",
+                object_store_memory=100 * 2**20, **quiet,
+            )  # fmt: skip
+    except Exception as error:  # a time-out of its processes is no class of its own
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"--address={address or 'local'}: cannot be used ({reason})") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def machines_of(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:
+    """The cores and GPUs of each of `ray.nodes()` that has a GPU, or if none has, of each that has a core."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
+    usable = [each for each in found if each[1]] or [each for each in found if each[0]]
+    if not usable:
+        raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
+    return usable

@@ -29,8 +29,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import uniform_fan_in
 from dml_jax.backbones.layers import Dense
-from dml_jax.config.fields import NonNegative, PositiveInt, require, section
-from dml_jax.config.needs import Needs, Rule
+from dml_jax.config.fields import Needs, NonNegative, PositiveInt, Rule, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options

@@ -28,9 +28,8 @@ import jax.numpy as jnp
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.data import WITHOUT_CLASSES
-from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
-from dml_jax.config.needs import Rule
+from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, Rule, section
+from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads

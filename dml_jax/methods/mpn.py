@@ -35,8 +35,7 @@ from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.initializers import normal_init
 from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm
-from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, require, section
-from dml_jax.config.needs import Needs
+from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
 from dml_jax.evaluation.refinement_batches import Groups

@@ -32,8 +32,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import Fraction, NonNegative, Positive, PositiveInt, require, section
-from dml_jax.config.needs import Needs
+from dml_jax.config.fields import Fraction, Needs, NonNegative, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads

@@ -5,6 +5,7 @@ programs for different batch sizes or numbers of devices may round differently.
 """
 
 import itertools
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +20,6 @@ from dml_jax.data import transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.methods.contract import Embed, PyTree
-from dml_jax.remote.ray_cluster import usable_cores
 from dml_jax.train.distributed import mesh as meshes
 
 CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
@@ -237,3 +237,8 @@ def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
         if len(taken) > count:
             yield taken.popleft()
     yield from taken
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -19,9 +19,8 @@ from dml_jax.backbones.contract import optional
 from dml_jax.config import Config, Data, Train
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
-from dml_jax.data.holdout import hold_out
 from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, hold_out
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros

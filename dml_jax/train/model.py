@@ -16,7 +16,7 @@ from dml_jax.backbones.linen import on_features
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import validate, with_precision
-from dml_jax.config.train import backbone_is_frozen
+from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros

@@ -1,11 +1,11 @@
-"""Options without effect in a run of this data and length, as the `RunRule`s of `dml_jax.config.needs` state."""
+"""Options without effect in a run of this data and length, as the `RunRule`s of `dml_jax.config.fields` state."""
 
 from collections.abc import Collection
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config import Train, needs
+from dml_jax.config import Train, fields
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
@@ -27,8 +27,8 @@ def check(experiment: Experiment, typed: Collection[str], console: Console, of: 
     tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
     run = _run(experiment, config.train, tables=tables)
     head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
-    found = [problem for problem in needs.broken(config, run, head) if problem[0].startswith(of)]
-    needs.report(found, typed, lambda text: console.print(f"warning: {text}"))
+    found = [problem for problem in fields.broken(config, run, head) if problem[0].startswith(of)]
+    fields.report(found, typed, lambda text: console.print(f"warning: {text}"))
 
 
 def _check_prefixes(experiment: Experiment) -> None:
@@ -40,12 +40,12 @@ def _check_prefixes(experiment: Experiment) -> None:
             raise ConfigError(f"evaluation.prefixes: {longest}, but the embeddings have {width} dimensions")
 
 
-def _run(experiment: Experiment, train: Train, *, tables: bool) -> needs.Run:
+def _run(experiment: Experiment, train: Train, *, tables: bool) -> fields.Run:
     """What is known of the run, or of the training of its head, which has the same batches."""
     sampler, test = experiment.sampler, experiment.splits["test"]
     steps = experiments.length(train, sampler)
     first = train.evaluate_every or (sampler.first_step(1) if train.epochs else steps)
-    return needs.Run(
+    return fields.Run(
         steps=steps,
         epoch_end=lambda epoch: sampler.first_step(train.warmup_epochs + epoch),
         first_evaluation=first if first < steps else 0,

@@ -23,9 +23,8 @@ from dml_jax.analysis import (
 )
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
-from dml_jax.data import holdout
 from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, some_classes
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
 
@@ -141,7 +140,7 @@ def test_some_classes() -> None:
     split = Split(
         labels, [str(i) for i in range(60)], lambda i, rng: np.full((1, 1, 3), i, np.uint8), list("abcdefghij")
     )
-    part = holdout.some_classes(split, 4, 20)
+    part = some_classes(split, 4, 20)
     assert len(part.labels) == 20
     assert len(set(part.labels)) == 4
     for i in range(20):

@@ -21,7 +21,7 @@ from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, store
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, duplicates, records
+from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
 from tests.analysis.test_page import Page
 from tests.data import layouts, pictures
@@ -272,10 +272,10 @@ def test_names_with_control_characters_are_escaped(tmp_path: Path, capsys: pytes
 def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
     entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
-        records.check([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
+        prepare_dataset.check_images([entry], Path("/dev/full"), 0, True, 1, lambda done: None)
 
 
-@pytest.mark.parametrize("when", ["inspect_images", "write"])
+@pytest.mark.parametrize("when", ["inspect_images", "write_records"])
 def test_an_interrupted_preparation_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
@@ -283,7 +283,7 @@ def test_an_interrupted_preparation_leaves_nothing(
     archive, out = layouts.cub(tmp_path), tmp_path / "out"
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
-        module = check if when == "inspect_images" else records
+        module = check if when == "inspect_images" else prepare_dataset
         patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
     assert sorted(tmp_path.iterdir()) == before
@@ -341,7 +341,7 @@ def test_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "near duplicates across splits: 1",
     ):
         assert line in out.splitlines()
-    table = (tmp_path / "out" / duplicates.TABLE).read_text().splitlines()
+    table = (tmp_path / "out" / check.TABLE).read_text().splitlines()
     assert table == [
         "kind,where,first,second",
         "near duplicates,across splits,test/c/again.jpg,train/b/1.jpg",
@@ -404,10 +404,10 @@ def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
     """Also where the first resembles only some of them, and none of them the largest."""
     entries: list[Any] = [SimpleNamespace(id=str(i), class_name="ab"[i == 5]) for i in range(6)]
     facts: Any = {i: SimpleNamespace(height=10, width=width) for i, width in enumerate((5, 8, 8, 9, 7, 6))}
-    found = [duplicates.Pair(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
-    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a duplicate of 3")
+    found = [check.Pair(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
+    assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a duplicate of 3")
     facts[3].width = 8
-    assert duplicates.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
+    assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
 
 
 def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -448,19 +448,19 @@ def test_duplicates_agree_with_brute_force(limit: int) -> None:
             firsts.setdefault(place, j)
         expected |= {(min(i, j), max(i, j)): place for place, j in firsts.items()}
     assert set(expected.values()) == {0, 1, 2}
-    assert duplicates.find_pairs(rows, groups, limit) == expected
-    assert duplicates.find_pairs(rows[:0], groups[:0], limit) == {}
+    assert check.find_pairs(rows, groups, limit) == expected
+    assert check.find_pairs(rows[:0], groups[:0], limit) == {}
 
 
 def test_repeated_images_take_little_memory() -> None:
     """Of each of 20,000 equal images one pair, not 200 million."""
     equal = np.full((20_000, 16), 255, np.uint8)
-    pairs = duplicates.find_pairs(equal, np.zeros((20_000, 2), int), 5)
+    pairs = check.find_pairs(equal, np.zeros((20_000, 2), int), 5)
     assert pairs == {(0, i): 0 for i in range(1, 20_000)}
 
 
 def test_many_equal_hashes_are_compared_in_chunks() -> None:
-    sizes = [len(i) for i, _ in duplicates._equal_pairs(np.zeros(3_000, np.uint32), chunk=2**20)]
+    sizes = [len(i) for i, _ in check._equal_pairs(np.zeros(3_000, np.uint32), chunk=2**20)]
     assert (sum(sizes), max(sizes) < 2**20 + 3_000) == (9_000_000, True)
 
 

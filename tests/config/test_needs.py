@@ -9,8 +9,8 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax import main
+from dml_jax.config import fields
 from dml_jax.config import files as config_files
-from dml_jax.config import needs
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
@@ -164,7 +164,7 @@ def test_a_file_is_executed_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("executed") == 1
 
 
-RUN = needs.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4, candidates=20, tables=False)
+RUN = fields.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4, candidates=20, tables=False)
 
 
 @pytest.mark.parametrize(
@@ -190,21 +190,21 @@ RUN = needs.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4,
 )
 def test_rules_of_a_run(train: dict[str, Any], run: dict[str, Any], broken: set[str]) -> None:
     config = configs.resolve(values(steps=10, **train))
-    found = dict(needs.broken(config, RUN._replace(**run)))
+    found = dict(fields.broken(config, RUN._replace(**run)))
     assert found.keys() == broken
     for key, text in found.items():
         assert re.match(r"\S+=.*: .*; ", text)
         shown: list[str] = []
-        needs.report([(key, text)], ("seed",), shown.append)
+        fields.report([(key, text)], ("seed",), shown.append)
         assert shown == [text]
         with pytest.raises(ConfigError, match=re.escape(text)):
-            needs.report([(key, text)], (key,), None)
+            fields.report([(key, text)], (key,), None)
 
 
 def test_the_training_of_the_head() -> None:
     """Its options are checked in its own run; it does not record the augmentation that features do not have."""
     made = config_files.resolved(path("folder_baseline"), {"head.linear_warmup": "11"})
-    assert [key for key, _ in needs.broken(made, RUN._replace(steps=300), RUN)] == ["head.linear_warmup"]
+    assert [key for key, _ in fields.broken(made, RUN._replace(steps=300), RUN)] == ["head.linear_warmup"]
     assert frozen_features.head_config(made).data.training_size == 0
     with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
         config_files.resolved(path("folder_baseline"), {"head.milestones": "3,"})
@@ -214,7 +214,7 @@ def test_the_training_of_the_head() -> None:
 def test_rules_of_a_baseline(after: int, broken: set[str]) -> None:
     method = baseline.make_config("triplet", memory=8, memory_after=after)
     config = configs.resolve(values(steps=10) | {"method": asdict(method)})
-    assert dict(needs.broken(config, RUN)).keys() == broken
+    assert dict(fields.broken(config, RUN)).keys() == broken
 
 
 def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,12 +15,12 @@ import pytest
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.data import decode, formats, holdout, split_metadata, store, transforms
+from dml_jax.data import decode, formats, split_metadata, store, transforms
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import duplicates, prepare_dataset
+from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
-from dml_jax.data.split import Split, digest
+from dml_jax.data.split import Split, digest, hold_out, subset
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
@@ -106,7 +106,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
             assert image.shape[2] == 3
             np.testing.assert_array_equal(unpickled(i, None), image)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        store.MARKER, store.INDEX, store.RECORDS, duplicates.TABLE,
+        store.MARKER, store.INDEX, store.RECORDS, check.TABLE,
     }  # fmt: skip
     store.verify(tmp_path / "out")
 
@@ -267,7 +267,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
     splits = load("csv", tmp_path / "out" / "x")
     assert counts(splits) == {"train": (6, 2), "validation": (4, 2), "test": (6, 2)}
     price = {path: str(i) if i % 2 else "" for i, (path, _, _) in enumerate(rows)}
-    held = holdout.subset(splits["test"], np.array([1]))
+    held = subset(splits["test"], np.array([1]))
     for split in (*splits.values(), held):
         assert split.metadata == {
             "shop": [f"shop of {path}" for path in split.ids],
@@ -285,7 +285,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
 
 def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     given = formats.load(Data())
-    given["validation"] = holdout.subset(given["test"], np.arange(3))
+    given["validation"] = subset(given["test"], np.arange(3))
     monkeypatch.setattr(formats, "load", lambda _: dict(given))
     config = small(steps=1, select="validation")
     assert experiments.build(config).splits["validation"] is given["validation"]
@@ -465,7 +465,7 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
     from PIL import Image
 
-    from dml_jax.data.prepare import records as writer
+    from dml_jax.data.prepare import prepare_dataset as writer
 
     def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
         return writer.encode(data, decode.rgb(data), short_side, pixels)
@@ -565,7 +565,7 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
 
     def of(name: str) -> str:
         splits = load("folder", tmp_path / name)
-        held = holdout.hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
+        held = hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
         assert held.content == splits["train"].content
         return digest(splits)
 

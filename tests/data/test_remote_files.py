@@ -17,7 +17,8 @@ import pytest
 from pyarrow import parquet
 
 from dml_jax.config import Data
-from dml_jax.data import formats, remote_files
+from dml_jax.data import formats, store
+from dml_jax.data.prepare.sources import written
 from dml_jax.errors import DataError
 from dml_jax.inference import inputs, parts
 from tests import emulator
@@ -53,12 +54,12 @@ def test_a_data_set_is_copied_once(bucket: Path, capsys: pytest.CaptureFixture[s
 
 def test_data_that_cannot_be_copied(bucket: Path) -> None:
     with pytest.raises(DataError, match="/none: cannot be read"):
-        remote_files.staged(f"{bucket.as_uri()}/none")
+        store.staged(f"{bucket.as_uri()}/none")
     (bucket / "empty").mkdir()
     with pytest.raises(DataError, match="/empty: there are no files"):
-        remote_files.staged(f"{bucket.as_uri()}/empty")
+        store.staged(f"{bucket.as_uri()}/empty")
     with pytest.raises(DataError, match=r"0.png: is not a directory"):
-        remote_files.staged(f"{bucket.as_uri()}/class0/0.png")
+        store.staged(f"{bucket.as_uri()}/class0/0.png")
 
 
 def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
@@ -72,7 +73,7 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"prepared: .*array_record.*differs from what was written"):
-        remote_files.staged(url)
+        store.staged(url)
 
 
 def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
@@ -93,10 +94,10 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
     planned = parts.plan(units, parts.facts(model))
-    with parts.opened(where, planned) as written:
-        list(parts.embed(model, [(written.file(1), units[1])], written.key))
-        assert written.missing() == [0, 2]
-        list(parts.embed(model, [(written.file(i), units[i]) for i in (0, 2)], written.key))
+    with parts.opened(where, planned) as out:
+        list(parts.embed(model, [(out.file(1), units[1])], out.key))
+        assert out.missing() == [0, 2]
+        list(parts.embed(model, [(out.file(i), units[i]) for i in (0, 2)], out.key))
     again = parts.Parts(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
@@ -147,18 +148,18 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_buckets(there: str, bucket: Path, servers: None) -> None:
     images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
     for name, content in images.items():
-        with remote_files.written(f"{there}/photos/{name}") as draft:
+        with written(f"{there}/photos/{name}") as draft:
             draft.write_bytes(content)
     expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
     assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
     with pytest.raises(DataError, match="cannot be read"):
-        remote_files.staged(there.replace("bucket", "none") + "/photos")
-    with remote_files.written(f"{there}/shards/a.parquet") as draft:
+        store.staged(there.replace("bucket", "none") + "/photos")
+    with written(f"{there}/shards/a.parquet") as draft:
         parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
     units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
-    with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as written:
+    with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as out:
         pass
-    list(parts.embed(model, [(written.file(i), units[i]) for i in written.missing()], written.key))
-    assert written.missing() == []
-    rows = np.concatenate(list(written.usable_rows()))
+    list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()], out.key))
+    assert out.missing() == []
+    rows = np.concatenate(list(out.usable_rows()))
     np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)

@@ -157,7 +157,7 @@ def test_invalid_labels(labels: np.ndarray, message: str) -> None:
         ("diva", 50, 2, "only 49 images"),
         ("mpn_redraw", 13, 1, r"^data\.batch_size=13: .*prime"),
         ("mpn", 120, 1, "120 chunks"),
-        ("balanced", 10, 4, r"^images_per_class=4: must divide data\.batch_size=10"),
+        ("balanced", 10, 4, r"^data\.images_per_class=4: must divide data\.batch_size=10"),
     ],
 )
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:

@@ -25,7 +25,7 @@ pytest.importorskip("jax2onnx")
 
 from onnx import load  # noqa: E402
 
-from dml_jax.export import onnx  # noqa: E402
+from dml_jax.export import programs  # noqa: E402
 
 SHAPE = (64, 64)
 NETWORKS = [
@@ -49,13 +49,13 @@ def check(path: Path, embed: Any, shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(("module", "config"), NETWORKS, ids=lambda value: getattr(value, "__name__", ""))
 def test_every_architecture(module: Any, config: Any, tmp_path: Path) -> None:
     embed = embedding_function(module, config, SHAPE)
-    assert onnx.write(tmp_path / "deep" / "model.onnx", embed, SHAPE) < 1e-4
+    assert programs.write_onnx(tmp_path / "deep" / "model.onnx", embed, SHAPE) < 1e-4
     check(tmp_path / "deep" / "model.onnx", embed, SHAPE)
 
 
 def test_onnxruntime_merges_norms_and_activations_with_convolutions(tmp_path: Path) -> None:
     config = efficientnet_lite.Config(depths=(1,) * 7, widths=(4, 8, 8, 8, 8, 8, 8), channels=16)
-    onnx.write(tmp_path / "model.onnx", embedding_function(efficientnet_lite, config, SHAPE), SHAPE)
+    programs.write_onnx(tmp_path / "model.onnx", embedding_function(efficientnet_lite, config, SHAPE), SHAPE)
     options = onnxruntime.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "merged.onnx")
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -72,7 +72,7 @@ def test_every_method(name: str, tmp_path: Path) -> None:
     made = method(name)
     images = toys.batch(made.hooks.views).images
     embed = partial(made.embed, *initial(made, images.shape[1]))
-    onnx.write(tmp_path / "model.onnx", embed, images.shape[2:4])
+    programs.write_onnx(tmp_path / "model.onnx", embed, images.shape[2:4])
     check(tmp_path / "model.onnx", embed, images.shape[2:4])
 
 
@@ -84,7 +84,7 @@ def test_constants_that_only_branches_read_are_kept(tmp_path: Path) -> None:
             rows[0, 0] > 100, lambda x: jnp.maximum(x, 5) - 2, lambda x: jnp.minimum(x * factors, 300) + 0.11, rows
         )
 
-    onnx.write(tmp_path / "model.onnx", embed, SHAPE)
+    programs.write_onnx(tmp_path / "model.onnx", embed, SHAPE)
     session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for pixel in (0, 200):
         images = np.random.default_rng(7).integers(0, 256, (5, *SHAPE, 3), dtype=np.uint8)
@@ -97,8 +97,8 @@ def test_what_is_not_supported_is_named(tmp_path: Path, monkeypatch: pytest.Monk
         return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((images.shape[0],), jnp.float32), images[:, 0, 0, 0] / 2)
 
     with pytest.raises(DataError, match=r"cannot be converted to ONNX \(.*'pure_callback'\); export stablehlo$"):
-        onnx.write(tmp_path / "x", on_the_host, SHAPE)
-    monkeypatch.setattr(onnx, "TOLERANCE", 0.0)
+        programs.write_onnx(tmp_path / "x", on_the_host, SHAPE)
+    monkeypatch.setattr(programs, "TOLERANCE", 0.0)
     with pytest.raises(DataError, match=r"differs from the model by .*; export stablehlo"):
-        onnx.write(tmp_path / "x", lambda images: jnp.sin(images[:, 0, 0].astype(jnp.float32)), SHAPE)
+        programs.write_onnx(tmp_path / "x", lambda images: jnp.sin(images[:, 0, 0].astype(jnp.float32)), SHAPE)
     assert list(tmp_path.iterdir()) == []

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.export import stablehlo
+from dml_jax.export import programs
 from tests import toys
 from tests.contract.test_methods import every_method, method
 
@@ -21,7 +21,7 @@ SMALL = resnet.Config(block="basic", depths=(1, 1), widths=(4, 8), stem="small")
 SHAPE = (16, 24)
 
 
-def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -> stablehlo.Embed:
+def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -> programs.Embed:
     backbone = module.build(config)
     params, stats = backbone.init(jax.random.key(0), image_shape)
 
@@ -36,19 +36,19 @@ def embedding_function(module: Any, config: Any, image_shape: tuple[int, int]) -
 def test_equal_outputs_for_any_batch_size(tmp_path: Path) -> None:
     embed = embedding_function(resnet, SMALL, SHAPE)
     path = tmp_path / "deep" / "embed.stablehlo"
-    stablehlo.write(path, embed, SHAPE)
-    assert stablehlo.deviation_of(stablehlo.read(path), embed, SHAPE, batches=(1, 2, 5)) < 1e-6
+    programs.write_stablehlo(path, embed, SHAPE)
+    assert programs.deviation_of(programs.read_stablehlo(path), embed, SHAPE, batches=(1, 2, 5)) < 1e-6
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     other = embedding_function(resnet, resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small"), SHAPE)
-    assert stablehlo.deviation_of(stablehlo.read(path), other, SHAPE) > 1e-3
+    assert programs.deviation_of(programs.read_stablehlo(path), other, SHAPE) > 1e-3
     broken = lambda images: embed(images).at[0, 0].set(jnp.nan)  # noqa: E731
-    assert np.isnan(stablehlo.deviation_of(broken, embed, SHAPE))
+    assert np.isnan(programs.deviation_of(broken, embed, SHAPE))
 
 
 def test_without_this_package(tmp_path: Path) -> None:
     """In another process, which imports neither this package nor flax."""
     embed = embedding_function(resnet, SMALL, SHAPE)
-    stablehlo.write(tmp_path / "embed.stablehlo", embed, SHAPE)
+    programs.write_stablehlo(tmp_path / "embed.stablehlo", embed, SHAPE)
     images = np.random.default_rng(0).integers(0, 256, (3, *SHAPE, 3), dtype=np.uint8)
     np.save(tmp_path / "images.npy", images)
     script = (
@@ -81,7 +81,7 @@ def test_every_architecture_exports_with_a_symbolic_batch(module: Any, config: A
     images = jax.ShapeDtypeStruct((batch, 32, 32, 3), jnp.uint8)
     exported = jax.export.export(
         jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0]),
-        platforms=stablehlo.PLATFORMS,
+        platforms=programs.PLATFORMS,
     )(params, stats, images)
     assert str(exported.out_avals[0].shape[0]) == "b"
 
@@ -99,5 +99,5 @@ def test_every_method_embeds_a_symbolic_batch(name: str) -> None:
 
 def test_a_failed_export_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no"):
-        stablehlo.write(tmp_path / "x", lambda images: (_ for _ in ()).throw(ValueError("no")), SHAPE)
+        programs.write_stablehlo(tmp_path / "x", lambda images: (_ for _ in ()).throw(ValueError("no")), SHAPE)
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,7 @@ from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
-from dml_jax.export import embedding_files, stablehlo
+from dml_jax.export import embedding_files, programs
 from dml_jax.train import loop, model
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
@@ -59,7 +59,7 @@ def nothing_is_computed() -> Iterator[None]:
         patch.setattr(loop, "train", quick)
         patch.setattr(final_results, "final", results)
         patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
-        patch.setattr(stablehlo, "write", lambda *_: 0.0)
+        patch.setattr(programs, "write_stablehlo", lambda *_: 0.0)
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
         yield

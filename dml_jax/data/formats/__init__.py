@@ -24,6 +24,7 @@ from dataclasses import replace
 
 from dml_jax import config as configs
 from dml_jax.config import Data
+from dml_jax.data import store
 from dml_jax.data.split import Split
 from dml_jax.files import is_url
 
@@ -31,7 +32,5 @@ from dml_jax.files import is_url
 def load(data: Data) -> dict[str, Split]:
     """Loads the splits of the data set `data.name`; of a bucket, from a copy on this machine."""
     if is_url(data.path):
-        from dml_jax.data import remote_files
-
-        data = replace(data, path=str(remote_files.staged(data.path)))
+        data = replace(data, path=str(store.staged(data.path)))
     return configs.module("data", data.name).load(data)

@@ -1,29 +1,35 @@
-"""Preparing a data set from archives or folders: `sources` lists, `check` decodes and `records` writes its images.
+"""Preparing a data set from archives or folders: `sources` lists its images, `check` decodes them.
 
 A preparation is written to a draft beside the output directory, which appears complete or not at all.
 """
 
 import contextlib
+import hashlib
 import os
 import shutil
+import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import simplejpeg
+from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
-from dml_jax.data import store
-from dml_jax.data.prepare import check, duplicates, records, sources
-from dml_jax.data.prepare.sources import Options, Recipe
+from dml_jax.data import decode, split_metadata, store, transforms
+from dml_jax.data.prepare import check, sources
+from dml_jax.data.prepare.check import ImageFacts
+from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.files import atomic_directory, cache_dir, sha256, write_json
+from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_json
 from dml_jax.remote import downloads
 
 MIB = 2**20
 QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)  # of the sides of images
 EXAMPLES = 100  # duplicates in the marker; the table has all
+JPEG_QUALITY = 90  # of resized images
 
 
 class Request(NamedTuple):
@@ -33,14 +39,14 @@ class Request(NamedTuple):
     sources: tuple[Path, ...]  # archives, folders, .csv and .parquet files
     output: Path
     options: Options = Options()
-    # short_side, pixels: see `records.encode`
+    # short_side, pixels: see `encode`
     short_side: int = 0
     pixels: bool = False
     skip_bad: bool = False  # leave out unusable images instead of stopping
     subset: bool = False  # accept other counts than those of the complete data set
     threads: int = os.cpu_count() or 1
     download: bool = False  # whether the sources are `archives` to be downloaded
-    drop: str | None = None  # "duplicates", see `duplicates.to_drop`
+    drop: str | None = None  # "duplicates", see `check.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
@@ -136,10 +142,10 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
-    entries, facts, reasons = records.check(
+    entries, facts, reasons = check_images(
         entries, scratch / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
     )
-    dropped = duplicates.to_drop(entries, facts, duplicates.find(entries, facts)) if request.drop else {}
+    dropped = check.to_drop(entries, facts, check.find_duplicates(entries, facts)) if request.drop else {}
     if recipe.counts is None:
         reasons |= check.find_invalid(entries, {i: facts[i] for i in facts if i not in dropped})
     skipped = [(entries[i].id, (reasons | dropped)[i]) for i in sorted(reasons | dropped)]
@@ -155,11 +161,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     check.check_number_of_classes(kept, named)
 
     console.start_progress("writing images", len(kept))
-    written = records.write(
+    written = write_records(
         draft, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
     )
-    pairs = duplicates.table(entries, duplicates.find(entries, {i: facts[i] for i in usable}))
-    duplicates.write(draft, pairs)
+    pairs = check.duplicates_table(entries, check.find_duplicates(entries, {i: facts[i] for i in usable}))
+    check.write_duplicates(draft, pairs)
     sides = np.sort([(facts[i].height, facts[i].width) for i in usable], axis=1)
     marker = written | {
         "name": request.name,
@@ -174,3 +180,93 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     shutil.rmtree(scratch)
     write_json(draft / store.MARKER, marker)
     return marker
+
+
+def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
+    """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
+
+    Args:
+      data, image: an image file, and its pixels, uint8 [H, W, 3].
+      short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
+      pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
+    """
+    large = 0 < short_side < min(image.shape[:2])
+    if large:
+        image = np.ascontiguousarray(transforms.resize_shorter(image, short_side))
+    if pixels:
+        return decode.encode_ppm(image)
+    if large:
+        return simplejpeg.encode_jpeg(image, quality=JPEG_QUALITY, colorspace="RGB", colorsubsampling="420")
+    return data if decode.is_plain(data) else decode.encode_png(image)
+
+
+def check_images(
+    entries: Sequence[Entry],
+    spool: Path,
+    short_side: int,
+    pixels: bool,
+    threads: int,
+    progress: Callable[[int], None],
+) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
+    """Decodes every image, once, and encodes the usable ones.
+
+    Args:
+      spool: file for the images that are not stored as they are.
+      progress: called with the number of images checked so far.
+
+    Returns:
+      The entries, with the encoded images as files; facts of the usable and reasons of the unusable images, by index.
+    """
+    encoded, lock = list(entries), threading.Lock()
+
+    def keep(i: int, data: bytes, image: np.ndarray) -> None:
+        stored = encode(data, image, short_side, pixels)
+        if stored is not data:
+            with lock:
+                encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
+
+    with name_file(spool), spool.open("wb") as file:
+        facts, reasons = check.inspect_images(entries, threads, progress, keep)
+    return encoded, facts, reasons
+
+
+def write_records(
+    directory: Path,
+    entries: Sequence[Entry],
+    *,
+    compressed: bool,
+    threads: int,
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    """Writes the images, as `check_images` returns them, and the index of a data set to a folder.
+
+    Returns the fields of the marker file that describe what was written.
+    """
+    splits = split_metadata.from_entries(entries)
+    content, done = hashlib.sha256(), 0
+    (directory / store.RECORDS).mkdir()
+    for split in splits:
+        members = [entry for entry in entries if entry.split == split]
+        images = check.ordered_map(lambda entry: entry.file.read(), members, threads)
+        path = directory / store.RECORDS / f"{split}.array_record"
+        options = "group_size:1" if compressed else "group_size:1,uncompressed"
+        with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:
+            for entry, image in zip(members, images, strict=True):
+                writer.write(image)
+                content.update(hashlib.sha256(image).digest())
+                content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
+                done += 1
+                progress(done)
+    split_metadata.save(directory / store.INDEX, {name: split._replace(files=()) for name, split in splits.items()})
+    return {
+        "sha256": content.hexdigest(),
+        "splits": {
+            name: {"images": len(split.labels), "classes": len(set(split.labels.tolist()))}
+            for name, split in splits.items()
+        },
+        "metadata": sorted({column for split in splits.values() for column in split.metadata}),
+        "files": {
+            path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
+            for path in [directory / store.INDEX, *sorted((directory / store.RECORDS).iterdir())]
+        },
+    }

@@ -1,14 +1,23 @@
-"""The first step of a preparation: the files and images of a data set, listed without opening an image."""
+"""The first step of a preparation: the files and images of a data set, listed without opening an image.
+
+Files in buckets are read and written by the file systems of Arrow, with URLs as of `pyarrow.fs.FileSystem.from_uri`,
+e.g. gs://anonymous@bucket/photos for a public bucket.
+"""
 
 import os
+import shutil
 import stat
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pyarrow import fs
 
 from dml_jax.data.prepare import archives
-from dml_jax.errors import DataError
-from dml_jax.files import NO_URL, is_url
+from dml_jax.errors import DataError, UserError
+from dml_jax.files import NO_URL, atomic_write, is_url, reason
 from dml_jax.remote.downloads import Source
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -26,6 +35,7 @@ IMAGE_SUFFIXES = (
 )
 IGNORED_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # created by file managers; hidden files are ignored as well
 MAX_BYTES = 2**28  # of a single file
+SECONDS = 60  # without an answer of Google Cloud Storage; Arrow would try for a quarter of an hour
 
 
 class File(NamedTuple):
@@ -209,3 +219,61 @@ def read_rows(files: Files, path: str) -> list[list[str]]:
 def file_at(files: Files, path: str) -> File:
     """The file at a path; if it is missing, a `File` that raises DataError when read."""
     return files.get(path, File(Path(f"{os.devnull}/{path}")))  # also of an absolute path
+
+
+def bucket(url: str) -> tuple[Any, str]:
+    """The file system of a URL and the path in it."""
+    limited = url.startswith("gs://") and "?" not in url
+    system, path = fs.FileSystem.from_uri(f"{url}?retry_limit_seconds={SECONDS}" if limited else url)
+    return system, path
+
+
+@contextmanager
+def reaching(url: str, what: str = "read") -> Iterator[None]:
+    """Within this context, a failure of the bucket or the network is a DataError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{url}: cannot be {what} ({reason(error)}); check the name of the bucket and your rights"
+        ) from error
+
+
+def listed(url: str) -> dict[str, Any]:
+    """The files below a URL, sorted by their relative path, as `pyarrow.fs.FileInfo`; "" is the path of a single file.
+
+    Raises DataError if there are none, or they cannot be listed.
+    """
+    with reaching(url):
+        system, root = bucket(url)
+        there = system.get_file_info(root)
+        found = [there] if there.is_file else system.get_file_info(fs.FileSelector(root, recursive=True))
+        if not any(info.is_file for info in found):
+            raise DataError(f"{url}: there are no files")
+    files = {info.path.removeprefix(root.rstrip("/")).lstrip("/"): info for info in found if info.is_file}
+    return dict(sorted(files.items()))
+
+
+def opened(url: str) -> Any:
+    """A file in a bucket, a `pyarrow.NativeFile` for reading at any place; raises DataError if there is none."""
+    with reaching(url):
+        system, path = bucket(url)
+        return system.open_input_file(path)
+
+
+@contextmanager
+def written(file: Path | str) -> Iterator[Path]:
+    """Context with a temporary path, whose file becomes a local one or is uploaded to a URL; it appears completely."""
+    if isinstance(file, Path):
+        with atomic_write(file) as draft:
+            yield draft
+        return
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as directory:
+        draft = Path(directory, "draft")
+        yield draft
+        with reaching(file, "written"), draft.open("rb") as source:
+            system, path = bucket(file)
+            with system.open_output_stream(path) as target:
+                shutil.copyfileobj(source, target, 2**24)

@@ -8,7 +8,7 @@
 
 `balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers
 of published code. They take labels int [N] in 0..C-1, of which each class must have images. A new sampler is a
-function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/data.py`.
+function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/sections.py`.
 """
 
 import re
@@ -17,9 +17,8 @@ from collections.abc import Callable
 import numpy as np
 
 from dml_jax.config import Data
-from dml_jax.config.data import WITHOUT_CLASSES
-from dml_jax.data.samplers.balanced import balanced
-from dml_jax.data.samplers.base import Sampler, indices_by_class
+from dml_jax.config.sections import WITHOUT_CLASSES
+from dml_jax.data.samplers.base import Sampler, balanced, indices_by_class
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 from dml_jax.errors import ConfigError
 

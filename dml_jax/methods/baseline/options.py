@@ -11,9 +11,8 @@ import jax
 
 from dml_jax import losses
 from dml_jax.backbones.layers import Pooling
-from dml_jax.config.fields import NonNegative, NonNegativeInt, PositiveInt, require, section, validate
+from dml_jax.config.fields import Needs, NonNegative, NonNegativeInt, PositiveInt, RunRule, require, section, validate
 from dml_jax.config.modules import imported
-from dml_jax.config.needs import Needs, RunRule
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import signature
 

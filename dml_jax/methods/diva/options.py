@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from dml_jax.config.fields import (
+    Needs,
     NonEmpty,
     NonNegative,
     Positive,
@@ -12,7 +13,6 @@ from dml_jax.config.fields import (
     require,
     section,
 )
-from dml_jax.config.needs import Needs
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.config import Evaluation
-from dml_jax.config.evaluation import BEST
+from dml_jax.config.sections import BEST
 from dml_jax.data.split import Split, with_gallery
 from dml_jax.methods.contract import PyTree
 from dml_jax.train.embedding import Embedder, Variables

@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax.config import Evaluation
-from dml_jax.data.holdout import some_classes
-from dml_jax.data.split import Split
+from dml_jax.data.split import Split, some_classes
 from dml_jax.evaluation import protocol
 from dml_jax.methods.contract import Distance
 from dml_jax.train.embedding import Embedder, Variables

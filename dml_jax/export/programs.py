@@ -1,16 +1,19 @@
-"""The trained embedding function as one ONNX file, for onnxruntime, TensorRT, OpenVINO and others.
+"""The trained embedding function as one file: ONNX or StableHLO.
 
-    session = onnxruntime.InferenceSession("model.onnx")
-    (embeddings,) = session.run(None, {"images": images})        # uint8 [B, H, W, 3] -> float32 [B, D], any B
+    session = onnxruntime.InferenceSession("model.onnx")            # or TensorRT, OpenVINO, ...
+    (embeddings,) = session.run(None, {"images": images})           # uint8 [B, H, W, 3] -> float32 [B, D], any B
 
-The file includes the normalisation of the pixels. jax2onnx converts the function, and the result is compared with the
-original in onnxruntime (extra "onnx").
+    embed = jax.export.deserialize(open("model.stablehlo", "rb").read()).call   # needs only jax and flatbuffers
+    embeddings = embed(images)
+
+A file includes the normalisation of the pixels. jax2onnx converts to ONNX (extra "onnx"); the written function is
+compared with the original.
 """
 
 import contextlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,18 @@ import numpy as np
 
 from dml_jax.backbones import convolution
 from dml_jax.errors import DataError
-from dml_jax.export.stablehlo import Embed, deviation_of
 from dml_jax.files import atomic_write, reason
 
 OPSET = 18  # from 2022, so that older runtimes can read it
 TOLERANCE = 1e-4
 NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
+Embed = Callable[[jax.Array], jax.Array]
+
+PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def write(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
-    """Like `stablehlo.write`; the deviation is measured in onnxruntime.
+def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
+    """Like `write_stablehlo`; the deviation is measured in onnxruntime.
 
     Raises:
       DataError: the converter or onnxruntime does not support an operator, or the deviation is too large.
@@ -151,3 +156,39 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
+
+
+def write_stablehlo(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
+    """Exports an embedding function to a file, completely or not at all.
+
+    Args:
+      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
+      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+
+    Returns:
+      The deviation of the written function from `embed`, see `deviation_of`.
+    """
+    (batch,) = jax.export.symbolic_shape("batch")
+    images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
+    data = jax.export.export(jax.jit(embed), platforms=PLATFORMS)(images).serialize()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as draft:
+        draft.write_bytes(data)
+    return deviation_of(jax.jit(read_stablehlo(path)), embed, image_shape)
+
+
+def read_stablehlo(path: Path) -> Embed:
+    """Loads the function from a file written by `write`."""
+    return jax.export.deserialize(bytearray(path.read_bytes())).call
+
+
+def deviation_of(
+    exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
+) -> float:
+    """Largest difference of an exported function from the original on random pixels, relative to the largest value."""
+    rng, worst = np.random.default_rng(0), 0.0
+    for size in batches:
+        images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
+        ours, theirs = np.asarray(jax.jit(embed)(images)), np.asarray(exported(images))
+        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
+    return float(worst)

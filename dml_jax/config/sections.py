@@ -1,0 +1,289 @@
+"""The sections of a configuration that every run has: data, training and evaluation."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated, Any, ClassVar, Literal
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from dml_jax.config.fields import (
+    AtLeastTwo,
+    Dtype,
+    Fraction,
+    Needs,
+    NonEmpty,
+    NonNegative,
+    NonNegativeInt,
+    Positive,
+    PositiveInt,
+    Probability,
+    Run,
+    RunRule,
+    require,
+    section,
+)  # fmt: skip
+
+Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
+Crop = Literal["none", "random_resized", "random", "centre"]
+BUILT_IN = ("digits",)  # data sets that come with a requirement
+WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
+READ = Needs(f"another data.name than {', '.join(BUILT_IN)}", lambda c: c.data.name not in BUILT_IN)
+BY_CLASS = Needs(
+    f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
+    lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
+)
+CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
+OF_ANY_SIZE = Needs(
+    "a convolutional network as the backbone, as others have positions for one size of images",
+    lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
+)
+# Features are computed from crops of the evaluation's size, flipped at random.
+ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
+RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
+THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)
+Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+WITH_MOMENTUM = Needs("train.optimizer='sgd' or 'rmsprop'", lambda c: c.train.optimizer in ("sgd", "rmsprop"))
+RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rmsprop")
+LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
+STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
+WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
+WITH_BLOCKS = Needs(
+    "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
+)
+SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
+BEFORE_END = "no evaluation precedes the last step; set train.evaluate_every, or train for longer"
+TOO_LATE = "goes beyond the last step; lower it, or train for longer"
+# Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
+Refine = Literal["reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
+DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and label outliers as noise
+
+
+@section
+class Data:
+    """Which images are used, and how they become batches."""
+
+    KEY: ClassVar = "data"
+
+    name: str = "digits"  # a module of dml_jax/data/formats
+    path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
+    sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
+    batch_size: AtLeastTwo = 64  # images per step, over all devices
+    images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches
+    crop: Crop = "none"  # in training; evaluation crops the centre
+    image_size: Annotated[NonNegativeInt, CROPPED] = 0  # side of the crop in pixels
+    # Side of the crop in training if it differs, for convolutional networks: smaller crops make training faster, and
+    # objects look as large in a random part of an image as they will in a larger crop of the whole.
+    training_size: Annotated[NonNegativeInt, CROPPED, OF_ANY_SIZE, ON_IMAGES] = 0
+    # Shorter side in pixels before "random", "centre" and the crop of the evaluation.
+    resize: Annotated[NonNegativeInt, CROPPED] = 0
+    # Of every resizing.
+    interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
+    resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
+    # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
+    # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
+    decode_scaled: Annotated[bool, CROPPED] = False
+    # Turns photographs upright as their EXIF orientation says, which the loaders of the papers' authors do not.
+    exif_rotation: Annotated[bool, READ] = True
+    # Fraction of the area that "random_resized" crops.
+    crop_scale: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (0.08, 1.0)
+    crop_ratio: Annotated[tuple[Positive, Positive], RANDOM_RESIZED] = (3 / 4, 4 / 3)  # its width / height
+    flip: Probability = 0.0  # probability of a horizontal flip; this and the following apply to training only
+    # Largest relative change of brightness, contrast and saturation.
+    jitter: Annotated[float, Ge(0), Lt(1), ON_IMAGES] = 0.0
+    greyscale: Annotated[Probability, ON_IMAGES] = 0.0  # probability of conversion to greyscale
+    # Probability of erasing a random box, after normalisation (MPN).
+    erasing: Annotated[Probability, ON_IMAGES] = 0.0
+    validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
+    threads: Annotated[PositiveInt, THREADED] = 2  # that read batches ahead
+    workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
+
+    def __post_init__(self) -> None:
+        if self.sampler not in WITHOUT_CLASSES:
+            size, images = self.batch_size, self.images_per_class
+            require(size % images == 0, "images_per_class", images, f"must divide data.batch_size={size}")
+            rule = f"a batch would hold one class only (data.images_per_class={images}); losses need two or more"
+            require(size > images, "batch_size", size, rule)
+        if self.crop != "none":
+            require(self.image_size > 0, "image_size", self.image_size, f"crop={self.crop!r} needs a size")
+            rule = f"must be at least image_size={self.image_size}"
+            require(self.resize >= self.image_size, "resize", self.resize, rule)
+        if self.crop == "random":
+            rule = f"must not exceed resize={self.resize}, the side that crop='random' cuts from"
+            require(self.training_size <= self.resize, "training_size", self.training_size, rule)
+        for key in ("crop_scale", "crop_ratio"):
+            low, high = getattr(self, key)
+            require(low <= high, key, (low, high), "must be increasing")
+        require(self.crop_scale[1] <= 1, "crop_scale", self.crop_scale, "must not exceed 1")
+
+    @property
+    def training_side(self) -> int:
+        """Side of the crop in training, in pixels."""
+        return self.training_size or self.image_size
+
+    @property
+    def decoded_side(self) -> int:
+        """The shorter side in pixels that decoding a JPEG file must leave; 0 for the full size."""
+        return self.resize if self.decode_scaled else 0
+
+
+def _reloads(config: Any, run: Run) -> bool:
+    """Whether every reload follows an evaluation and precedes the last step."""
+    ends = [run.epoch_end(epoch) for epoch in config.train.reload_best_epochs]
+    return all(0 < run.first_evaluation <= end < run.steps for end in ends)
+
+
+@section
+class Group:
+    """How one parameter group is trained."""
+
+    learning_rate: NonNegative  # before the schedule
+    weight_decay: NonNegative = 0.0  # decoupled in AdamW and RAdam, else added to the gradient
+    # Whether the group is trained in the warm-up epochs.
+    warmup: Annotated[Literal["train", "freeze"], LATE] = "train"
+    # Never trained; its batch statistics stay as they are, too, and a backbone normalises by them.
+    freeze: bool = False
+    # Rank of the updates of the group's matrices that are trained instead of its parameters (LoRA); 0: no updates.
+    rank: NonNegativeInt = 0
+    alpha: NonNegative = 0.0  # the updates are multiplied by alpha / rank; 0: by 1
+
+    def __post_init__(self) -> None:
+        require(not (self.freeze and self.rank), "rank", self.rank, "a frozen group has no updates; set freeze=false")
+        require(self.rank > 0 or not self.alpha, "alpha", self.alpha, "needs a rank")
+
+
+def backbone_is_frozen(groups: Mapping[str, Group]) -> bool:
+    """Whether no part of the backbone, or of DiVA's group "model", is trained."""
+    parts = [group for name, group in groups.items() if name.split("/")[0] in ("backbone", "model")]
+    return bool(parts) and all(group.freeze for group in parts)
+
+
+@section
+class Train:
+    """Length, optimizer and schedule of the training."""
+
+    KEY: ClassVar = "train"
+
+    # By name, which the method determines, or by path: "backbone/layer1_*" takes what it fits out of other groups.
+    groups: dict[str, Group]
+    steps: NonNegativeInt = 0  # length in steps
+    epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
+    warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
+    # Steps in which all learning rates rise linearly from zero.
+    linear_warmup: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.linear_warmup <= run.steps)] = 0
+    # Trains on features of the frozen backbone, computed once for this many views of each training image: the
+    # evaluation's crop, then random crops. 0: trains on images.
+    feature_views: NonNegativeInt = 0
+    chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
+    precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
+    # Spread tables of classes (proxies, classifiers) over the devices; same results.
+    shard_classes: Annotated[
+        bool,
+        RunRule(
+            "the method has no tables of classes; set it to false",
+            lambda c, run: not c.train.shard_classes or run.tables,
+        ),
+    ] = False
+    optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
+    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd and rmsprop
+    alpha: Annotated[Fraction, RMSPROP] = 0.99  # decay of rmsprop's mean of squared gradients
+    clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
+    ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
+    schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
+    # Epochs after which "step" multiplies by gamma; warm-up not counted.
+    milestones: Annotated[
+        tuple[NonNegativeInt, ...],
+        STEPPED,
+        RunRule(TOO_LATE, lambda c, run: all(run.epoch_end(epoch) < run.steps for epoch in c.train.milestones)),
+    ] = ()
+    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
+    # Ratio of the rates of a vision transformer's block and the next.
+    layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
+    log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
+    evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
+    checkpoint_every: PositiveInt = 200  # steps between two checkpoints
+    # Steps between two models kept for `dml-jax analyse`; 0: none.
+    keep_every: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.keep_every <= run.steps)] = 0
+    # How the reported model is selected.
+    select: Annotated[
+        Literal["last", "validation", "test"],
+        RunRule(BEFORE_END, lambda c, run: c.train.select == "last" or run.first_evaluation),
+    ] = "last"
+    # Epochs (without warm-up) that restart from the best model.
+    reload_best_epochs: Annotated[
+        tuple[NonNegativeInt, ...],
+        SELECTED,
+        RunRule("one precedes every evaluation, or goes beyond the last step; remove it", _reloads),
+    ] = ()
+
+    def __post_init__(self) -> None:
+        rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
+        require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
+        increasing = list(self.milestones) == sorted(set(self.milestones))
+        require(increasing, "milestones", self.milestones, "must be increasing")
+
+
+def _refined(kinds: tuple[str, ...]) -> Needs:
+    what = f"one of {', '.join(kinds)} in evaluation.refine"
+    return Needs(what, lambda c: not set(kinds).isdisjoint(c.evaluation.refine))
+
+
+BEST = "best"  # instead of the name of a reading
+CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
+FOUND = RunRule(
+    "a K exceeds the number of images that a query is compared with, so Recall@K is not computed; give smaller ones",
+    lambda c, run: max(c.evaluation.ks) <= run.candidates,
+)
+
+
+@section
+class Evaluation:
+    """How embeddings are evaluated."""
+
+    KEY: ClassVar = "evaluation"
+
+    protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
+    # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
+    lone_queries: Literal["miss", "omit"] = "miss"
+    prefixes: tuple[PositiveInt, ...] = ()  # numbers of leading dimensions that are also evaluated alone
+    full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
+    batch_size: PositiveInt = 256  # images embedded at once
+    flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image
+    # Factors of the size of an image over which its embeddings are averaged.
+    scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
+    cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
+    # Of the entropies in NMI; geometric in HIST's code.
+    nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
+    # How k-means starts. "auto": up to 1,000 classes k-means++, the best of 10 starts of at most 300 iterations; above,
+    # random rows, one start of at most 20 iterations.
+    kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
+    kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0  # starts of k-means; 0: as many as with "auto"
+    kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0  # at most, of each start; 0: as many as with "auto"
+    refine: tuple[Refine, ...] = ()  # also evaluates the method's test-time refinement in these batches (MPN)
+    # Number of clusters for "kmeans", "ward", "spectral" and "birch".
+    refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
+    # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
+    refine_eps: Annotated[Positive, _refined(DENSITY_BASED)] = 0.9
+    # Neighbours of a core point for the same two.
+    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = 5
+    # Several test-time readings of one model, all evaluated: by name, the options of the method that a reading
+    # changes, such as DiVA's weights of the embeddings.
+    readings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    # The reading that is reported, and by which models are selected: its name, or "best" for the highest Recall@1 at
+    # each evaluation.
+    reading: Annotated[str, Needs("evaluation.readings", lambda c: c.evaluation.readings)] = BEST
+    controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
+
+    def __post_init__(self) -> None:
+        require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")
+        known = (BEST, *self.readings)
+        require(BEST not in self.readings, "readings", self.readings, f"must not use the name {BEST!r}")
+        require(self.reading in known, "reading", self.reading, f"must be one of {', '.join(known)}")
+        require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")
+
+    @property
+    def kmeans(self) -> dict[str, Any]:
+        """Options of `protocol.evaluate`; None for the default of the number of classes."""
+        init = None if self.kmeans_init == "auto" else self.kmeans_init
+        return {"init": init, "restarts": self.kmeans_restarts or None, "iterations": self.kmeans_iterations or None}
