@@ -39,7 +39,7 @@ CONVERSION = """
 import sys, time
 from benchmarks.backbones import peak_memory
 from dml_jax import convert
-from dml_jax.backbones.weights import download, from_torch, converted_files, tensor_files
+from dml_jax.backbones.weights import tensor_files, from_torch, converted_files
 before, start = peak_memory(), time.perf_counter()
 convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}", "--skip_parity"])
 print(time.perf_counter() - start, before, peak_memory())

@@ -133,10 +133,10 @@ def device_step(data: Data, normalised: bool) -> Callable[[Any], Any]:
     """Flips and optionally normalises the images of a batch on the device, as the training step does."""
     import jax
 
-    from dml_jax.backbones import pixels
+    from dml_jax.backbones import contract
     from dml_jax.data import augment
 
-    preprocess = pixels.preprocess(pixels.Pixels()) if normalised else lambda images: images
+    preprocess = contract.preprocess(contract.Pixels()) if normalised else lambda images: images
     step = jax.jit(lambda images, key: preprocess(augment.apply(images, key, data)))
     key = jax.random.key(0)
     return lambda batch: jax.block_until_ready(step(batch[0][0], key))

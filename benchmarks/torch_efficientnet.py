@@ -6,7 +6,7 @@ import torch
 from efficientnet_lite_pytorch import EfficientNet
 from torch import nn
 
-from dml_jax.backbones.weights import packaged
+from dml_jax.backbones.weights import store
 
 
 class Normalise(nn.Module):
@@ -22,7 +22,7 @@ class PooledFeatures(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         torch.set_num_threads(os.cpu_count() or 1)
-        file = str(packaged.source("lite0"))
+        file = str(store.source("lite0"))
         self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
         del self.network._fc
         self.eval().to(memory_format=torch.channels_last)

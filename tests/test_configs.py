@@ -19,7 +19,7 @@ from configs import published
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights import pretrained
+from dml_jax.backbones.weights import store
 from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
@@ -135,7 +135,7 @@ def test_every_configuration_fits_its_weights() -> None:
             if weights != "none":
                 unseen = getattr(configs.module("backbone", options["name"]), "UNSEEN", ())
                 keys = (*unseen, "pixels") if unseen else ()  # the papers change the pixels of convolutional networks
-                assert not pretrained.differences(asdict(named[weights]), options, keys), (path, variant)
+                assert not store.differences(asdict(named[weights]), options, keys), (path, variant)
                 found.add(weights)
     assert {"deit_small", "dino_vits16", "dinov2_vits14", "googlenet", "mit_b2", "vit_small"} <= found
 

@@ -105,7 +105,7 @@ class Reached(Exception):
 WORK = {  # command: the function that first needs data, weights, devices, a port or a network
     "main": "dml_jax.main.run_mode",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
-    "convert": "dml_jax.backbones.weights.download.fetch",
+    "convert": "dml_jax.backbones.weights.tensor_files.fetch",
     "evaluate": "dml_jax.commands.evaluate.work",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype as ArrayDtype
 
-from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.contract import Pixels
 from dml_jax.config.fields import Dtype, Probability, Rule, section
 from dml_jax.numerics import at_least_float32
 

@@ -14,14 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import he_fan_in
-from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv
-from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import CAFFE, Pixels
+from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
+from dml_jax.backbones.functional import as_backbone
+from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv, he_fan_in, require_size
 from dml_jax.backbones.weights.layouts import Layout, Network
 from dml_jax.config.fields import section
-from dml_jax.errors import ConfigError
 
 
 @section
@@ -106,7 +103,9 @@ class BNInception(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, H / 32, W / 32, 1024]."""
-        _check_size(x.shape[1], x.shape[2])
+        # On other sides, only the pooling branches of 3c and 4e would drop a row.
+        fits = all(side >= 32 and (side + 1) // 2 // 4 % 4 == 0 for side in x.shape[1:3])
+        require_size(fits, x, "BN-Inception's branches would differ in size; use a multiple of 32, or 227")
         x = _conv_bn_relu(self.config, x, train, 64, 7, 2, "conv1_7x7_s2")
         x = MaxPool(3, 2, ceil=True, name="pool1_3x3_s2")(x)
         x = _conv_bn_relu(self.config, x, train, 64, 1, 1, "conv2_3x3_reduce")
@@ -116,16 +115,6 @@ class BNInception(nn.Module):
         for key in BLOCKS:
             x = block(self.config, key, name=f"inception_{key}")(x, train)
         return x
-
-
-def _check_size(height: int, width: int) -> None:
-    """Raises ConfigError if the branches of 3c or 4e would differ in size: on odd sides, only pooling drops a row."""
-    for side in (height, width):
-        if side < 32 or ((side + 1) // 2 // 4) % 4 != 0:
-            raise ConfigError(
-                f"images of {height}x{width} pixels: BN-Inception's branches would differ in size; "
-                "use a multiple of 32, or 227"
-            )
 
 
 def build(config: Config) -> Backbone:

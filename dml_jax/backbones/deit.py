@@ -12,9 +12,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax.backbones import dinov3, positions, siglip, vit
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones import dinov3, siglip, vit
+from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.transformer import Interpolation
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import section
@@ -63,7 +63,7 @@ CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 
 
-def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Network]:
+def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
     """The function that derives a vision transformer whose library interpolates like this.
 
     A plain one is taken for a DeiT: its tensors do not tell how it was trained.

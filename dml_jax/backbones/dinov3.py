@@ -10,8 +10,7 @@ from typing import Literal
 import numpy as np
 
 from dml_jax.backbones import vit
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section

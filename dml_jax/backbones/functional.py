@@ -1,13 +1,18 @@
-"""Linen modules as pure functions of their parameters and batch statistics."""
+"""Linen modules as pure functions of their parameters and batch statistics, and as backbones."""
 
+from collections.abc import Callable, Collection
+from dataclasses import asdict
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.interpreters import partial_eval
+from flax import traverse_util
+from jax.extend.core import Jaxpr, Literal
 
-from dml_jax.backbones.contract import PyTree
+from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
+from dml_jax.backbones.weights import store
+from dml_jax.numerics import at_least_float32
 
 
 def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTree]:
@@ -24,10 +29,23 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
         return module.init(key, *arrays)
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    initialisers, _ = partial_eval.dce_jaxpr(traced.jaxpr, [True] * len(traced.out_avals), instantiate=True)
-    leaves = jax.core.eval_jaxpr(initialisers, traced.consts, key)
+    leaves = jax.core.eval_jaxpr(_without_unused(traced.jaxpr), traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return tree.get("params", {}), tree.get("batch_stats", {})
+
+
+def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
+    """Only the equations on which the outputs depend."""
+
+    def variables(atoms: Any) -> set[Any]:
+        return {atom for atom in atoms if not isinstance(atom, Literal)}
+
+    needed, kept = variables(jaxpr.outvars), []
+    for equation in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            kept.append(equation)
+            needed |= variables(equation.invars)
+    return jaxpr.replace(eqns=kept[::-1])
 
 
 def apply(
@@ -50,3 +68,105 @@ def apply(
 def struct(*shape: int) -> jax.ShapeDtypeStruct:
     """The shape of a float32 input, for `init`."""
     return jax.ShapeDtypeStruct(shape, jnp.float32)
+
+
+def _unchanged(params: PyTree, image_shape: ImageShape) -> PyTree:
+    return params
+
+
+def as_backbone(
+    network: nn.Module,
+    channels: int,
+    config: Config,
+    *,
+    source: str,
+    adapt: Callable[[PyTree, ImageShape], PyTree] = _unchanged,
+) -> Backbone:
+    """`network(inputs, train)` as pure functions; `channels` is the number of channels of its feature map.
+
+    Args:
+      network: may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
+      config: names the initial weights and the normalisation of pixels.
+      source: where weights of this network are published, for the error message without them.
+      adapt: (pretrained parameters, image shape) -> parameters for images of that shape.
+    """
+
+    def init_backbone(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
+        def random_init() -> tuple[PyTree, PyTree]:
+            return init(network, key, struct(1, *image_shape, 3), False)
+
+        if config.pretrained == "none":
+            return random_init()
+        params, stats, fits = store.load_backbone(asdict(config), source)
+        loaded = {"params": adapt(params, image_shape), "stats": stats}
+        if not fits:
+            expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
+            loaded = store.match_backbone(config.pretrained, loaded, expected)
+        placed = jax.device_put(loaded)
+        return placed["params"], placed["stats"]
+
+    def apply_backbone(
+        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        rngs = {"drop_path": key} if key is not None else None
+        features, stats = apply(network, params, stats, inputs, train, rngs=rngs, mutable=train)
+        return at_least_float32(features), stats
+
+    return Backbone(init_backbone, apply_backbone, channels, preprocess(config.pixels))
+
+
+def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
+    """A backbone some of whose modules are never trained: their parameters are kept in `stats`.
+
+    They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them. The backbone
+    must have no batch statistics; names at the first level that it does not have are ignored.
+    """
+
+    def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
+        params, _ = backbone.init(key, image_shape)
+        fixed = {name: params.pop(name) for name in names if name in params}
+        return params, fixed
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        features, _ = backbone.apply(params | stats, {}, inputs, train=train, key=key)
+        return features, stats
+
+    return backbone._replace(init=init, apply=apply)
+
+
+def on_features(backbone: Backbone) -> Backbone:
+    """A backbone that is never trained and whose inputs in training may be features that it computed before.
+
+    Its parameters and statistics are all kept in `stats`. Inputs of the shape of `pooled_cells` pass through unchanged;
+    images are encoded as in evaluation.
+    """
+
+    def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
+        params, stats = (traverse_util.flatten_dict(tree) for tree in backbone.init(key, image_shape))
+        return {}, traverse_util.unflatten_dict(params | stats)
+
+    def preprocess(images: jax.Array) -> jax.Array:
+        return images if is_cells(images) else backbone.preprocess(images)
+
+    def is_cells(inputs: jax.Array) -> bool:
+        return inputs.shape[1:] == (1, 2, backbone.channels)
+
+    def apply(
+        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
+    ) -> tuple[jax.Array, PyTree]:
+        if is_cells(inputs):
+            return inputs, stats
+        return backbone.apply(stats, stats, inputs, train=False)[0], stats
+
+    return Backbone(init, apply, backbone.channels, preprocess)
+
+
+def pooled_cells(maps: jax.Array) -> jax.Array:
+    """A feature map of two cells with the mean and the maximum of a larger one, so that global pooling gives the same.
+
+    float [B, h, w, K] -> float [B, 1, 2, K]: the maximum, and twice the mean less the maximum.
+    """
+    mean, largest = maps.mean(axis=(1, 2)), maps.max(axis=(1, 2))
+    return jnp.stack([largest, 2 * mean - largest], axis=1)[:, None]

@@ -13,12 +13,10 @@ import jax.numpy as jnp
 
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
-from dml_jax.backbones.linen import as_backbone
+from dml_jax.backbones.functional import as_backbone
+from dml_jax.backbones.layers import MaxPool, compute_dtype, conv, normal_init, require_size
 from dml_jax.backbones.weights.layouts import Layout, Network, dotted
 from dml_jax.config.fields import section
-from dml_jax.errors import ConfigError
 
 
 @section
@@ -105,11 +103,8 @@ class GoogLeNet(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, 1024]."""
         config = self.config
-        if min(x.shape[1:3]) < SMALLEST:
-            raise ConfigError(
-                f"images of {x.shape[1]}x{x.shape[2]} pixels: too small for GoogLeNet; use at least "
-                f"{SMALLEST}x{SMALLEST}"
-            )
+        fits = min(x.shape[1:3]) >= SMALLEST
+        require_size(fits, x, f"too small for GoogLeNet; use at least {SMALLEST}x{SMALLEST}")
         if config.transform_input:
             # From (v - mean) / std with ImageNet's constants to (v - 0.5) / 0.5.
             scale = jnp.array([0.229 / 0.5, 0.224 / 0.5, 0.225 / 0.5], x.dtype)

@@ -13,14 +13,21 @@ import re
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import DropPath, DropRate, attention, compute_dtype, conv, layer_norm, transformer_dense
-from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.functional import as_backbone
+from dml_jax.backbones.layers import (
+    DropPath,
+    DropRate,
+    attention,
+    compute_dtype,
+    conv,
+    layer_norm,
+    require_size,
+    transformer_dense,
+)
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import Dtype, PositiveInt, require, section
-from dml_jax.errors import ConfigError
 
 __all__ = ["Config", "build", "mit_b0", "mit_b1", "mit_b2"]
 
@@ -155,16 +162,13 @@ class MixTransformer(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, widths[-1]]."""
         config = self.config
-        shape, total, position = x.shape, sum(config.depths), 0
+        images, total, position = x, sum(config.depths), 0
         block = nn.remat(Block) if config.remat else Block
         for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
             size, stride = (7, 4) if stage == 0 else (3, 2)
             x = PatchEmbed(config, width, size, stride, name=f"stage{stage + 1}_patch_embed")(x)
-            if min(x.shape[1:3]) < config.reductions[stage]:
-                raise ConfigError(
-                    f"images of {shape[1]}x{shape[2]} pixels: stage {stage + 1} of MiT gets a map of {x.shape[1]}x"
-                    f"{x.shape[2]}, smaller than backbone.reductions={config.reductions[stage]}; use larger images"
-                )
+            fits = min(x.shape[1:3]) >= config.reductions[stage]
+            require_size(fits, images, f"too small for stage {stage + 1} of MiT; use larger images")
             for index in range(depth):
                 rate = config.drop_path * position / max(total - 1, 1)
                 name = f"stage{stage + 1}_block{index}"

@@ -12,10 +12,9 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
-from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
-from dml_jax.backbones.linen import as_backbone
-from dml_jax.backbones.pixels import Pixels
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, dotted, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonEmpty, PositiveInt, require, section

@@ -11,8 +11,9 @@ with patches of 14 pixels, so its outputs differ slightly.
 from collections.abc import Callable
 from typing import Literal
 
-from dml_jax.backbones import positions, vit
+from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.transformer import Interpolation
 from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, section
@@ -67,7 +68,7 @@ CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
 
-def reader(interpolation: positions.Interpolation) -> Callable[[StateDict], Network]:
+def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
     """The function that derives an image tower whose library interpolates positions like this."""
 
     def read(tensors: StateDict) -> Network:

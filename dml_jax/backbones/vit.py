@@ -19,16 +19,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.backbones.contract import Backbone, ImageShape, PyTree
-from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import DropRate, compute_dtype, conv
-from dml_jax.backbones.linen import as_backbone, freeze
-from dml_jax.backbones.pixels import Pixels
-from dml_jax.backbones.positions import Interpolation, patch_angles, resizing_weights
-from dml_jax.backbones.transformer import AttentionPooling, Block, norm
+from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
+from dml_jax.backbones.functional import as_backbone, freeze
+from dml_jax.backbones.layers import DropRate, compute_dtype, conv, normal_init, require_size
+from dml_jax.backbones.transformer import AttentionPooling, Block, Interpolation, norm, patch_angles, resizing_weights
 from dml_jax.backbones.weights.layouts import dotted
 from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
-from dml_jax.errors import ConfigError
 
 __all__ = ["Config", "build", "dino", "dinov2", "vit"]
 
@@ -138,11 +134,8 @@ class VisionTransformer(nn.Module):
         registers.
         """
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        if min(x.shape[1:3]) < config.patch:
-            raise ConfigError(
-                f"images of {x.shape[1]}x{x.shape[2]} pixels: smaller than a patch; "
-                f"use at least {config.patch}x{config.patch}"
-            )
+        fits = min(x.shape[1:3]) >= config.patch
+        require_size(fits, x, f"smaller than a patch; use at least {config.patch}x{config.patch}")
         # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
         patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
         x = conv(

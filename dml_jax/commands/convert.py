@@ -25,7 +25,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights import checks, convert, download, store, tensor_files
+from dml_jax.backbones.weights import checks, convert, store, tensor_files
 from dml_jax.commands import cli
 from dml_jax.data import decode, transforms
 from dml_jax.errors import ConfigError, WeightsError, printable, suggest
@@ -80,7 +80,7 @@ def execute(arguments: list[str]) -> None:
         store.check_output(files.utf8_path("--output", options.output))
     photo = read_photo(options.verify) if options.verify else None
 
-    paths = [download.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
+    paths = [tensor_files.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = convert.convert({str(path): tensor_files.read(path) for path in paths})
     names = network_names(converted, named, options.weights)
     known = options.backbone or chosen(names, options.weights)

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax import buckets
-from dml_jax.backbones.weights import packaged
+from dml_jax.backbones.weights import store
 from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data import decode
 from dml_jax.data.prepare.sources import File
@@ -39,7 +39,7 @@ def locate(model: str | Path) -> Path:
         return hub.pull(str(model))
     if is_url(model):
         return buckets.read_copy("--model", str(model))
-    return packaged.directory(utf8_path("--model", model))
+    return store.directory(utf8_path("--model", model))
 
 
 def is_run(directory: Path) -> bool:

@@ -23,16 +23,7 @@ def _own(values: jax.Array, labels: jax.Array) -> jax.Array:
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, *, smoothing: float = 0.0) -> jax.Array:
-    """Cross-entropy of each sample with the target (1 - smoothing) one-hot + smoothing / C.
-
-    Args:
-      logits: float [B, C].
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      smoothing: epsilon of the label smoothing.
-
-    Returns:
-      float [B].
-    """
+    """Cross-entropy of logits [B, C] with (1 - smoothing) one-hot + smoothing / C, float [B]; NaN without a class."""
     logits = at_least_float32(logits)
     normalizer = jax.nn.logsumexp(logits, axis=1)
     losses = normalizer - _own(logits, labels)

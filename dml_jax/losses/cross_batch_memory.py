@@ -20,12 +20,7 @@ def empty(size: int, dim: int) -> dict[str, jax.Array]:
 
 
 def enqueue(queue: Any, rows: Any) -> Any:
-    """Removes the oldest rows from the front of a queue and appends new ones.
-
-    Args:
-      queue: tree of arrays [M, …].
-      rows: tree of the same structure, arrays [B, …].
-    """
+    """A queue, a tree of arrays [M, …], with rows [B, …] appended and the oldest removed from its front."""
 
     def push(old: jax.Array, new: jax.Array) -> jax.Array:
         new = new[-len(old) :].astype(old.dtype)

@@ -24,17 +24,12 @@ Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
 
 
 class Triplets(NamedTuple):
-    """T triplets, as row indices into the batch.
-
-    Attributes:
-      anchors, positives, negatives: int [T].
-      valid: bool [T]; False where the batch has no positive or no negative for the anchor.
-    """
+    """T triplets, as row indices into the batch, int [T]."""
 
     anchors: jax.Array
     positives: jax.Array
     negatives: jax.Array
-    valid: jax.Array
+    valid: jax.Array  # bool [T]; False where the batch has no positive or no negative for the anchor
 
 
 def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
@@ -48,25 +43,18 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
 
 
 def distance_logits(embeddings: jax.Array, *, lower: float = 0.5) -> jax.Array:
-    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, regardless of class.
+    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, from unit embeddings [B, D].
 
-    Args:
-      embeddings: float [B, D], of unit length.
-      lower: smaller distances are raised to this value; otherwise near duplicates would dominate the draws.
+    Distances below `lower` are raised to it; otherwise near duplicates would dominate the draws.
     """
     x = lax.stop_gradient(embeddings)
     return log_inverse_density(jnp.maximum(distances(x, x), lower), x.shape[-1])
 
 
 def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draws one allowed column per row.
+    """One allowed column per row by log-probabilities [B, N] -> (columns int [B], found bool [B]).
 
-    Args:
-      logits: float [B, N], unnormalised log-probabilities.
-      allowed: bool [B, N].
-
-    Returns:
-      (columns int [B], found bool [B]): column 0 and False in rows where nothing is allowed.
+    Column 0 and False where nothing is allowed.
     """
     logits = jnp.where(allowed, logits, -jnp.inf)
     return jax.random.categorical(key, logits, axis=-1), jnp.any(logits > -jnp.inf, axis=-1)
@@ -78,14 +66,9 @@ def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5) -> Triplets:
-    """One triplet per sample: a uniform positive and a distance-weighted negative.
+    """One triplet per sample of unit length: a uniform positive and a distance-weighted negative.
 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
-
-    Args:
-      embeddings: float [B, D], of unit length.
-      labels: int [B].
-      lower: see `distance_logits`.
     """
     x = lax.stop_gradient(embeddings)
     return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1], lower=lower)
@@ -97,13 +80,7 @@ def across_classes(
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
     The negative is distance-weighted; the positive comes from a third class, drawn uniformly or distance-weighted as
-    well. A batch with fewer than three classes gives no valid triplet.
-
-    Args:
-      embeddings: float [B, D], of unit length.
-      labels: int [B].
-      weigh_positives: draw the positives distance-weighted too.
-      lower: see `distance_logits`.
+    well. A batch with fewer than three classes gives no valid triplet. Embeddings are of unit length.
     """
     key_positive, key_negative = jax.random.split(key)
     logits = distance_logits(embeddings, lower=lower)
@@ -179,12 +156,7 @@ def weighted_triplets(
     dim: int,
     lower: float = 0.5,
 ) -> Triplets:
-    """A uniform positive and a distance-weighted negative per anchor; like `distance_weighted`, for any pairs.
-
-    Args:
-      dim: length D of the vectors.
-      lower: see `distance_logits`.
-    """
+    """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs."""
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
     logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
@@ -193,11 +165,9 @@ def weighted_triplets(
 
 
 def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Draws one random pair from each class with at least two samples, given labels int [B].
+    """One random pair from each class with at least two samples: (positives int [B], valid bool [B]).
 
-    Returns:
-      (positives int [B], valid bool [B]): where valid[i], which holds for one sample per class, samples i and
-      positives[i] are the pair of their class.
+    Where valid[i], which holds for one sample per class, samples i and positives[i] are the pair of their class.
     """
     order = jax.random.permutation(key, labels.shape[0])
     same = same_class(labels)
@@ -218,8 +188,7 @@ def mine(
     """One triplet per anchor by the named strategy, in D = `dim` dimensions; all but "hard" need a random key."""
     if mining == "hard":
         return hard_triplets(distances, positive, negative)
-    if key is None:
-        raise ValueError(f"mining={mining!r}: draws at random; give key=jax.random.key(...)")
+    assert key is not None, "mining draws at random; give key=jax.random.key(...)"
     match mining:
         case "random":
             return random_triplets(key, positive, negative)

@@ -60,8 +60,7 @@ def contrastive_hinges(
 ) -> tuple[jax.Array, jax.Array]:
     """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
 
-    The arguments are distances float [N, M] and masks bool [N, M]. With `squared`, half the square of both, as first
-    published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    With `squared`, half the square of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
     pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
     push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
@@ -97,11 +96,8 @@ def triplet_loss(
 ) -> jax.Array:
     """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0 if none is valid.
 
-    Args:
-      embeddings: float [B, D].
-      squared: compare squared Euclidean distances (FaceNet, Schroff et al., CVPR 2015); otherwise plain ones.
-      candidates: float [M, D] that positives and negatives index; None for `embeddings`.
-      weights: float [B], of the embeddings as anchors.
+    Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates`
+    [M, D], by default the embeddings [B, D]; `weights` [B] are theirs as anchors.
     """
     hinges = triplet_hinges(embeddings, triplets, margin=margin, squared=squared, candidates=candidates)
     return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
@@ -162,17 +158,10 @@ def margin_loss(
 ) -> jax.Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
 
-    The sum of both hinges over the number of active triplets or pairs; 0 if there are none.
-
-    Args:
-      embeddings: float [B, D].
-      labels: int [B], in 0..C-1, or the loss is NaN.
-      beta: float [C], boundary between near and far for anchors of each class.
-      nu: weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or
-        drops it if no pair is active.
-      divisor: the number of triplets with an active hinge, or of active hinges as in pytorch-metric-learning.
-      candidates: float [M, D] that positives and negatives index; None for `embeddings`.
-      weights: float [B], of the embeddings as anchors: of all sums over triplets, and of their number.
+    The sum of both hinges over the number of active triplets, or of active hinges as in pytorch-metric-learning; 0 if
+    there are none. beta [C] is the boundary between near and far for anchors of each class. nu is the weight of the sum
+    of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or drops it if no pair is
+    active. Candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
     """
     pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
     near, far = pull > ROUNDING, push > ROUNDING
@@ -246,10 +235,6 @@ def lifted_structure_losses(
         J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
 
     A pair without any negative gives 0. The margin is the paper's alpha.
-
-    Args:
-      distances: float [N, M].
-      positive, negative: bool [N, M].
     """
     rows = log_sum_exp(margin - distances, negative, axis=1)
     columns = log_sum_exp(margin - distances, negative, axis=0)
@@ -286,15 +271,10 @@ def n_pair(
 
 
 def n_pair_losses(similarity: jax.Array, positives: jax.Array, negative: jax.Array) -> jax.Array:
-    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i (Sohn, NeurIPS 2016, Eq. 6).
+    """log(1 + sum over negatives n of exp(s_in - s_ip)) of each anchor i, float [N] (Sohn, NeurIPS 2016, Eq. 6).
 
-    Args:
-      similarity: float [N, M], inner products.
-      positives: int [N], the column of each anchor's positive.
-      negative: bool [N, M]; in the paper the positives of the other classes.
-
-    Returns:
-      float [N].
+    Similarities [N, M] are inner products, `positives` [N] the column of each anchor's positive; the negatives are in
+    the paper the positives of the other classes.
     """
     excess = similarity - jnp.take_along_axis(similarity, positives[:, None], axis=1)
     return jnp.logaddexp(log_sum_exp(excess, negative, axis=1), 0)

@@ -11,17 +11,11 @@ from dml_jax.numerics import at_least_float32, product, root, unit
 
 
 class Candidates(NamedTuple):
-    """What the N anchors of a pair loss are compared with.
+    """What the N anchors of a pair loss are compared with."""
 
-    Attributes:
-      embeddings: float [M, D].
-      positive: bool [N, M], pairs of one class; an anchor is not its own positive.
-      negative: bool [N, M], pairs of different classes. A pair may be neither.
-    """
-
-    embeddings: jax.Array
-    positive: jax.Array
-    negative: jax.Array
+    embeddings: jax.Array  # float [M, D]
+    positive: jax.Array  # bool [N, M], pairs of one class; an anchor is not its own positive
+    negative: jax.Array  # bool [N, M], pairs of different classes; a pair may be neither
 
 
 def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -109,7 +103,7 @@ def _over_pairs(pairs: jax.Array, step: Callable[[jax.Array, jax.Array], jax.Arr
 
 
 def _hash_rows(x: jax.Array) -> jax.Array:
-    """Hashes the rows of x [N, D] to uint32 [N], equal rows equally; integer sums do not depend on their order."""
+    """x [N, D] -> uint32 [N], equal for equal rows; integer sums do not depend on their order."""
     bits = jax.lax.bitcast_convert_type(jnp.where(x == 0, 0, x), jnp.uint32).reshape(x.shape[0], -1)  # -0.0 equals 0.0
     columns = jnp.arange(1, bits.shape[1] + 1, dtype=jnp.uint32)
     mixed = bits + columns[None, :] * jnp.uint32(0x9E3779B9)
@@ -160,10 +154,7 @@ def compared(
 def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None) -> jax.Array:
     """The mean with which every loss reduces its values, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
 
-    Args:
-      values: float [N, …], of anchors or of their pairs.
-      counted: bool, like `values`; None for all. Other values are left out of both sums.
-      weights: float [N], of the anchors; None for equal ones.
+    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` [N] are the anchors'.
     """
     if weights is None:
         if counted is None:
@@ -185,12 +176,7 @@ def per_anchor(
     Element i is the loss with weight 1 for anchor i and 0 for all others: a single value for losses that have one per
     anchor, the mean over its pairs otherwise, and 0 where it has none. The loss of the batch is the mean over the
     anchors that count, weighted by their numbers of pairs where it is a mean over pairs. Parts that depend on no
-    anchor, such as regularisers, are in every element.
-
-    Args:
-      loss: one of `dml_jax.losses`.
-      tables: its learned parameters.
-      options: its options, except `weights`.
+    anchor, such as regularisers, are in every element. `tables` are learned parameters of the loss.
     """
     one_each = jnp.eye(len(labels), dtype=at_least_float32(embeddings).dtype)
     return jax.vmap(lambda weights: loss(embeddings, labels, *tables, weights=weights, **options))(one_each)

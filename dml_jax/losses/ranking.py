@@ -89,10 +89,6 @@ def soft_ranks(similarity: jax.Array, wanted: jax.Array, among: jax.Array, tempe
 
     One wanted candidate per query is ranked at a time, so that the N M^2 differences are never stored. The gradient
     does the same; it is written out because the number of iterations depends on the labels.
-
-    Args:
-      similarity: float [N, M].
-      wanted, among: bool [N, M].
     """
     number = jnp.cumsum(wanted, axis=1)
 

@@ -110,11 +110,7 @@ def _without_arrays(hint: Any) -> Any:
 
 
 def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
-    """Declares that a loss trains a classifier.
-
-    Args:
-      logits: (embeddings [N, D], learned parameters, **options) -> class scores [N, C] without margins.
-    """
+    """Declares a classifier: (embeddings [N, D], learned parameters, **options) -> scores [N, C] without margins."""
 
     def declare(function: F) -> F:
         function.logits = logits  # type: ignore[attr-defined]
@@ -135,33 +131,34 @@ def loss(function: F) -> F:
         if not isinstance(labels, jax.Array):
             labels = np.asarray(labels)
         given = dict(zip(tables, arguments, strict=False)) | keywords
-        _check_shapes(np.shape(embeddings), labels.shape, given, tables)
-        if tables and labels.dtype.kind in "UO":
-            raise DataError(f"labels: are text; give the number of each label's class in {', '.join(tables)}, 0..C-1")
+        if problem := _problem(np.shape(embeddings), labels, given, tables):
+            raise DataError(problem)
         return function(embeddings, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
 
 
-def _check_shapes(
-    shape: tuple[int, ...], of_labels: tuple[int, ...], given: Mapping[str, Any], tables: Mapping[str, Learned]
-) -> None:
+def _problem(shape: tuple[int, ...], labels: Any, given: Mapping[str, Any], tables: Mapping[str, Learned]) -> str:
+    """Which argument does not fit the embeddings; empty if all do."""
     if len(shape) != 2:
-        raise DataError(f"embeddings: have shape {list(shape)}; give [N, D], one embedding per row")
+        return f"embeddings: have shape {list(shape)}; give [N, D], one embedding per row"
     rows, width = shape
-    if of_labels != (rows,):
-        raise DataError(f"labels: have shape {list(of_labels)} for embeddings {list(shape)}; give [{rows}]")
+    if labels.shape != (rows,):
+        return f"labels: have shape {list(labels.shape)} for embeddings {list(shape)}; give [{rows}]"
     for name in tables.keys() & given.keys():
         found, axes = np.shape(given[name]), tables[name].axes
         if len(found) != len(axes) or any(
             axis == "D" and size != width for axis, size in zip(axes, found, strict=True)
         ):
             wanted = ", ".join(str(width) if axis == "D" else axis for axis in axes)
-            raise DataError(f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]")
+            return f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]"
     if (candidates := given.get("candidates")) is not None:
         among, positive, negative = map(np.shape, candidates)
         if len(among) != 2 or among[1] != width or not positive == negative == (rows, among[0]):
-            raise DataError(
+            return (
                 f"candidates: have shapes {list(among)}, {list(positive)} and {list(negative)} for embeddings "
                 f"{list(shape)}; give [M, {width}] and two masks [{rows}, M]"
             )
+    if tables and labels.dtype.kind in "UO":
+        return f"labels: are text; give the number of each label's class in {', '.join(tables)}, 0..C-1"
+    return ""

@@ -79,16 +79,7 @@ def multi_similarity_loss(
     divisor: Literal["batch", "active"],
     weights: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Multi-similarity loss from similarities, with the options of `multi_similarity`.
-
-    Args:
-      similarity: float [N, M], cosines of anchors and candidates.
-      positive, negative: bool [N, M]; an anchor is not its own positive.
-      weights: float [N], of the anchors.
-
-    Returns:
-      (scalar, {"positives", "negatives"}): the loss, 0 if no anchor has a pair, and how many pairs it uses.
-    """
+    """Multi-similarity loss from cosines [N, M] and masks bool [N, M] -> (scalar, numbers of pairs that it uses)."""
     positive, negative = select(similarity, positive, negative, epsilon=epsilon, mining=mining, copies=copies)
     losses = anchor_losses(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
     counted = jnp.any(positive | negative, axis=1) if divisor == "active" else None
@@ -124,12 +115,7 @@ def select(
 def anchor_losses(
     similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, alpha: float, beta: float, base: float
 ) -> jax.Array:
-    """Multi-similarity loss of each anchor (Eq. 16), float [N]; 0 for an anchor without pairs.
-
-    Args:
-      similarity: float [N, M].
-      positive, negative: bool [N, M], the pairs that count.
-    """
+    """Multi-similarity loss of each anchor from the pairs that count (Eq. 16), float [N]; 0 for one without pairs."""
     s = at_least_float32(similarity) - base
     return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
 

@@ -27,8 +27,7 @@ import jax.numpy as jnp
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import uniform_fan_in
-from dml_jax.backbones.layers import Dense
+from dml_jax.backbones.layers import Dense, uniform_fan_in
 from dml_jax.config.fields import Needs, NonNegative, PositiveInt, Rule, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
@@ -83,12 +82,7 @@ BRANCHES = ("branch1", "branch2")
 def coded_residuals(prototypes: jax.Array, features: jax.Array) -> jax.Array:
     """Equation 1 without forming [N, P, K, L]: sum_j s_kj x_j - (sum_j s_kj) c_k.
 
-    Args:
-      prototypes: float [K, L].
-      features: float [N, P, L], the vectors of each feature map.
-
-    Returns:
-      r, float [N, K, L], at least float32. A sum over positions: its scale grows with P.
+    Prototypes [K, L] and features [N, P, L] -> r [N, K, L], a sum over positions, whose scale grows with P.
     """
     features = at_least_float32(features)
     s = jax.nn.softplus(product("npl,kl->npk", features, prototypes))
@@ -112,10 +106,7 @@ class GammaHidden(nn.Module):
 
 
 class GammaOutput(nn.Module):
-    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K, d].
-
-    There are `count` layers: one per prototype, or 1 for all.
-    """
+    """Second half of Gamma, and the mean over the prototypes (equation 2) without forming [N, K, d]."""
 
     count: int
     features: int
@@ -150,14 +141,9 @@ class Branch(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array, shared: jax.Array | None = None) -> tuple[jax.Array, jax.Array | None]:
-        """Embeds feature maps.
+        """Features [N, P, L] -> (f [N, d], hidden activations [N, K, h] or None).
 
-        Args:
-          features: float [N, P, L].
-          shared: hidden activations [N, K, h] of the other branch, used instead of this branch's own prototypes.
-
-        Returns:
-          (f [N, d], hidden activations [N, K, h] or None).
+        `shared` are the hidden activations of the other branch, used instead of this branch's own prototypes.
         """
         config, dim = self.config, self.config.embedding_dims[self.index]
         match config.transform:
@@ -213,15 +199,9 @@ def consistency(similarity1: jax.Array, similarity2: jax.Array, kind: Literal["m
 def loss(
     prototypes: Sequence[jax.Array], embeddings: tuple[jax.Array, jax.Array], labels: jax.Array, config: Config
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """L of a batch.
+    """(L, terms) of a batch: the terms are the losses before their weights, and the number of mined pairs per branch.
 
-    Args:
-      prototypes: float [K, L], one array per branch that has its own prototypes.
-      embeddings: f1 [N, d1], f2 [N, d2], of any norm.
-      labels: int [N].
-
-    Returns:
-      (scalar, terms): the losses before their weights, and the number of mined pairs per branch.
+    Prototypes are [K, L], one array per branch that has its own; embeddings f1 [N, d1], f2 [N, d2], of any norm.
     """
     positive, negative = pairwise.masks(labels)
     s1, s2 = (pairwise.cosine(f, f) for f in embeddings)

@@ -78,17 +78,10 @@ def anchor_mask(labels: jax.Array, count: int) -> jax.Array:
 def replicator_dynamics(
     log_p: jax.Array, w: jax.Array, labels: jax.Array, anchors: jax.Array, iterations: int
 ) -> jax.Array:
-    """log X(t_end) from log X(0), in the log domain so that probabilities near 0 keep their gradient.
+    """log X(t_end) [N, C] from log X(0) [N, C], in the log domain so that probabilities near 0 keep their gradient.
 
-    Args:
-      log_p: log-softmax of all images, float [N, C]; the rows of anchors are replaced by their labels.
-      w: W, float [N, N], not negative.
-      labels: int [N], in 0..C-1.
-      anchors: bool [N].
-      iterations: t_end.
-
-    Returns:
-      float [N, C]; the rows of anchors are undefined, and a row without support keeps its priors.
+    `w` is W [N, N], not negative; `anchors` bool [N]. The labels of anchors replace their rows, which are undefined in
+    the result; a row without support keeps its priors.
     """
     one_hot = jax.nn.one_hot(labels, log_p.shape[1], dtype=log_p.dtype)
     for _ in range(iterations):
@@ -99,13 +92,7 @@ def replicator_dynamics(
 
 
 def group_loss(logits: jax.Array, embeddings: jax.Array, labels: jax.Array, config: Config) -> jax.Array:
-    """-log X(t_end)_{i, y_i} of each image, float [N]; 0 for an anchor.
-
-    Args:
-      logits: outputs of the classifier, float [N, C].
-      embeddings: f, float [N, D].
-      labels: int [N], in 0..C-1.
-    """
+    """-log X(t_end)_{i, y_i} of each image, float [N], from logits [N, C] and f [N, D]; 0 for an anchor."""
     anchors = anchor_mask(labels, config.anchors)
     log_p = jax.nn.log_softmax(at_least_float32(logits) / config.temperature, axis=1)
     log_p = replicator_dynamics(log_p, similarity(embeddings), labels, anchors, config.iterations)
@@ -120,13 +107,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
-        dim = config.embedding_dim or backbone.channels
-        body, stats = heads.backbone_init(backbone, keys[0], batch)
-        head, _ = functional.init(embedding, keys[1], functional.struct(1, 1, 1, backbone.channels))
-        weights, _ = functional.init(classifier, keys[2], functional.struct(1, dim))
-        return {"backbone": body, **head, "classifier": weights}, {"backbone": stats}
+        params, model_state = heads.init(backbone, embedding, keys, batch)
+        x = functional.struct(1, config.embedding_dim or backbone.channels)
+        params["classifier"], _ = functional.init(classifier, keys[2], x)
+        return params, model_state
 
-    encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
+    encode = heads.encoder(backbone, embedding)
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 
+from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import PooledDense, Pooling
 from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
@@ -27,17 +28,22 @@ class Embedding(nn.Module):
 
 
 def backbone_init(backbone: Backbone, key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """Initialises the backbone for the images of a batch: (params, batch statistics)."""
+    """(params, batch statistics) of the backbone for the images of a batch."""
     height, width = batch.images.shape[2:4]
     return backbone.init(key, (height, width))
 
 
-def encoder(backbone: Backbone, head: Head) -> Encode:
+def init(backbone: Backbone, embedding: nn.Module, keys: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    """(params, model_state) of a backbone and an embedding of its feature map, from the first two of the keys."""
+    body, stats = backbone_init(backbone, keys[0], batch)
+    head, _ = functional.init(embedding, keys[1], functional.struct(1, 1, 1, backbone.channels))
+    return {"backbone": body, **head}, {"backbone": stats}
+
+
+def encoder(backbone: Backbone, head: Head | nn.Module) -> Encode:
     """`Method.encode` for a head on the feature map of the first view.
 
-    Args:
-      backbone: its parameters and statistics are under the key "backbone".
-      head: (params, feature map [B, h, w, K]) -> a pytree with one row per image.
+    The head is a module, or a function (params, feature map [B, h, w, K]) -> a pytree with one row per image.
     """
 
     def encode(
@@ -45,7 +51,8 @@ def encoder(backbone: Backbone, head: Head) -> Encode:
     ) -> tuple[PyTree, PyTree]:
         inputs = backbone.preprocess(images[0])
         features, stats = backbone.apply(params["backbone"], model_state["backbone"], inputs, train=train, key=key)
-        return head(params, features), {**model_state, "backbone": stats}
+        encoded = head.apply({"params": params}, features) if isinstance(head, nn.Module) else head(params, features)
+        return encoded, {**model_state, "backbone": stats}
 
     return encode
 

@@ -25,8 +25,7 @@ import optax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import he_fan_out, normal_init, uniform_fan_in
-from dml_jax.backbones.layers import PooledDense, Pooling, layer_norm
+from dml_jax.backbones.layers import PooledDense, Pooling, he_fan_out, layer_norm, normal_init, uniform_fan_in
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
@@ -108,12 +107,9 @@ def distances(embeddings: jax.Array, means: jax.Array, log_vars: jax.Array, kind
 
 
 def distribution_loss(d: jax.Array, labels: jax.Array, *, tau: float, drop_underflow: bool = False) -> jax.Array:
-    """L_D: mean over the samples of -log softmax(-tau d)_y.
+    """L_D: mean over the samples of -log softmax(-tau d)_y, d [N, C].
 
-    Args:
-      d: distances [N, C].
-      labels: int [N].
-      drop_underflow: drop samples whose probability is 0 in the precision of d, even with subnormal numbers.
+    `drop_underflow` leaves out samples whose probability is 0 in the precision of d, even with subnormal numbers.
     """
     log_p = -optax.softmax_cross_entropy_with_integer_labels(-tau * d, labels)
     info = jnp.finfo(log_p.dtype)
@@ -203,16 +199,9 @@ def classify(
 def loss(
     params: PyTree, stats: PyTree, embeddings: jax.Array, labels: jax.Array, config: Config
 ) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
-    """L = L_D + lambda_s L_CE of a batch.
+    """(L, (stats, terms)) of a batch of embeddings [N, D].
 
-    Args:
-      params: "distributions" and "hgnn".
-      stats: batch statistics of the hypergraph network, by block.
-      embeddings: float [N, D], from `Embedding`.
-      labels: int [N], in 0..C-1.
-
-    Returns:
-      (scalar, (stats, terms)).
+    `params` are "distributions" and "hgnn"; `stats` the hypergraph network's batch statistics, by block.
     """
     embeddings = at_least_float32(embeddings)
     classes = len(params["distributions"]["means"])
@@ -231,17 +220,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
         size, x = len(batch.labels), functional.struct(len(batch.labels), config.embedding_dim)
-        body, body_stats = heads.backbone_init(backbone, keys[0], batch)
-        head, _ = functional.init(embedding, keys[1], functional.struct(size, 1, 1, backbone.channels))
+        params, model_state = heads.init(backbone, embedding, keys, batch)
         gaussians, _ = functional.init(Distributions(data.classes, config), keys[2], x)
         g = jax.eval_shape(propagation, functional.struct(size, size), functional.struct(size))
         network, stats = functional.init(HypergraphNetwork(data.classes, config), keys[3], x, g, True)
-        params = {"backbone": body, **head, "distributions": gaussians, "hgnn": network}
-        return params, {"backbone": body_stats, "hgnn": {block: values["bn"] for block, values in stats.items()}}
+        model_state["hgnn"] = {block: values["bn"] for block, values in stats.items()}
+        return {**params, "distributions": gaussians, "hgnn": network}, model_state
 
-    encode = heads.encoder(
-        backbone, lambda params, features: embedding.apply({"params": {"embedding": params["embedding"]}}, features)
-    )
+    encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

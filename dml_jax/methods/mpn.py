@@ -33,8 +33,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.initializers import normal_init
-from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm
+from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm, normal_init
 from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
@@ -80,15 +79,7 @@ NODES = 2048  # nodes refined at once at test time
 
 
 def attention(queries: jax.Array, keys: jax.Array, equations: Equations) -> jax.Array:
-    """Attention weights a (eq. 3); `equations` determines softmax and scale.
-
-    Args:
-      queries: W_q h of the receivers, float [..., R, M, d / M].
-      keys: W_k h of the senders, float [..., S, M, d / M].
-
-    Returns:
-      [..., M, R, S]; rows sum to 1, or to less in the authors' form.
-    """
+    """Attention weights a [..., M, R, S] (eq. 3) from W_q h of R receivers and W_k h of S senders, [..., M, d / M]."""
     heads, size = queries.shape[-2:]
     scale = (heads * size if equations == "paper" else size) ** -0.5
     authors = equations == "authors"
@@ -102,15 +93,7 @@ class MessagePassingLayer(nn.Module):
 
     @nn.compact
     def __call__(self, receivers: jax.Array, senders: jax.Array, train: bool) -> tuple[jax.Array, jax.Array]:
-        """Passes messages from all nodes of a batch to some of them.
-
-        Args:
-          receivers: the nodes to update, float [..., R, d].
-          senders: all nodes, float [..., S, d].
-
-        Returns:
-          (updated receivers [..., R, d], attention weights before dropout [..., M, R, S]).
-        """
+        """(updated receivers [..., R, d], attention weights before dropout [..., M, R, S]) from senders [..., S, d]."""
         d, printed = self.config.embedding_dim, self.config.equations == "paper"
         # U(±sqrt(3 / d)) is Xavier's for a square matrix; "key_value" holds two of them.
         projection = functools.partial(
@@ -161,12 +144,9 @@ class MessagePassingNetwork(nn.Module):
     def propagate(
         self, nodes: jax.Array, *, first: int | None = None, train: bool = False
     ) -> list[tuple[jax.Array, jax.Array]]:
-        """Applies all layers to one batch of nodes h^0, float [N, d].
+        """(h^l, attention weights) of each layer l, from nodes h^0 [N, d].
 
         With `first`, the last layer computes only the first nodes, and only those are returned.
-
-        Returns:
-          (h^l [N or first, d], attention weights) of each layer l.
         """
         outputs = []
         for layer in self.layers:
@@ -194,18 +174,10 @@ def loss(
     network: MessagePassingNetwork,
     key: jax.Array | None = None,
 ) -> tuple[jax.Array, tuple[PyTree, dict[str, jax.Array]]]:
-    """L of a batch, or the one of its two terms that `losses` selects.
+    """(L, (stats, terms)) of a batch of embeddings f [N, d] of any norm.
 
-    Args:
-      params: "auxiliary" and "mpn", as far as `losses` needs them.
-      stats: batch statistics of the network.
-      embeddings: f, float [N, d], of any norm.
-      labels: int [N], in 0..C-1.
-      network: the message passing network; its `config` holds the options.
-      key: random key of the dropout; not needed if its rate is 0.
-
-    Returns:
-      (scalar, (stats, terms)).
+    `params` are "auxiliary" and "mpn", as far as `losses` needs them; `stats` the network's batch statistics; `key` is
+    for the dropout, and not needed if its rate is 0.
     """
     config, terms = network.config, {}
 
@@ -225,15 +197,9 @@ def loss(
 def refine(
     params: PyTree, embeddings: jax.Array, batches: jax.Array, network: MessagePassingNetwork, first: int = 1
 ) -> jax.Array:
-    """Refines embeddings by message passing at test time.
+    """Message passing at test time in batches int [B, S] of rows of embeddings [n, d].
 
-    Args:
-      embeddings: float [n, d].
-      batches: int [B, S], row indices of `embeddings`.
-      first: number of nodes to return per batch, the first ones.
-
-    Returns:
-      The refined nodes, of unit length, [B, first, d] or [B, first, L d].
+    Returns the first nodes of each batch, of unit length, [B, first, d] or [B, first, L d].
     """
     variables = {"params": params}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
@@ -254,10 +220,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
-        size, x = len(batch.labels), functional.struct(len(batch.labels), config.embedding_dim)
-        body, body_stats = heads.backbone_init(backbone, keys[0], batch)
-        head, _ = functional.init(embedding, keys[1], functional.struct(size, 1, 1, backbone.channels))
-        params, model_state = {"backbone": body, **head}, {"backbone": body_stats, "neck": {}}
+        x = functional.struct(len(batch.labels), config.embedding_dim)
+        params, model_state = heads.init(backbone, embedding, keys, batch)
+        model_state["neck"] = {}
         if config.losses != "mpn":
             params["auxiliary"], _ = functional.init(auxiliary, keys[2], x)
         if config.losses != "auxiliary":
@@ -265,7 +230,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             model_state |= stats
         return params, model_state
 
-    encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
+    encode = heads.encoder(backbone, embedding)
 
     def batch_loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

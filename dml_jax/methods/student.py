@@ -75,18 +75,13 @@ class Config:
 
 
 def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
-    """Cross-entropy of each sample with the teacher's probabilities, float [B]; not multiplied by temperature^2.
-
-    Args:
-      logits, teacher_logits: z and z*, float [B, C].
-      temperature: tau, divides both.
-    """
+    """Cross-entropy of each sample with the teacher's probabilities, float [B]; not multiplied by temperature^2."""
     log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
     return -jnp.sum(jax.nn.softmax(at_least_float32(teacher_logits) / temperature) * log_p, axis=1)
 
 
 def distillation_kl(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
-    """KL(p* || p) / C of each sample; arguments and result as in `distillation`."""
+    """KL(p* || p) / C of each sample, float [B]."""
     log_p_teacher = jax.nn.log_softmax(at_least_float32(teacher_logits) / temperature)
     log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
     return jnp.mean(jnp.exp(log_p_teacher) * (log_p_teacher - log_p), axis=1)
@@ -105,44 +100,31 @@ def relative_distances(embeddings: jax.Array) -> jax.Array:
 
 
 def relational(embeddings: jax.Array, teacher_embeddings: jax.Array) -> jax.Array:
-    """Absolute differences of relative distances between embeddings [N, D] and between the teacher's [N, D*].
-
-    The result is float [N], sums over the second sample of each pair.
-    """
+    """Absolute differences of the relative distances between embeddings [N, D] and [N, D*], summed to [N]."""
     return jnp.abs(relative_distances(teacher_embeddings) - relative_distances(embeddings)).sum(axis=1)
 
 
 def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
-    """Raises ConfigError if the teacher's outputs do not fit the student; only shapes are used."""
-    name = f"method.teacher={config.teacher!r}"
-    match config.kind:
-        case "distillation" | "distillation_kl":
-            known = 0 if teaching.logits is None else teaching.logits.shape[1]
-            if known != classes:
-                raise ConfigError(
-                    f"{name}: has logits of {known} classes, but the data has {classes}; choose a teacher trained on "
-                    f"these classes, or set method.kind to 'imitation' or 'relational'"
-                )
-        case "imitation":
-            if teaching.embeddings.shape[1] != config.embedding_dim:
-                raise ConfigError(
-                    f"{name}: has embeddings of {teaching.embeddings.shape[1]} dimensions, which must equal "
-                    f"method.embedding_dim={config.embedding_dim} for method.kind='imitation'"
-                )
-        case "relational":
-            pass
-        case _:
-            assert_never(config.kind)
+    """ConfigError if the teacher's outputs do not fit the student; only shapes are used."""
+    problem = ""
+    known = 0 if teaching.logits is None else teaching.logits.shape[1]
+    if config.kind.startswith("distillation") and known != classes:
+        problem = (
+            f"has logits of {known} classes, but the data has {classes}; choose a teacher trained on these classes, or "
+            "set method.kind to 'imitation' or 'relational'"
+        )
+    dim = teaching.embeddings.shape[1]
+    if config.kind == "imitation" and dim != config.embedding_dim:
+        problem = (
+            f"has embeddings of {dim} dimensions, which must equal method.embedding_dim={config.embedding_dim} for "
+            "method.kind='imitation'"
+        )
+    if problem:
+        raise ConfigError(f"method.teacher={config.teacher!r}: {problem}")
 
 
 def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config) -> jax.Array:
-    """The teacher's term of L before its weight -> scalar.
-
-    Args:
-      embeddings: f, of unit length, float [B, D].
-      logits: z, float [B, C].
-      teaching: f* and z* of the same images.
-    """
+    """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] -> scalar."""
     match config.kind:
         case "distillation":
             assert teaching.logits is not None
@@ -159,21 +141,17 @@ def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, c
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """A student on a backbone.
-
-    Its loss calls `batch.teacher`; tracing it raises `ConfigError` if the teacher does not fit.
-    """
+    """A student on a backbone, whose loss calls `batch.teacher`."""
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
-        body, stats = heads.backbone_init(backbone, keys[0], batch)
-        head, _ = functional.init(embedding, keys[1], functional.struct(1, 1, 1, backbone.channels))
-        classifier, _ = functional.init(auxiliary, keys[2], functional.struct(1, config.embedding_dim))
-        return {"backbone": body, **head, "auxiliary": classifier}, {"backbone": stats}
+        params, model_state = heads.init(backbone, embedding, keys, batch)
+        params["auxiliary"], _ = functional.init(auxiliary, keys[2], functional.struct(1, config.embedding_dim))
+        return params, model_state
 
-    encode = heads.encoder(backbone, lambda params, features: embedding.apply({"params": params}, features))
+    encode = heads.encoder(backbone, embedding)
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

@@ -9,7 +9,7 @@ from typing import Any
 
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.backbones.weights import packaged
+from dml_jax.backbones.weights import store
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
@@ -201,7 +201,7 @@ def check_sources(made: Sequence[Trial]) -> None:
                 continue
             source = files.expand_path(key, path)
             if key == "backbone.pretrained":
-                source = packaged.directory(source)
+                source = store.directory(source)
             if not source.exists():
                 raise ConfigError(
                     f"row {trial.row!r}: {key}={path}: does not exist; prepare the data with `dml-jax prepare`, get "

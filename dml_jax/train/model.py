@@ -12,7 +12,7 @@ import jax
 from dml_jax import config as configs
 from dml_jax import numerics
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.linen import on_features
+from dml_jax.backbones.functional import on_features
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import validate, with_precision

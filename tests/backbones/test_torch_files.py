@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.backbones.weights import packaged, tensor_files
+from dml_jax.backbones.weights import store, tensor_files
 from dml_jax.errors import WeightsError
 
 ARRAYS = {
@@ -24,7 +24,7 @@ ARRAYS = {
 def test_the_packaged_file_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it lies, it is recognised by its SHA-256."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = tensor_files.read(packaged.source("lite0"))
+    found = tensor_files.read(store.source("lite0"))
     assert (len(found), found["_conv_stem.weight"].shape) == (296, (32, 3, 3, 3))
     assert found["_bn0.num_batches_tracked"].dtype == np.int64
 
@@ -33,7 +33,7 @@ def test_names_in_a_pickle_are_not_imported(tmp_path: Path) -> None:
     """Not even in a file whose SHA-256 was believed."""
     (tmp_path / "w.pth").write_bytes(b"\x80\x02cos\nsystem\nX\x04\0\0\0true\x85R.")
     with pytest.raises(KeyError, match="system"):
-        packaged.read(tmp_path / "w.pth")
+        tensor_files.read_packaged(tmp_path / "w.pth")
 
 
 def test_other_files_need_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

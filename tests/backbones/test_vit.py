@@ -13,7 +13,7 @@ from flax import traverse_util
 
 from dml_jax.backbones import dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import pretrained, store
+from dml_jax.backbones.weights import store
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 
@@ -96,9 +96,9 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     """The shapes are the same, the features would be wrong: an error for the heads, a warning of the run for pixels."""
     trained = replace(SMALL, pixels=replace(vit.dino("small", 16).pixels, order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
-    with pytest.raises(WeightsError, match=r"w': was trained with backbone\.heads=2 instead of 4; set these values"):
+    with pytest.raises(WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"):
         vit.build(config).init(jax.random.key(0), (16, 16))
-    assert pretrained.overridden_pixels(asdict(config)) == [
+    assert store.overridden_pixels(asdict(config)) == [
         "backbone.pixels.mean=[0.485, 0.456, 0.406] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.std=[0.229, 0.224, 0.225] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.order=bgr instead of rgb",

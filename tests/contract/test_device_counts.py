@@ -16,7 +16,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType
 
-from dml_jax.backbones import pixels
+from dml_jax.backbones import contract
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
@@ -134,9 +134,9 @@ def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
 
 def test_pixels_in_float64() -> None:
     images = jax.ShapeDtypeStruct((1, 2, 2, 3), np.uint8)
-    assert narrow(jax.make_jaxpr(pixels.preprocess(pixels.Pixels()))(images).jaxpr) != []
+    assert narrow(jax.make_jaxpr(contract.preprocess(contract.Pixels()))(images).jaxpr) != []
     with jax.enable_x64(True):
-        assert narrow(jax.make_jaxpr(pixels.preprocess(pixels.Pixels()))(images).jaxpr) == []
+        assert narrow(jax.make_jaxpr(contract.preprocess(contract.Pixels()))(images).jaxpr) == []
 
 
 if __name__ == "__main__":

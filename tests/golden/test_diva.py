@@ -15,9 +15,10 @@ from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import diva, momentum_queue
+from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
+from dml_jax.methods.diva.method import moving_average
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 from tests.golden import fixtures
@@ -185,7 +186,7 @@ def check_queue(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(queue, data[f"queue{i + 1}"], meta, f"queue{i + 1}")
     network = jnp.asarray(data["ema_key0"])
     for model, expected in zip(data["ema_model"], data["ema_key"], strict=True):
-        network = momentum_queue.moving_average(network, jnp.asarray(model), meta["momentum"])
+        network = moving_average(network, jnp.asarray(model), meta["momentum"])
         close(network, expected, meta, "ema_key")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import PIL
 import pytest
 
-from dml_jax.backbones import pixels
+from dml_jax.backbones import contract
 from dml_jax.config import Data
 from dml_jax.data import augment, decode, samplers, transforms
 from dml_jax.errors import ConfigError, DataError
@@ -18,12 +18,12 @@ from tests.golden import fixtures
 KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
 OLD_PILLOW = int(PIL.__version__.split(".")[0]) < 13  # its two resizing passes run in the other order
 PIXELS = {
-    "imagenet": pixels.Pixels(),
-    "mpn_resnet": pixels.Pixels(std=(0.299, 0.224, 0.225)),
-    "bninception_hist_mpn": pixels.CAFFE,
-    "bninception_ms": pixels.CAFFE,
-    "bninception_diva": pixels.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
-    "googlenet_transform_input": pixels.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+    "imagenet": contract.Pixels(),
+    "mpn_resnet": contract.Pixels(std=(0.299, 0.224, 0.225)),
+    "bninception_hist_mpn": contract.CAFFE,
+    "bninception_ms": contract.CAFFE,
+    "bninception_diva": contract.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
+    "googlenet_transform_input": contract.Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
 
 
@@ -222,7 +222,7 @@ def test_normalised_pixels(name: str) -> None:
         if recipe == "mpn_resnet_erased_fill":
             np.testing.assert_array_equal(augment.ERASED, arrays[f"expected/{recipe}"])
             continue
-        ours = np.asarray(pixels.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
+        ours = np.asarray(contract.preprocess(PIXELS[recipe])(jnp.asarray(arrays["image"])[None])[0])
         assert ours.dtype == np.float32
         tolerance = 1e-4 if recipe.startswith("bninception") else 1e-6
         np.testing.assert_allclose(ours, arrays[f"expected/{recipe}"], rtol=1e-6, atol=tolerance, err_msg=recipe)

@@ -215,5 +215,3 @@ def test_mining_by_name() -> None:
     for name, triplets in expected.items():
         jax.tree.map(np.testing.assert_array_equal, mining.mine(name, key, d, positive, negative, dim=4), triplets)  # type: ignore[arg-type]
     mining.mine("hard", None, d, positive, negative, dim=4)
-    with pytest.raises(ValueError, match="mining='random': draws at random; give key="):
-        mining.mine("random", None, d, positive, negative, dim=4)

@@ -340,11 +340,6 @@ def test_temperatures_of_each_recall() -> None:
         losses.recall_at_k(jnp.asarray(X), jnp.asarray(LABELS), ks=(1, 2))
 
 
-def test_mining_needs_a_key() -> None:
-    with pytest.raises(ValueError, match="mining='semi_hard': draws at random; give key="):
-        losses.triplet(jnp.asarray(X), jnp.asarray(LABELS))
-
-
 @pytest.mark.parametrize("name", CALLS)
 def test_shapes_that_do_not_fit(name: str) -> None:
     """Named also while compiling, where JAX would report a broadcast or a contraction."""

@@ -18,7 +18,7 @@ ATTRIBUTES = {
 METHODS = {"extractall", "exec_module"}  # of any object
 KEYWORDS = {"shell", "allow_pickle"}  # forbidden unless the value is literally False
 REVIEWED = {
-    ("dml_jax/backbones/weights/packaged.py", "pickle"),  # of files with a known SHA-256; nothing is imported
+    ("dml_jax/backbones/weights/tensor_files.py", "pickle"),  # of files with a known SHA-256; nothing is imported
     ("dml_jax/backbones/weights/tensor_files.py", "torch.load"),  # with weights_only=True
     ("dml_jax/config/files.py", "exec"),  # a configuration file is a program of the user
     ("dml_jax/config/files.py", "compile"),

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dml_jax import config as configs
+from dml_jax.backbones.functional import pooled_cells
 from dml_jax.backbones.layers import global_pool
-from dml_jax.backbones.linen import pooled_cells
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -34,37 +34,24 @@ LIKELIEST = 5  # classes that are listed
 MAX_DEVIATION = 1e-4  # relative to the largest output of a layer; float32 rounding stays below 1e-5
 
 
-class Report(NamedTuple):
-    """Result of the comparison with torch."""
-
-    layers: int
-    worst: str  # the layer with the largest deviation, by its name in the file
-    deviation: float  # its largest deviation from torch, relative to its largest output
-    features: np.ndarray  # float [1, h, w, K], the feature map where torch computes every layer
-
-
 def against_torch(converted: Converted, arrays: Mapping[str, np.ndarray], source: str) -> str:
     """Compares every layer on random pixels, in one line; raises WeightsError beyond `MAX_DEVIATION`."""
     if not has_torch():
         return "not compared with torch because torch is not installed"
     network = converted.network
     side = network.side if network.config.name in ("deit", "siglip", "vit") else 64
-    report = compare_layers(converted, arrays, np.random.default_rng(0).standard_normal((1, side, side, 3)))
+    deviations, _ = compare_layers(converted, arrays, np.random.default_rng(0).standard_normal((1, side, side, 3)))
+    worst = max(deviations, key=lambda name: deviations[name])
     line = (
-        f"{report.layers} layers compared with torch: "
-        f"maximum relative deviation {report.deviation:.1e}, in {report.worst}"
+        f"{len(deviations)} layers compared with torch: maximum relative deviation {deviations[worst]:.1e}, in {worst}"
     )
-    if report.deviation > MAX_DEVIATION:
+    if deviations[worst] > MAX_DEVIATION:
         raise WeightsError(f"{source}: {line}; nothing was written")
     return line
 
 
 def classify(pixels: np.ndarray, converted: Converted, arrays: Mapping[str, np.ndarray], source: str) -> list[str]:
-    """The likeliest classes of a photograph, as lines to print; beside them those where torch computes the layers.
-
-    The pixels, uint8 [side, side, 3], are resized and cropped as `converted.network` says.
-    Raises WeightsError if the weights have no classifier of ImageNet.
-    """
+    """The likeliest classes of a photograph, uint8 [side, side, 3], as lines; also by torch's layers if installed."""
     names = CLASSES.read_text().splitlines()
     kernels = [arrays[path] for path in arrays if path.startswith("classifier/") and path.endswith("/kernel")]
     if [kernel.shape[1] for kernel in kernels] != [len(names)]:
@@ -84,27 +71,27 @@ def classify(pixels: np.ndarray, converted: Converted, arrays: Mapping[str, np.n
     columns = [likeliest(features)]
     title = f"likeliest of {len(names):,} classes, at {network.side} pixels, {network.interpolation}"
     if has_torch():
-        columns.append(likeliest(compare_layers(converted, arrays, np.asarray(inputs)).features))
+        columns.append(likeliest(compare_layers(converted, arrays, np.asarray(inputs))[1]))
         title += "; with torch"
     return [f"{title}:", *(f"  {'; '.join(row)}" for row in zip(*columns, strict=True))]
 
 
 def has_torch() -> bool:
-    """Whether torch is installed."""
     return importlib.util.find_spec("torch") is not None
 
 
 def _build(converted: Converted, arrays: Mapping[str, np.ndarray]) -> tuple[Backbone, Any, Any]:
-    """The network with its (params, stats)."""
     config = converted.network.config
     backbone = module("backbone", config.name).build(config)
     return backbone, *(store.subtree(arrays, f"backbone/{part}/") for part in ("params", "stats"))
 
 
-def compare_layers(converted: Converted, arrays: Mapping[str, np.ndarray], inputs: np.ndarray) -> Report:
-    """Runs a backbone, and each of its layers again in torch, in float32; torch's output goes on to the next layer.
+def compare_layers(
+    converted: Converted, arrays: Mapping[str, np.ndarray], inputs: np.ndarray
+) -> tuple[dict[str, float], np.ndarray]:
+    """Runs a backbone on a normalised image [1, H, W, 3], and each layer again in torch, whose output goes on.
 
-    `inputs` is a normalised image, float [1, H, W, 3].
+    The result is the largest deviation in each layer, relative to its largest output, and torch's feature map.
     """
     deviations: dict[str, float] = {}
     modules = {key.rpartition("/")[0]: name.rpartition(".")[0] for key, name in converted.torch_names.items()}
@@ -123,8 +110,7 @@ def compare_layers(converted: Converted, arrays: Mapping[str, np.ndarray], input
     backbone, params, stats = _build(converted, arrays)
     with nn.intercept_methods(compare), jax.default_matmul_precision("highest"):
         features, _ = backbone.apply(params, stats, jnp.asarray(inputs, jnp.float32), train=False, key=None)
-    worst = max(deviations, key=lambda name: deviations[name])
-    return Report(len(deviations), worst, deviations[worst], np.asarray(features))
+    return deviations, np.asarray(features)
 
 
 def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, np.ndarray], name: str) -> np.ndarray:
@@ -143,10 +129,8 @@ def _torch_output(layer: Layer, x: np.ndarray, tensors: Mapping[str, np.ndarray]
         return functional.layer_norm(inputs, inputs.shape[-1:], weight, bias, layer.epsilon).numpy()
     images = inputs.permute(0, 3, 1, 2)
     if isinstance(layer, BatchNorm):
-        mean, var, scale, shift = (
-            part.reshape(-1) for part in (tensor("running_mean"), tensor("running_var"), weight, bias)
-        )
-        result = functional.batch_norm(images, mean, var, scale, shift, eps=layer.epsilon)
+        parts = (part.reshape(-1) for part in (tensor("running_mean"), tensor("running_var"), weight, bias))
+        result = functional.batch_norm(images, *parts, eps=layer.epsilon)
     else:
         padding: Any = nn.linear.canonicalize_padding(layer.padding, 2)
         size: Any = layer.kernel_size

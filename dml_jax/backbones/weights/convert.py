@@ -11,20 +11,33 @@ import numpy as np
 
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights.layouts import (
-    MissingTensor,
     Network,
     Rule,
     Shape,
+    count,
+    numbered,
     to_jax_axes,
     torch_name,
     torch_shape,
 )
-from dml_jax.backbones.weights.pretrained import check_shapes, leaf_shapes
+from dml_jax.backbones.weights.store import check_shapes, leaf_shapes
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.modules import choices, module
 from dml_jax.errors import ConfigError, WeightsError
 
 MPN_TENSOR = "gnn_model.node_model.layers.0.att.q_linear.weight"  # identifies a message passing network of MPN
+
+MPN_RULES: tuple[Rule, ...] = (
+    (r"^dim_red\.", "projection."),
+    (r"^gnn_model\.node_model\.layers\.(\d+)\.", numbered("layer{}.")),
+    (r"\.att\.q_linear", ".query"),
+    (r"\.att\.k_linear", ".key_value@0"),
+    (r"\.att\.v_linear", ".key_value@1"),
+    (r"\.att\.out", ".output"),
+    (r"\.linear(\d)", r".ff\1"),
+    (r"^bottleneck\.0\.", "neck."),
+    (r"^fc\.0\.", "classifier."),
+)
 
 # Tensors of widely used networks that are not among the supported ones, for the error message; the first that is found
 # names the network.
@@ -50,12 +63,12 @@ UNUSED = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token", "text_mode
 class Converted(NamedTuple):
     """A recognised file, ready to be written."""
 
-    layout: str  # library or authors whose names the file uses, for messages
+    layout: str  # library or authors whose names the file uses
     network: Network
     state_dict: StateDict  # backbone and heads, under the names of `layouts.torch_name`
     tensors: StateDict  # by path as in `store`, with their axes in JAX order
     torch_names: dict[str, str]  # path -> name in `state_dict`, backbone only
-    kind: str  # what the checkpoint contains, for messages
+    kind: str  # what the checkpoint contains
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """Content of `weights.json`; `source` is the value of `--weights`, `digests` are SHA-256 by file name."""
@@ -76,10 +89,7 @@ class Converted(NamedTuple):
 
 
 def convert(files: Mapping[str, StateDict]) -> Converted:
-    """Assigns every tensor a path; raises WeightsError, which names those that do not fit.
-
-    `files` are tensors by file name: one file with a backbone and at most one with the message passing network of MPN.
-    """
+    """Assigns every tensor of the files a path; WeightsError, which names the tensors that do not fit."""
     files = {  # torch.nn.DataParallel adds the prefix
         name: {key.removeprefix("module."): tensor for key, tensor in tensors.items()}
         for name, tensors in files.items()
@@ -100,7 +110,6 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
     """(layout, network, tensors under the names of `layouts.torch_name`) of a state_dict."""
 
     def having(name: str) -> list[str]:
-        """The names of the tensors that are called so, below any prefix."""
         return [key for key in tensors if key == name or key.endswith(f".{name}")]
 
     for marker, network, *known in OTHERS:
@@ -117,16 +126,13 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
         kept = {k: v for k, v in renamed.items() if not (k.startswith(UNUSED) or k.endswith("num_batches_tracked"))}
         try:
             return layout.library, layout.read(kept), kept
-        except MissingTensor as error:
-            raise WeightsError(f"{source}: missing: {error}") from None
-        except ConfigError as error:
+        except (ConfigError, WeightsError) as error:
             raise WeightsError(f"{source}: looks like {layout.library}'s weights, but {error}") from None
     names = ", ".join(list(tensors)[:3])
     raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
 
 
 def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
-    """Applies all rules of a layout."""
     result: StateDict = {}
     parts: dict[str, StateDict] = {}
     for key, tensor in tensors.items():
@@ -139,16 +145,11 @@ def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
     return result | {whole: np.concatenate([named[key] for key in sorted(named)]) for whole, named in parts.items()}
 
 
-def expected_shapes(config: Config, side: int) -> dict[str, Shape]:
-    """Shapes of a backbone's arrays by path, in JAX order, for images of `side` pixels."""
-    backbone = module("backbone", config.name).build(config)
-    params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (side, side)))
-    return leaf_shapes({"backbone": {"params": params, "stats": stats}})
-
-
 def _convert_backbone(file: StateDict, source: str) -> Converted:
     layout, network, tensors = _recognise(file, source)
-    shapes = expected_shapes(network.config, network.side)
+    backbone = module("backbone", network.config.name).build(network.config)
+    params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (network.side, network.side)))
+    shapes = leaf_shapes({"backbone": {"params": params, "stats": stats}})
     keys = {path: tuple(path.split("/")[2:]) for path in shapes}  # below backbone/params or backbone/stats
     torch_names = {path: torch_name(network.config.name, keys[path]) for path in shapes}
     names = set(torch_names.values())
@@ -194,50 +195,34 @@ def _heads(config: Config, tensors: StateDict) -> tuple[dict[str, tuple[str, np.
     return heads, kind
 
 
-def _convert_mpn(tensors: StateDict, source: str) -> StateDict:
+def _convert_mpn(file: StateDict, source: str) -> StateDict:
     """The message passing network of MPN, from the state_dict of the authors' class GNNReID."""
-    layout: dict[str, tuple[str, str, Shape]] = {}  # torch name -> layer, leaf, shape in torch's order
-
-    def linear(module: str, layer: str, outputs: int, inputs: int) -> None:
-        layout[f"{module}.weight"] = layer, "kernel", (outputs, inputs)
-        layout[f"{module}.bias"] = layer, "bias", (outputs,)
-
-    def norm(module: str, layer: str, size: int) -> None:
-        layout[f"{module}.weight"] = layer, "scale", (size,)
-        layout[f"{module}.bias"] = layer, "bias", (size,)
+    renamed = _renamed(file, MPN_RULES)
+    tensors = {name: tensor for name, tensor in renamed.items() if not name.endswith("num_batches_tracked")}
 
     def rows(name: str) -> int:
         return math.prod(tensors[name].shape[:1]) if name in tensors else 0
 
-    d, width = rows(MPN_TENSOR), rows("bottleneck.0.weight")
-    layers = next(i for i in range(len(tensors) + 1) if MPN_TENSOR.replace(".0.", f".{i}.") not in tensors)
-    linear("dim_red", "projection", d, d)
-    for i in range(layers):
-        theirs, ours = f"gnn_model.node_model.layers.{i}", f"layer{i + 1}"
-        linear(f"{theirs}.att.q_linear", f"{ours}/query", d, d)
-        linear(f"{theirs}.att.k_linear", f"{ours}/keys", d, d)
-        linear(f"{theirs}.att.v_linear", f"{ours}/values", d, d)
-        linear(f"{theirs}.att.out", f"{ours}/output", d, d)
-        linear(f"{theirs}.linear1", f"{ours}/ff1", 4 * d, d)
-        linear(f"{theirs}.linear2", f"{ours}/ff2", d, 4 * d)
-        norm(f"{theirs}.norm1", f"{ours}/norm1", d)
-        norm(f"{theirs}.norm2", f"{ours}/norm2", d)
-    norm("bottleneck.0", "neck", width)
-    layout["fc.0.weight"] = "classifier", "kernel", (rows("fc.0.weight"), width)
-    statistics = {f"bottleneck.0.running_{name}": f"method/state/neck/{name}" for name in ("mean", "var")}
-
-    found = {name: t.shape for name, t in tensors.items() if not name.endswith("num_batches_tracked")}
-    expected = {name: shape for name, (_, _, shape) in layout.items()} | dict.fromkeys(statistics, (width,))
-    check_shapes(source, expected, found)
-    if np.any(tensors["bottleneck.0.bias"] != 0):
+    d, width = rows("layer1.query.weight"), rows("neck.weight")
+    expected: dict[str, Shape] = {"classifier.weight": (rows("classifier.weight"), width)}
+    expected |= dict.fromkeys((f"neck.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")), (width,))
+    linear = {"projection": (d, d)}
+    for i in range(1, 1 + count(tensors, lambda i: f"layer{i + 1}.query.weight")):
+        sizes = {"query": (d, d), "key_value": (2 * d, d), "output": (d, d), "ff1": (4 * d, d), "ff2": (d, 4 * d)}
+        linear |= {f"layer{i}.{name}": size for name, size in sizes.items()}
+        expected |= {f"layer{i}.norm{j}.{leaf}": (d,) for j in (1, 2) for leaf in ("weight", "bias")}
+    for name, size in linear.items():
+        expected |= {f"{name}.weight": size, f"{name}.bias": size[:1]}
+    check_shapes(source, expected, {name: tensor.shape for name, tensor in tensors.items()})
+    if np.any(tensors.pop("neck.bias") != 0):
         raise WeightsError(f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias")
-    renamed = {f"{layer}/{leaf}": tensors[name] for name, (layer, leaf, _) in layout.items()}
-    del renamed["neck/bias"]
-    for i in range(layers):
-        for leaf in ("kernel", "bias"):
-            both = [renamed.pop(f"layer{i + 1}/{part}/{leaf}") for part in ("keys", "values")]
-            renamed[f"layer{i + 1}/key_value/{leaf}"] = np.concatenate(both)
-    converted = {
-        f"method/params/mpn/{path}": to_jax_axes((path.rpartition("/")[2],), tensor) for path, tensor in renamed.items()
-    }
-    return converted | {path: tensors[name] for name, path in statistics.items()}
+    converted = {}
+    for name, tensor in tensors.items():
+        layer, _, leaf = name.replace(".", "/").rpartition("/")
+        if leaf.startswith("running_"):
+            converted[f"method/state/{layer}/{leaf.removeprefix('running_')}"] = tensor
+            continue
+        if leaf == "weight":
+            leaf = "kernel" if tensor.ndim == 2 else "scale"
+        converted[f"method/params/mpn/{layer}/{leaf}"] = to_jax_axes((leaf,), tensor)
+    return converted

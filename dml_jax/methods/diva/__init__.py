@@ -14,7 +14,6 @@ with an ensemble of four discriminative tasks (`Config.learners`).
 
     options            `Config`
     equations          triplets and losses of the paper, in order of their numbers
-    modules            the linear layers
     self_supervision   the other self-supervised tasks of Figure 4
     method             `build`
 

@@ -19,15 +19,16 @@ plain instead of squared distances in the triplet loss (Eq. 1).
 import math
 from typing import assert_never
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones import functional
+from dml_jax.backbones.layers import Dense
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.modules import Psi
 from dml_jax.methods.diva.options import (
     TASKS,
     Config,
@@ -41,6 +42,17 @@ from dml_jax.numerics import at_least_float32, root, unit
 LOWER_CUTOFF = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
 UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
 LAMBDA = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
+
+
+class Psi(nn.Module):
+    """psi of one direction: maps embeddings of the source task to the target task, [B, D] -> [B, D]."""
+
+    hidden_dim: int
+
+    @nn.compact
+    def __call__(self, embeddings: jax.Array) -> jax.Array:
+        hidden = jax.nn.relu(Dense(self.hidden_dim, name="hidden")(embeddings))
+        return Dense(embeddings.shape[-1], name="output")(hidden)
 
 
 def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
@@ -60,13 +72,9 @@ def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]
 
 
 def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, config: Config) -> dict[str, Triplets]:
-    """Samples the triplets of every ranking task, each in the task's own embedding.
+    """Samples the triplets of every ranking task, each in the task's own embedding [B, D] of unit length.
 
     The shared task's "random" triplets are discriminative ones for permuted labels.
-
-    Args:
-      embeddings: float [B, D] of unit length by task.
-      labels: int [B].
     """
     lower = LOWER_CUTOFF
     if config.learners == "discriminative":
@@ -120,11 +128,7 @@ def dance(
 ) -> jax.Array:
     """Distance-adapted noise-contrastive estimation of each sample, float [B] (Eq. 6; plain NCE with dance="off").
 
-    Args:
-      queries: float [B, D], embeddings of unit length.
-      keys: float [B, D], of the second views by the key network.
-      queue: float [K, D], earlier keys.
-      temperature: positive scalar that divides the cosines.
+    Queries and keys, of the second views, are [B, D] of unit length; the queue of earlier keys is [K, D].
     """
     queries = at_least_float32(queries)
     positive = jnp.sum(queries * at_least_float32(keys), axis=1) / temperature
@@ -147,12 +151,7 @@ def reverse_gradient(x: jax.Array) -> jax.Array:
 
 
 def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Config) -> jax.Array:
-    """c(R(a), R(b)) -> scalar.
-
-    Args:
-      psi: parameters of `Psi`, which maps the source to the target.
-      source, target: float [B, D], embeddings of two tasks.
-    """
+    """c(R(a), R(b)) of the embeddings [B, D] of two tasks -> scalar; `psi` are parameters of `Psi`."""
     source, target = reverse_gradient(at_least_float32(source)), reverse_gradient(at_least_float32(target))
     network = Psi(config.psi_dim)
     match config.equations:
@@ -189,18 +188,10 @@ def loss(
     queue: jax.Array | None,
     config: Config,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """L of Eq. 7.
+    """(L, terms) of Eq. 7: the loss of each task before its weight, and "decorrelation" including rho and its sign.
 
-    Args:
-      params: parameters from `loss_init`.
-      embeddings: float [B, D] by task.
-      labels: int [B], in 0..C-1.
-      triplets: triplets of each ranking task.
-      keys: float [B, D], selfsimilarity embeddings of the second views by the key network; None without DaNCE.
-      queue: float [K, D], earlier keys; None without DaNCE.
-
-    Returns:
-      (scalar, terms): the loss of each task before its weight, and "decorrelation" including rho and its sign.
+    `params` are those of `loss_init`; embeddings [B, D] and triplets are by task. Keys [B, D] are the selfsimilarity
+    embeddings of the second views by the key network, and the queue [K, D] earlier keys; None without DaNCE.
     """
     terms = {
         task: ranking_loss(params, task, embeddings[task], labels, chosen, config) for task, chosen in triplets.items()

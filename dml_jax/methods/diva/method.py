@@ -1,22 +1,23 @@
 """DiVA as a `Method`."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import assert_never
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import global_pool
-from dml_jax.errors import ConfigError
+from dml_jax.backbones.layers import Dense, global_pool
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.losses.cross_batch_memory import enqueue
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import heads, momentum_queue
+from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
 from dml_jax.methods.diva import equations, self_supervision
-from dml_jax.methods.diva.modules import Encoded, Heads
 from dml_jax.methods.diva.options import (
     CLASSIFIERS,
     GROUPS,
@@ -25,9 +26,70 @@ from dml_jax.methods.diva.options import (
     ranking_tasks,
     self_supervised_task,
 )
+from dml_jax.methods.diva.self_supervision import Encoded
+from dml_jax.numerics import unit
 
 AVERAGED = ("backbone", "heads")  # subtrees of the parameters that the key network averages
 Miner = Callable[[jax.Array, dict[str, jax.Array], Batch], dict[str, Triplets]]
+
+
+class Heads(nn.Module):
+    """The embedding layer of each task."""
+
+    tasks: Sequence[str]
+    dim: int
+
+    @nn.compact
+    def __call__(self, features: jax.Array) -> dict[str, jax.Array]:
+        """Pooled features [B, K] -> embeddings [B, dim] of unit length by task."""
+        return {task: unit(Dense(self.dim, name=task)(features)) for task in self.tasks}
+
+
+# A momentum copy of a network and a queue of its outputs as negatives (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020).
+# Both are part of the model state: "key", whose parameters are a moving average of the trained ones, and "queue",
+# float [K, D], the last K outputs of the key network, first in, first out.
+
+
+def queue_init(network: dict[str, PyTree], size: int, dim: int) -> dict[str, PyTree]:
+    """Initial state: a queue of zeros [size, dim], and a copy of a network."""
+    # Copied because the training step donates its state, and a buffer cannot be donated twice.
+    return {"key": jax.tree.map(jnp.copy, network), "queue": jnp.zeros((size, dim))}
+
+
+def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
+    """momentum * average + (1 - momentum) * params."""
+    return jax.tree.map(lambda a, p: momentum * a + (1 - momentum) * p, average, params)
+
+
+def queue_update(
+    model_state: PyTree, params: PyTree, outputs: jax.Array, *, averaged: Iterable[str], momentum: float
+) -> PyTree:
+    """The model state after an update of the parameters, whose `averaged` subtrees the key network follows.
+
+    `outputs` [B, D] of the key network for this batch are appended to the queue.
+    """
+    key = model_state["key"]
+    averages = {name: moving_average(key[name], params[name], momentum) for name in averaged}
+    return {**model_state, "key": {**key, **averages}, "queue": enqueue(model_state["queue"], outputs)}
+
+
+def queue_fill(
+    model_state: PyTree,
+    batches: Iterable[jax.Array],
+    outputs: Callable[[PyTree, jax.Array], jax.Array],
+) -> PyTree:
+    """Fills the queue before training, by `outputs`: (key network, images [B, H, W, 3]) -> [B, D]."""
+
+    @jax.jit
+    def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
+        return enqueue(queue, outputs(network, images))
+
+    queue, filled = model_state["queue"], 0
+    for images in batches:
+        queue, filled = push(model_state["key"], queue, images), filled + len(images)
+        if filled >= len(queue):
+            return {**model_state, "queue": queue}
+    raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches")
 
 
 def check_data(config: Config, data: TrainingSet) -> None:
@@ -80,7 +142,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         model_state = {"backbone": stats}
         if task == "contrast":
             size = config.queue_batches * len(batch.labels)
-            model_state |= momentum_queue.init(key_network(params, model_state), size, config.embedding_dim)
+            model_state |= queue_init(key_network(params, model_state), size, config.embedding_dim)
         task_params, task_state = self_supervision.init(key_task, config, backbone.channels, data.images)
         return params | task_params, model_state | task_state
 
@@ -131,14 +193,13 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return equations.ensemble(encoded.embeddings, config)
 
     def after(params: PyTree, model_state: PyTree, keys: jax.Array) -> PyTree:
-        return momentum_queue.update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
+        return queue_update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
         # A warm start may have replaced the parameters since `init`.
         model_state = {**model_state, "key": jax.tree.map(jnp.copy, key_network(params, model_state))}
         images = (batch.images[0] for batch in batches)
-        remedy = "pass more batches or lower method.queue_batches"
-        return momentum_queue.fill(model_state, images, key_outputs, remedy=remedy)
+        return queue_fill(model_state, images, key_outputs)
 
     def pooled_features(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return pool(params, model_state, images[None], train=False)[0]

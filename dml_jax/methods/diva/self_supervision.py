@@ -12,7 +12,7 @@ Second views and rotated images have a separate forward pass, which does not upd
 the other tasks see the same upright images with the same normalisation, whichever self-supervised task is used.
 """
 
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -21,13 +21,11 @@ from flax.typing import Dtype
 from jax import lax
 
 from dml_jax.backbones import functional
-from dml_jax.backbones.initializers import normal
-from dml_jax.backbones.layers import Dense
+from dml_jax.backbones.layers import Dense, normal
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.modules import Encoded
 from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_task
 from dml_jax.numerics import at_least_float32, unit
 
@@ -38,27 +36,34 @@ MEMORY_MOMENTUM = 0.5  # "instance"
 CLUSTERS, CLUSTER_EPOCHS, KMEANS_ITERATIONS = 300, 2, 20  # "deepcluster"; epochs between two clusterings
 
 
+class Encoded(NamedTuple):
+    """Outputs of `Method.encode`, one row per image; optional ones are set in training, for the task that uses them."""
+
+    features: jax.Array  # float [B, K], pooled features of the first views
+    embeddings: dict[str, jax.Array]  # float [B, D] of unit length by task, of the first views
+    # DaNCE: float [B, D] of unit length, selfsimilarity embeddings of the second views by the key network.
+    keys: jax.Array | None = None
+    # "spread": float [B, D] of unit length, selfsimilarity embeddings of the second views.
+    second_views: jax.Array | None = None
+    rotated: jax.Array | None = None  # "rotnet": float [B, K], pooled features of the rotated first views
+    turns: jax.Array | None = None  # "rotnet": int [B], quarter turns of each image
+
+
 def instance_discrimination(
     embeddings: jax.Array, memory: jax.Array, index: jax.Array, temperature: float
 ) -> jax.Array:
     """-log exp(v_i f / t) / sum_n exp(v_n f / t) of each sample, float [B]; the sum is over all N images, not a sample.
 
-    Args:
-      embeddings: float [B, D], f of unit length.
-      memory: float [N, D], v of unit length.
-      index: int [B], row of each sample in the memory.
-      temperature: t, positive.
+    f are embeddings [B, D], v the memory [N, D], all of unit length; `index` [B] is each sample's row in the memory.
     """
     cosines = jnp.matmul(at_least_float32(embeddings), at_least_float32(memory).T, precision=lax.Precision.HIGHEST)
     return cross_entropy(cosines / temperature, index)
 
 
 def update_memory(memory: jax.Array, embeddings: jax.Array, index: jax.Array, momentum: float) -> jax.Array:
-    """The memory [N, D] after a batch of embeddings [B, D]: its rows are moving averages of unit length.
+    """The memory [N, D] after a batch of embeddings [B, D] of rows `index` [B]: moving averages of unit length.
 
-    Args:
-      index: int [B], row of each sample in the memory; of samples with the same row, the last one counts.
-      momentum: weight of the old row.
+    Of samples with the same row, the last one counts.
     """
     order = jnp.arange(1, len(index) + 1)
     last = jnp.argmax((index[:, None] == index[None, :]) * order[None, :], axis=1)
@@ -73,14 +78,8 @@ def spread(first: jax.Array, second: jax.Array, temperature: float) -> jax.Array
 
         -log P_ik - sum_(j != k) log(1 - P_ij)
 
-    The gradient flows through x_i only, as in the code of both papers.
-
-    Args:
-      first, second: float [B, D] of unit length, two views of the same images.
-      temperature: t, positive.
-
-    Returns:
-      float [2B], first for the first views, then for the second.
+    The gradient flows through x_i only, as in the code of both papers. Two views [B, D] of unit length -> [2B], first
+    for the first views, then for the second.
     """
     views = jnp.concatenate([at_least_float32(first), at_least_float32(second)])
     count = len(views)
@@ -173,12 +172,7 @@ def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[di
 def loss(
     task: Figure4Task, params: PyTree, model_state: PyTree, encoded: Encoded, index: jax.Array
 ) -> tuple[jax.Array, PyTree]:
-    """The loss of the task on a batch -> (scalar, model_state).
-
-    Args:
-      encoded: must have the fields that the task needs.
-      index: int [B], position of each image in the training split.
-    """
+    """(loss, model_state) of the task on a batch with the positions `index` [B] in the training split."""
     match task:
         case "instance":
             x = encoded.embeddings["selfsimilarity"]

@@ -19,7 +19,7 @@ import numpy as np
 from dml_jax import buckets, files
 from dml_jax import config as configs
 from dml_jax.backbones.contract import optional
-from dml_jax.backbones.linen import pooled_cells
+from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data
 from dml_jax.console import Console
 from dml_jax.data import transforms

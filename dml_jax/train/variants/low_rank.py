@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import traverse_util
 
-from dml_jax.backbones.initializers import uniform_fan_in
+from dml_jax.backbones.layers import uniform_fan_in
 from dml_jax.config import Group
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Batch, Method, PyTree, map_functions
