@@ -7,7 +7,7 @@ feature map is the output of block 5b: 1024 channels at 1/32 of the image's reso
 10,270,240 parameters without the classifier. Convolutions start as N(0, 2 / fan in) (He et al., ICCV 2015).
 """
 
-from typing import Literal, assert_never
+from typing import Literal
 
 import flax.linen as nn
 import jax
@@ -84,13 +84,10 @@ class Block(nn.Module):
         branches.append(unit(unit(x, reduce3, 1, "3x3_reduce"), three, 3, "3x3", stride))
         y = unit(unit(x, reduce_double, 1, "double_3x3_reduce"), double, 3, "double_3x3_1")
         branches.append(unit(y, double, 3, "double_3x3_2", stride))
-        match pool:
-            case "average":
-                pooled = AveragePool(name="pool")(x)
-            case "max":
-                pooled = MaxPool(3, stride, padding=1 if stride == 1 else 0, ceil=True, name="pool")(x)
-            case _:
-                assert_never(pool)
+        if pool == "max":
+            pooled = MaxPool(3, stride, padding=1 if stride == 1 else 0, ceil=True, name="pool")(x)
+        else:
+            pooled = AveragePool(name="pool")(x)
         branches.append(unit(pooled, projection, 1, "pool_proj") if projection else pooled)
         return jnp.concatenate(branches, axis=-1)
 

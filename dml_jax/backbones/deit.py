@@ -7,7 +7,6 @@ transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of 
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -55,10 +54,6 @@ def build(config: Config) -> Backbone:
 
 torch_module = vit.torch_module
 PUBLISHED = {"deit_small": deit_small(), "deit_small_distilled": deit_small_distilled(), "deit_base": deit_base()}
-UNSUPPORTED = {
-    "DeiT-Ti or ViT-Ti": Config(width=192, heads=3),
-    "distilled DeiT-B": replace(deit_base(), distilled=True),
-}
 CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 

@@ -6,7 +6,7 @@ equally, so networks from PyTorch give every padding explicitly.
 
 import math
 from functools import partial
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
@@ -295,10 +295,4 @@ class DropPath(nn.Module):
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
     """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps that of inputs and parameters."""
-    match name:
-        case "float32":
-            return None
-        case "bfloat16":
-            return jnp.bfloat16
-        case _:
-            assert_never(name)
+    return jnp.bfloat16 if name == "bfloat16" else None

@@ -240,11 +240,6 @@ TRANSFORMERS_5: tuple[Rule, ...] = (
 )
 
 PUBLISHED = {"mit_b0": mit_b0(), "mit_b1": mit_b1(), "mit_b2": mit_b2()}
-UNSUPPORTED = {
-    "MiT-B3": Config(depths=(3, 4, 18, 3)),
-    "MiT-B4": Config(depths=(3, 8, 27, 3)),
-    "MiT-B5": Config(depths=(3, 6, 40, 3)),
-}
 CLASSIFIERS = ("head",)
 UNSEEN = ("heads",)
 LAYOUTS = [

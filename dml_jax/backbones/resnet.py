@@ -6,7 +6,7 @@ is the output of the last stage, after its ReLU, at 1/32 of the image's resoluti
 ResNet-50: 23,508,032 parameters without the classifier. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
-from typing import Annotated, Literal, assert_never
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
@@ -59,7 +59,6 @@ def resnet101() -> Config:
 
 
 PUBLISHED = {"resnet18": resnet18(), "resnet34": resnet34(), "resnet50": resnet50(), "resnet101": resnet101()}
-UNSUPPORTED = {"ResNet-152": Config(depths=(3, 8, 36, 3))}
 CLASSIFIERS = ("fc",)
 # (block, depths): where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
 SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
@@ -92,18 +91,15 @@ class Block(nn.Module):
         if x.shape[-1] != channels or self.stride != 1:
             shortcut = conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)
             shortcut = norm("downsample_bn")(shortcut, train)
-        match config.block:
-            case "bottleneck":
-                y = nn.relu(norm("bn1")(conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
-                y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
-                y = nn.relu(norm("bn2")(y, train))
-                y = norm("bn3")(conv(channels, 1, dtype=dtype, name="conv3")(y), train)
-            case "basic":
-                y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
-                y = nn.relu(norm("bn1")(y, train))
-                y = norm("bn2")(conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
-            case _:
-                assert_never(config.block)
+        if config.block == "bottleneck":
+            y = nn.relu(norm("bn1")(conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
+            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
+            y = nn.relu(norm("bn2")(y, train))
+            y = norm("bn3")(conv(channels, 1, dtype=dtype, name="conv3")(y), train)
+        else:
+            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
+            y = nn.relu(norm("bn1")(y, train))
+            y = norm("bn2")(conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
         return nn.relu(y + shortcut)
 
 
@@ -116,16 +112,11 @@ class ResNet(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        match config.stem:
-            case "imagenet":
-                x = conv(config.widths[0], 7, 2, padding=3, dtype=dtype, name="conv1")(x)
-                x = nn.relu(batch_norm(config, "bn1")(x, train))
-                x = MaxPool(3, 2, padding=1, name="maxpool")(x)
-            case "small":
-                x = conv(config.widths[0], 3, padding=1, dtype=dtype, name="conv1")(x)
-                x = nn.relu(batch_norm(config, "bn1")(x, train))
-            case _:
-                assert_never(config.stem)
+        size, stride = (7, 2) if config.stem == "imagenet" else (3, 1)
+        x = conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")(x)
+        x = nn.relu(batch_norm(config, "bn1")(x, train))
+        if config.stem == "imagenet":
+            x = MaxPool(3, 2, padding=1, name="maxpool")(x)
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
         for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
             for index in range(depth):

@@ -139,13 +139,7 @@ class VisionTransformer(nn.Module):
         # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
         patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
         x = conv(
-            config.width,
-            config.patch,
-            config.patch,
-            bias=True,
-            dtype=dtype,
-            kernel_init=patch_init,
-            name="patch_embed",
+            config.width, config.patch, config.patch, bias=True, dtype=dtype, kernel_init=patch_init, name="patch_embed"
         )(x)
         cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)

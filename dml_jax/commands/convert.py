@@ -44,14 +44,14 @@ def parser() -> cli.Parser:
     return flags
 
 
-def declared(key: str) -> dict[str, Config]:
-    """The networks that the backbone modules declare in PUBLISHED or UNSUPPORTED, by name."""
+def published() -> dict[str, Config]:
+    """The networks that the backbone modules declare, by name."""
     modules = (configs.module("backbone", name) for name in configs.choices("backbone"))
-    return {name: config for found in modules for name, config in getattr(found, key, {}).items()}
+    return {name: config for found in modules for name, config in getattr(found, "PUBLISHED", {}).items()}
 
 
 def fitting(config: Config, named: dict[str, Config]) -> list[str]:
-    """The names of the networks that the tensors of a recognised one fit."""
+    """The names of the published networks with the same tensors."""
 
     def structure(config: Config) -> dict[str, Any]:
         """Without what the tensors of a vision transformer do not tell."""
@@ -62,10 +62,10 @@ def fitting(config: Config, named: dict[str, Config]) -> list[str]:
 
 
 def chosen(names: list[str], source: str) -> str:
-    """One of several networks that fit: the one whose family the file or the repository is named after."""
+    """The network whose family the file or the repository is named after, or the first."""
     text = source.lower() if "://" in source else Path(source).name.lower()
     family = next((word for word in ("dino", "deit", "vit") if word in text), "")
-    return next((name for name in names if name.startswith(family)), names[0])
+    return next((name for name in names if name.startswith(family)), names[0] if names else "")
 
 
 def execute(arguments: list[str]) -> None:
@@ -73,7 +73,7 @@ def execute(arguments: list[str]) -> None:
     options = parser().read_plain(arguments, "dml-jax convert")
     if not options.weights:
         raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
-    named = declared("PUBLISHED")
+    named = published()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
     if options.output:
@@ -82,12 +82,13 @@ def execute(arguments: list[str]) -> None:
 
     paths = [tensor_files.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
     converted = convert.convert({str(path): tensor_files.read(path) for path in paths})
-    names = network_names(converted, named, options.weights)
+    names = fitting(converted.network.config, named)
     known = options.backbone or chosen(names, options.weights)
     if known not in names:
+        sizes = ", ".join(f"{key}={value!r}" for key, value in converted.metadata("", {})["architecture"].items())
         raise WeightsError(
-            f"--backbone={known}: {options.weights} contains {' or '.join(names)}; omit the option or give "
-            "other weights"
+            f"{options.weights}: contains {' or '.join(names) or 'another network'} ({sizes}), not "
+            f"{options.backbone or 'one of ' + ', '.join(named)}; give other weights, or omit --backbone"
         )
     config, published = converted.network.config, named[known]
     if isinstance(config, vit.Config) and isinstance(published, vit.Config):
@@ -114,21 +115,6 @@ def execute(arguments: list[str]) -> None:
     for line in (f"{len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone", *lines):
         print(f"  {line}")
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
-
-
-def network_names(converted: convert.Converted, named: dict[str, Config], source: str) -> list[str]:
-    """The published networks that a file holds; raises WeightsError if there are none."""
-    config = converted.network.config
-    names = fitting(config, named)
-    if not names:
-        others = declared("UNSUPPORTED").items()
-        other = next((name for name, variant in others if variant == config), f"a {config.name} of another size")
-        sizes = ", ".join(f"{key}={value!r}" for key, value in converted.metadata("", {})["architecture"].items())
-        raise WeightsError(
-            f"{source}: holds {other} ({sizes}); supported are {', '.join(named)} (if it should be one of these, "
-            "blocks are missing)"
-        )
-    return names
 
 
 def read_photo(name: str) -> np.ndarray:

@@ -148,13 +148,7 @@ def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array
 
 
 def weighted_triplets(
-    key: jax.Array,
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    dim: int,
-    lower: float = 0.5,
+    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int, lower: float = 0.5
 ) -> Triplets:
     """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs."""
     key_positive, key_negative = jax.random.split(key)
@@ -177,13 +171,7 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def mine(
-    mining: Mining,
-    key: jax.Array | None,
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    dim: int,
+    mining: Mining, key: jax.Array | None, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int
 ) -> Triplets:
     """One triplet per anchor by the named strategy, in D = `dim` dimensions; all but "hard" need a random key."""
     if mining == "hard":

@@ -104,12 +104,7 @@ def triplet_loss(
 
 
 def triplet_hinges(
-    embeddings: jax.Array,
-    triplets: Triplets,
-    *,
-    margin: float,
-    squared: bool,
-    candidates: jax.Array | None = None,
+    embeddings: jax.Array, triplets: Triplets, *, margin: float, squared: bool, candidates: jax.Array | None = None
 ) -> jax.Array:
     """[d_ap - d_an + margin]+ of each triplet, valid or not: [T]; arguments as for `triplet_loss`."""
     x = at_least_float32(embeddings)

@@ -106,10 +106,7 @@ def select(
     similarity = jax.lax.stop_gradient(similarity)
     hardest_negative = jnp.max(similarity, axis=1, keepdims=True, initial=-jnp.inf, where=negative)
     hardest_positive = jnp.min(similarity, axis=1, keepdims=True, initial=jnp.inf, where=positive)
-    return (
-        positive & (similarity - epsilon < hardest_negative),
-        negative & (similarity + epsilon > hardest_positive),
-    )
+    return (positive & (similarity - epsilon < hardest_negative), negative & (similarity + epsilon > hardest_positive))
 
 
 def anchor_losses(

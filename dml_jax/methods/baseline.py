@@ -88,8 +88,7 @@ PAIRS = Needs(
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 WEIGHTED = Needs(
-    "losses that take weights in method.loss",
-    lambda c: all(takes(find(loss), "weights") for loss in c.method.losses),
+    "losses that take weights in method.loss", lambda c: all(takes(find(loss), "weights") for loss in c.method.losses)
 )
 REACHED = RunRule(
     "the memory is not used before the last step; lower it, or train for longer",

@@ -39,22 +39,6 @@ MPN_RULES: tuple[Rule, ...] = (
     (r"^fc\.0\.", "classifier."),
 )
 
-# Tensors of widely used networks that are not among the supported ones, for the error message; the first that is found
-# names the network.
-OTHERS = (
-    ("storage_tokens", "DINOv3 in its authors' layout, where that of timm or transformers is needed"),
-    ("blocks.0.mlp.fc1_g.weight", "EVA-02 or a DINOv3 with gated MLPs"),
-    ("layer.0.mlp.gate_proj.weight", "a DINOv3 with gated MLPs", "embeddings.position_embeddings"),  # of DINOv2
-    ("layers.0.blocks.0.attn.relative_position_bias_table", "Swin"),
-    ("layers.0.blocks.0.attention.self.relative_position_bias_table", "Swin"),
-    ("relative_position_bias_table", "BEiT"),
-    ("class_embedding", "CLIP"),
-    ("stages.0.blocks.0.conv_dw.weight", "ConvNeXt"),
-    ("stages.0.layers.0.dwconv.weight", "ConvNeXt"),
-    ("stages.0.0.dwconv.weight", "ConvNeXt"),
-    ("features.1.0.block.0.weight", "ConvNeXt"),
-    ("blocks.0.0.conv_dw.weight", "EfficientNet or MobileNet of timm"),
-)
 # Tensors that no backbone has: GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two
 # names, the layers that vision transformers have for their pretraining only, and the text towers beside image towers.
 UNUSED = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token", "text_model.", "logit_scale", "logit_bias")
@@ -112,12 +96,6 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
     def having(name: str) -> list[str]:
         return [key for key in tensors if key == name or key.endswith(f".{name}")]
 
-    for marker, network, *known in OTHERS:
-        if having(marker) and not any(map(having, known)):
-            raise WeightsError(
-                f"{source}: looks like {network}, which cannot be converted; give weights of a network that "
-                "docs/topics/backbones.md lists, or the import path of another library's network as backbone.name"
-            )
     for layout in (found for name in choices("backbone") for found in getattr(module("backbone", name), "LAYOUTS", ())):
         if not (found := having(layout.marker)):
             continue
@@ -129,7 +107,10 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
         except (ConfigError, WeightsError) as error:
             raise WeightsError(f"{source}: looks like {layout.library}'s weights, but {error}") from None
     names = ", ".join(list(tensors)[:3])
-    raise WeightsError(f"{source}: contains none of the known networks (its first tensors are {names})")
+    raise WeightsError(
+        f"{source}: contains none of the known networks (its first tensors are {names}); give weights of a network "
+        "that docs/topics/backbones.md lists, or the import path of another library's network as backbone.name"
+    )
 
 
 def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:

@@ -1,7 +1,6 @@
 """Names, shapes and axes of published weights: what a backbone module declares for `dml-jax convert`.
 
 PUBLISHED        the published networks by name: dict[str, Config]
-UNSUPPORTED      optional: networks of the same layers and other sizes, by name, for the error message
 LAYOUTS          the names that libraries and authors give its tensors: list[Layout]
 CLASSIFIERS      torch names of the ImageNet classifiers, which are not part of the backbone
 torch_module     path of a module in `params` -> its torch name, in the layout without rules
@@ -27,38 +26,26 @@ _LEAVES = {"kernel": "weight", "scale": "weight", "mean": "running_mean", "var":
 
 
 class Network(NamedTuple):
-    """A network that tensors belong to.
-
-    Attributes:
-      config: its options.
-      side: in pixels, of the images that the position embeddings were learned for, or of published accuracies.
-      crop_fraction: side of the centre crop with which the published accuracy was measured, divided by the resized
-        image's.
-      interpolation: how images were resized for it.
-    """
+    """A network that tensors belong to."""
 
     config: Config
-    side: int = 224
-    crop_fraction: float = 0.875
-    interpolation: Literal["bilinear", "bicubic"] = "bicubic"
+    side: int = 224  # of images in pixels, for which positions were learned or the accuracy was published
+    crop_fraction: float = 0.875  # of the resized image's side, with which the accuracy was measured
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of that resizing
 
 
 class Layout(NamedTuple):
     """The names that a library or the authors of a network give its tensors.
 
-    Attributes:
-      library: for messages.
-      marker: a tensor that identifies the layout.
-      read: derives the network from the renamed tensors. It should look at one-dimensional ones, so that a transposed
-        kernel does not lead to a wrong configuration but is reported as a wrong shape.
-      rules: rename the tensors to those of `torch_module`, in order; tensors that become `name@0.leaf`, `name@1.leaf`,
-        … are concatenated.
+    `read` derives the network from the renamed tensors. It should look at one-dimensional ones, so that a transposed
+    kernel does not lead to a wrong configuration but is reported as a wrong shape. Tensors that the rules rename to
+    `name@0.leaf`, `name@1.leaf`, … are concatenated.
     """
 
-    library: str
-    marker: str
+    library: str  # for messages
+    marker: str  # a tensor that identifies the layout
     read: Callable[[StateDict], Network]
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Rule, ...] = ()  # from the names to those of `torch_module`, in order
 
 
 def count(tensors: StateDict, name: Callable[[int], str]) -> int:

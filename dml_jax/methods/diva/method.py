@@ -74,9 +74,7 @@ def queue_update(
 
 
 def queue_fill(
-    model_state: PyTree,
-    batches: Iterable[jax.Array],
-    outputs: Callable[[PyTree, jax.Array], jax.Array],
+    model_state: PyTree, batches: Iterable[jax.Array], outputs: Callable[[PyTree, jax.Array], jax.Array]
 ) -> PyTree:
     """Fills the queue before training, by `outputs`: (key network, images [B, H, W, 3]) -> [B, D]."""
 

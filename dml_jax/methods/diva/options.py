@@ -3,16 +3,7 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from dml_jax.config.fields import (
-    Needs,
-    NonEmpty,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Probability,
-    require,
-    section,
-)
+from dml_jax.config.fields import Needs, NonEmpty, NonNegative, Positive, PositiveInt, Probability, require, section
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
