@@ -32,11 +32,7 @@ def standardize(
     the mean of the first of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits however
     large the mean is.
 
-    Args:
-      x, scale, bias: float [B, ..., C], [C], [C].
-
-    Returns:
-      (result [B, ..., C], mean [C], biased variance [C]); gradients flow through the result only.
+    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result only.
     """
     rows = x.reshape(-1, x.shape[-1])
     near = rows[: len(rows) // len(x)].mean(axis=0)

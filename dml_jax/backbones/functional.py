@@ -58,7 +58,7 @@ def apply(
 ) -> tuple[PyTree, PyTree]:
     """(outputs, batch statistics) of a module, as a pure function of what `init` returns and of its inputs.
 
-    `rngs` are random keys by name, e.g. "dropout". Batch statistics are updated if `mutable`.
+    Batch statistics are updated if `mutable`.
     """
     variables = {"params": params, "batch_stats": stats}
     outputs, changed = module.apply(variables, *inputs, rngs=rngs, mutable=["batch_stats"] if mutable else [])
@@ -82,12 +82,12 @@ def as_backbone(
     source: str,
     adapt: Callable[[PyTree, ImageShape], PyTree] = _unchanged,
 ) -> Backbone:
-    """`network(inputs, train)` as pure functions; `channels` is the number of channels of its feature map.
+    """`network(inputs, train)`, whose feature map has so many channels, as pure functions.
+
+    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
 
     Args:
-      network: may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
-      config: names the initial weights and the normalisation of pixels.
-      source: where weights of this network are published, for the error message without them.
+      source: where its weights are published, for the error message without them.
       adapt: (pretrained parameters, image shape) -> parameters for images of that shape.
     """
 
@@ -119,7 +119,7 @@ def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
     """A backbone some of whose modules are never trained: their parameters are kept in `stats`.
 
     They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them. The backbone
-    must have no batch statistics; names at the first level that it does not have are ignored.
+    must have no batch statistics.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:

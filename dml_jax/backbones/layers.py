@@ -64,9 +64,9 @@ def normal_init(std: float) -> Initializer:
 
 
 def he_fan_out(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
-    """He et al. (2015), "fan out", for a kernel [k, k, C_in / groups, C_out] or [inputs, outputs].
+    """He et al. (2015), "fan out": std = sqrt(2 / (k k C_out / groups)), for a kernel [k, k, C_in / groups, C_out].
 
-    std = sqrt(2 / (k k C_out / groups)); a kernel with one input channel per group is depthwise.
+    A kernel with one input channel per group is depthwise.
     """
     depthwise = len(shape) == 4 and shape[2] == 1
     fan = math.prod(shape[:-2]) * (1 if depthwise else shape[-1])
@@ -108,16 +108,10 @@ class Dense(nn.Module):
 
 
 class PooledDense(Dense):
-    """Global pooling of a feature map, then a linear layer.
+    """Global pooling of a feature map, then a linear layer, unless it has 0 features."""
 
-    Attributes:
-      features: outputs of the linear layer; 0 returns the pooled features without one.
-      pooling: "gem_learned" learns the exponent "p", from 3 on; else see `global_pool`.
-      layer_norm: normalise the pooled features, without scale and bias.
-    """
-
-    pooling: Pooling = "avg"
-    layer_norm: bool = False
+    pooling: Pooling = "avg"  # "gem_learned" learns the exponent "p", from 3 on
+    layer_norm: bool = False  # normalise the pooled features, without scale and bias
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -149,11 +143,8 @@ def conv(
 ) -> nn.Conv:
     """A convolution with a kernel of `size` x `size`; biases start at 0.
 
-    Args:
-      padding: pixels of zeros on every side; "SAME": as TensorFlow pads, to ceil(size / stride) outputs, with one more
-        row or column after the image than before it where their total is odd.
-      groups: number of groups of channels; channels of different groups do not mix.
-      dtype: the computation's; None for that of inputs and parameters.
+    The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs. The
+    `dtype` is the computation's; None for that of inputs and parameters.
     """
     return nn.Conv(
         channels,
@@ -172,10 +163,7 @@ def conv(
 def layer_norm(
     epsilon: float = 1e-5, *, affine: bool = True, dtype: Dtype | None = None, name: str | None = None
 ) -> nn.LayerNorm:
-    """Layer normalisation over the last axis, with statistics in two passes and at least float32.
-
-    Learns a scale and a bias if `affine`. Without a `dtype`, computes in that of inputs and parameters.
-    """
+    """Layer normalisation over the last axis, with statistics in two passes and at least float32."""
     return nn.LayerNorm(
         epsilon=epsilon, use_scale=affine, use_bias=affine, use_fast_variance=False, dtype=dtype, name=name
     )
@@ -243,7 +231,7 @@ def global_pool(features: jax.Array, kind: Pooling, exponent: jax.Array | int = 
 
 
 def _overhang(size: int, window: int, stride: int, padding: int, ceil: bool) -> int:
-    """Padding after the last row: more than `padding` where PyTorch's ceil mode adds a window."""
+    """Padding after the last row, more than `padding` where PyTorch's ceil mode adds a window."""
     # PyTorch drops a window that would start beyond the image; none does, as here stride + padding <= window.
     if not ceil:
         return padding

@@ -42,10 +42,8 @@ def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
     """Angles of rotary positions along two axes, as in DINOv3 (Siméoni et al., 2025).
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2 pi times its
-    coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any size.
-
-    The cells are (rows, columns) of patches; d, the channels of a head, is a multiple of 4. The result is float64
-    [rows * columns, d / 2], patches by rows; the first d / 4 angles are those of the row.
+    coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any size. The result is float64
+    [rows * columns, d / 2], for d channels of a head; the first d / 4 angles are those of the row.
     """
     frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)
