@@ -32,7 +32,6 @@ from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("--weights", metavar="FILE", help="file, URL or hf://owner/repository")
     flags.add_argument(
@@ -69,7 +68,7 @@ def chosen(names: list[str], source: str) -> str:
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and converts the weights; after invalid input nothing is written."""
+    """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
     if not options.weights:
         raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")

@@ -10,7 +10,6 @@ import pytest
 
 from dml_jax.losses import pair_losses
 from dml_jax.losses.mining import Triplets
-from dml_jax.losses.pairwise import Candidates
 from tests.losses.ten_rows import LABELS, NEGATIVE, POSITIVE, D, X, given
 
 
@@ -120,22 +119,3 @@ def test_contrastive_mean(squared: bool, average: Literal["all", "active"], x64:
         means.append(values.mean() if average == "all" else values[values > 0].mean())
     loss = partial(pair_losses.contrastive, negative_margin=0.8, squared=squared, average=average)
     np.testing.assert_allclose(jax.jit(loss)(x, LABELS), sum(means), rtol=1e-10)
-
-
-def test_contrastive_of_one_pair(x64: None) -> None:
-    positive, negative = np.array([[True, False]]), np.array([[False, True]])
-    candidates = Candidates(np.array([[0.0, 1], [0.6, 0.8]]), positive, negative)
-    loss = jax.jit(partial(pair_losses.contrastive, negative_margin=1.5))
-    found = loss(np.array([[1.0, 0]]), np.zeros(1, int), candidates=candidates)
-    np.testing.assert_allclose(found, np.sqrt(2) + 1.5 - np.sqrt(0.8), rtol=1e-12)
-
-
-def test_losses_without_negatives_are_zero_with_a_finite_gradient() -> None:
-    d, positive, _ = given()
-    d, none = d.astype(jnp.float32), jnp.zeros((10, 10), bool)
-    lifted = lambda d: pair_losses.lifted_structure_losses(d, positive, none).sum()  # noqa: E731
-    paired = lambda d: pair_losses.n_pair_losses(d, jnp.zeros(10, int), none).sum()  # noqa: E731
-    for function in (lifted, paired):
-        value, gradient = jax.jit(jax.value_and_grad(function))(d)
-        assert value == 0
-        np.testing.assert_array_equal(gradient, 0)

@@ -6,10 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
@@ -131,56 +128,6 @@ def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None
     embedded = jax.jit(method.embed)(params, model_state, images()[0])
     assert embedded.shape == (16, 4)
     np.testing.assert_allclose(jnp.linalg.norm(embedded, axis=1), 1, rtol=1e-6)
-
-
-def test_parameter_groups() -> None:
-    method = crt.build(crt.Config(**SMALL), toy(), DATA)
-    params, _ = jax.jit(method.init)(jax.random.key(0), batch())
-    groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), params)
-    assert set(jax.tree.leaves(groups["backbone"])) == {"backbone"}
-    assert groups["branch1"]["prototypes"] == "prototypes"
-    assert set(jax.tree.leaves(groups["branch2"])) == {"embedding"}
-    assert set(jax.tree.leaves(groups)) == set(method.groups)
-
-
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_degenerate_batches_give_finite_steps(dtype: Any) -> None:
-    """All batches share one compilation."""
-    method = crt.build(crt.Config(**SMALL), toy(dtype), DATA._replace(classes=16))
-    optimizer = optax.sgd(1e-3)
-    state = step.initial(method, optimizer, jax.random.key(0), batch())
-    update = jax.jit(step.build(method, optimizer))
-    same = images()[:, :1].repeat(16, axis=1)
-    pairs_of = Batch(images().at[:, 1::2].set(images()[:, ::2]), jnp.arange(16, dtype=jnp.int32) // 2, jnp.arange(16))
-    cases = {
-        "regular": batch(),
-        "one class": batch(np.zeros(16)),
-        "singletons": batch(np.arange(16)),
-        "one image": batch()._replace(images=same),
-        "duplicates": pairs_of,
-    }
-    for name, case in cases.items():
-        after, terms = update(state, case, jax.random.key(1))
-        assert all(jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves((after.params, terms))), name
-        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(after.params)), name
-        if name in ("one class", "singletons", "duplicates"):
-            assert terms["positives1"] == 0, name
-    assert update._cache_size() == 1
-
-
-def test_eight_devices_match_one() -> None:
-    method = crt.build(crt.Config(**SMALL), toy(), DATA)
-    optimizer = optax.sgd(0.1)
-    update = jax.jit(step.build(method, optimizer))
-    state = step.initial(method, optimizer, jax.random.key(0), batch())
-    alone, terms = update(state, batch(), jax.random.key(1))
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    rows = Batch(NamedSharding(mesh, P(None, "data")), NamedSharding(mesh, P("data")), NamedSharding(mesh, P("data")))
-    together, same = update(
-        jax.device_put(state, NamedSharding(mesh, P())), jax.device_put(batch(), rows), jax.random.key(1)
-    )
-    np.testing.assert_allclose(terms["loss"], same["loss"], rtol=1e-5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), alone.params, together.params)
 
 
 def test_invalid_options() -> None:

@@ -4,17 +4,14 @@ import dataclasses
 from functools import partial
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, global_pool
-from dml_jax.config import Group, Train
+from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import reciprocal_neighbors
@@ -22,7 +19,7 @@ from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.numerics import unit
-from dml_jax.train import optimizers, step
+from dml_jax.train import step
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)
 CLASSES = 5
@@ -166,79 +163,6 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
     same = lambda a, b: jax.tree.structure(a) == jax.tree.structure(b)  # noqa: E731
     assert same(aux.model_state, state)
     assert same(grads, params)
-
-
-@pytest.mark.parametrize("losses", ["both", "auxiliary"])
-def test_training_lowers_the_loss_and_frozen_groups_stay(losses: Any) -> None:
-    """Group names do not depend on `losses`, so that both can use the same configuration."""
-    config = dataclasses.replace(SMALL, losses=losses, dropout=0.0)
-    method = mpn.build(config, toy(), DATA)
-    groups = dict.fromkeys(method.groups, Group(3e-3)) | {"mpn": Group(3e-3, 0.1, freeze=True)}
-    train = Train(groups, steps=30, optimizer="radam")
-    optimizer = optimizers.build(train, method, optimizers.rate_factor(train, start=0, stop=30, milestones=()))
-    state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
-    network = state.params.get("mpn", {})
-    update = jax.jit(step.build(method, optimizer))
-    history = []
-    for _ in range(30):
-        state, logged = update(state, batch(), jax.random.key(0))
-        history.append(float(logged["loss_auxiliary"]))
-    assert history[-1] < 0.9 * history[0]
-    jax.tree.map(np.testing.assert_array_equal, state.params.get("mpn", {}), network)
-    assert update._cache_size() == 1
-
-
-DEGENERATE = {
-    "duplicates": (np.ones((8, 7)), np.arange(8) // 4),
-    "zero vectors": (np.zeros((8, 7)), np.arange(8) // 4),
-    "one class": (np.random.default_rng(0).normal(size=(8, 7)), np.zeros(8)),
-    "singletons": (np.random.default_rng(0).normal(size=(8, 7)), np.arange(8) % CLASSES),
-    "opposites": (np.outer((-1.0) ** np.arange(8), np.ones(7)), np.arange(8) // 4),
-    "large": (1e6 * np.random.default_rng(0).normal(size=(8, 7)), np.arange(8) // 4),
-}
-
-
-@pytest.mark.slow  # the contract tests cover fewer kinds of batches
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_degenerate_batches_stay_finite(dtype: Any) -> None:
-    network, params = network_and_params(SMALL)
-    key, embedding, auxiliary = jax.random.key(0), Dense(8, bias_init=nn.initializers.zeros_init()), Dense(CLASSES)
-    params = {
-        "mpn": params,
-        "auxiliary": functional.init(auxiliary, key, functional.struct(1, 8))[0],
-        "embedding": functional.init(embedding, key, functional.struct(1, 7))[0],
-    }
-    stats = {"neck": {"mean": jnp.zeros(8), "var": jnp.ones(8)}}
-
-    def total(params: Any, features: jax.Array, labels: jax.Array) -> tuple[jax.Array, Any]:
-        pooled = global_pool(features[:, None, None, :], "max")
-        return mpn.loss(params, stats, embedding.apply({"params": params["embedding"]}, pooled), labels, network, key)
-
-    run = jax.jit(jax.value_and_grad(total, (0, 1), has_aux=True))
-    for name, (features, labels) in DEGENERATE.items():
-        outputs = run(params, jnp.asarray(features, dtype), jnp.asarray(labels, jnp.int32))
-        assert outputs[0][0].dtype == jnp.float32
-        for leaf in jax.tree.leaves(outputs):
-            assert jnp.isfinite(leaf).all(), name
-    single = run(params, jnp.ones((1, 7), dtype), jnp.zeros(1, jnp.int32))
-    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(single))
-
-
-@pytest.mark.slow  # also a contract test
-def test_one_device_equals_eight(x64: None) -> None:
-    config = dataclasses.replace(SMALL, dropout=0.0)
-    method = mpn.build(config, toy(jnp.float64), DATA)
-    variables = jax.jit(method.init)(jax.random.key(0), batch())
-    params, state = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), variables)
-    gradient = jax.jit(jax.value_and_grad(partial(step.loss, method), has_aux=True))
-    one = gradient(params, state, batch(), jnp.int32(0), jax.random.key(1))
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-    rows = lambda axis: NamedSharding(mesh, PartitionSpec(*[None] * axis, "data"))  # noqa: E731
-    sharded = Batch(*(jax.device_put(x, rows(a)) for x, a in zip(batch()[:3], (1, 0, 0), strict=True)))
-    params, state = jax.device_put((params, state), NamedSharding(mesh, PartitionSpec()))
-    eight = gradient(params, state, sharded, jnp.int32(0), jax.random.key(1))
-    assert_close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)  # noqa: E731
-    jax.tree.map(assert_close, one, eight)
 
 
 def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
