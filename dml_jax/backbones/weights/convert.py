@@ -104,8 +104,9 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
         kept = {k: v for k, v in renamed.items() if not (k.startswith(UNUSED) or k.endswith("num_batches_tracked"))}
         try:
             return layout.library, layout.read(kept), kept
-        except (ConfigError, WeightsError) as error:
-            raise WeightsError(f"{source}: looks like {layout.library}'s weights, but {error}") from None
+        except (ConfigError, KeyError) as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else error
+            raise WeightsError(f"{source}: looks like {layout.library}'s weights, but {problem}") from None
     names = ", ".join(list(tensors)[:3])
     raise WeightsError(
         f"{source}: contains none of the known networks (its first tensors are {names}); give weights of a network "

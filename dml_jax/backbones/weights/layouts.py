@@ -17,7 +17,6 @@ import numpy as np
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.modules import module
-from dml_jax.errors import WeightsError
 
 Shape = tuple[int, ...]
 Rule = tuple[str, str | Callable[[re.Match[str]], str]]  # pattern of a tensor's name, and its replacement
@@ -55,8 +54,6 @@ def count(tensors: StateDict, name: Callable[[int], str]) -> int:
 
 def length(tensors: StateDict, name: str) -> int:
     """Number of elements of a tensor, at least 1."""
-    if name not in tensors:
-        raise WeightsError(f"{name} is missing")
     return max(1, math.prod(tensors[name].shape))
 
 

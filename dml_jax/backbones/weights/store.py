@@ -111,11 +111,8 @@ def converted(name: str) -> Path:
     file = source(name)
     found = convert.convert({str(file): tensor_files.read_packaged(file)})
     arrays = tensor_files.finite(found.tensors, str(file))
-    try:
+    with contextlib.suppress(WeightsError):  # another process may have converted it meanwhile
         write(target, arrays, found.metadata(_package(name), {file.name: PACKAGES[name]}))
-    except WeightsError:  # another process may have converted it meanwhile
-        if not target.is_dir():
-            raise
     return target
 
 
