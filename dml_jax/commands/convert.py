@@ -87,11 +87,11 @@ def execute(arguments: list[str]) -> None:
             f"{options.weights}: contains {' or '.join(names) or 'another network'} ({sizes}), not "
             f"{options.backbone or 'one of ' + ', '.join(named)}; give other weights, or omit --backbone"
         )
-    config, published = converted.network.config, named[known]
-    if isinstance(config, vit.Config) and isinstance(published, vit.Config):
+    config, named_config = converted.network.config, named[known]
+    if isinstance(config, vit.Config) and isinstance(named_config, vit.Config):
         # The interpolation is that of the library that wrote the file.
-        published = replace(published, interpolation=config.interpolation)
-        converted = converted._replace(network=converted.network._replace(config=published))
+        named_config = replace(named_config, interpolation=config.interpolation)
+        converted = converted._replace(network=converted.network._replace(config=named_config))
     stem = known if converted.kind == "backbone" else paths[0].stem
     out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.finite(converted.tensors, options.weights)
