@@ -10,6 +10,8 @@ The settings follow the authors' code (github.com/dvl-tum/group_loss), unrounded
 pooled features. There are two differences. The authors start from a network that was fine-tuned on the training classes
 for 10 epochs; here, training starts from the ImageNet weights (`--config.init_from` starts from another run). The
 authors' sampler repeats the images of small classes until all classes have the same size, which is not done here.
+
+Converting BN-Inception's weights needs the extra `torch`.
 """
 
 from ml_collections import ConfigDict
