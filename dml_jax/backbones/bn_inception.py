@@ -17,7 +17,7 @@ from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv, he_fan_in, require_size
-from dml_jax.backbones.weights.layouts import Layout, Network
+from dml_jax.backbones.weights.convert import Layout, Network
 from dml_jax.config.fields import section
 
 

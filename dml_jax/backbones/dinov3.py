@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone, Pixels
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 

@@ -20,7 +20,7 @@ from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_n
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import compute_dtype, conv
-from dml_jax.backbones.weights.layouts import Layout, Network, count, dotted, length
+from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, Probability, section
 

@@ -15,7 +15,7 @@ from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv, normal_init, require_size
-from dml_jax.backbones.weights.layouts import Layout, Network, dotted
+from dml_jax.backbones.weights.convert import Layout, Network, dotted
 from dml_jax.config.fields import section
 
 

@@ -25,7 +25,7 @@ from dml_jax.backbones.layers import (
     require_size,
     transformer_dense,
 )
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, numbered
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import Dtype, PositiveInt, require, section
 

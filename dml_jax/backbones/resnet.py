@@ -15,7 +15,7 @@ from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_n
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, dotted, length, numbered
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, dotted, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
 

@@ -14,7 +14,7 @@ from typing import Literal
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.transformer import Interpolation
-from dml_jax.backbones.weights.layouts import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, section
 

@@ -23,7 +23,7 @@ from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
 from dml_jax.backbones.functional import as_backbone, freeze
 from dml_jax.backbones.layers import DropRate, compute_dtype, conv, normal_init, require_size
 from dml_jax.backbones.transformer import AttentionPooling, Block, Interpolation, norm, patch_angles, resizing_weights
-from dml_jax.backbones.weights.layouts import dotted
+from dml_jax.backbones.weights.convert import dotted
 from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 
 __all__ = ["Config", "build", "dino", "dinov2", "vit"]

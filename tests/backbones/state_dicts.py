@@ -7,7 +7,7 @@ import numpy as np
 import safetensors.numpy
 
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights.layouts import torch_name
+from dml_jax.backbones.weights.convert import torch_name
 
 StateDict = dict[str, np.ndarray]
 

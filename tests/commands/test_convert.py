@@ -1,4 +1,4 @@
-"""The command `dml-jax convert`: all layouts, one-line errors without output, authors' checkpoints."""
+"""The command `dml-jax convert`: all one-line errors without output, authors' checkpoints."""
 
 import hashlib
 import http.server
@@ -20,7 +20,7 @@ import pytest
 import safetensors.numpy
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
-from dml_jax.backbones.weights import checks, layouts, store, tensor_files
+from dml_jax.backbones.weights import checks, store, tensor_files
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
@@ -199,8 +199,8 @@ def zeros(architecture: str, config: Any) -> state_dicts.StateDict:
     found = {}
     for path, leaf in leaves:
         keys = tuple(key.key for key in path[1:])
-        shape = layouts.torch_shape(keys, leaf.shape)
-        found[layouts.torch_name(architecture, keys)] = np.broadcast_to(np.float32(0), shape)
+        shape = from_torch.torch_shape(keys, leaf.shape)
+        found[from_torch.torch_name(architecture, keys)] = np.broadcast_to(np.float32(0), shape)
     return found
 
 

@@ -18,8 +18,7 @@ from dml_jax import config as configs
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
-from dml_jax.backbones.weights.convert import convert
-from dml_jax.backbones.weights.layouts import to_jax_axes, torch_name, torch_shape
+from dml_jax.backbones.weights.convert import convert, to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
