@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.timing import installed, row, table
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
-from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation import refinement_batches
 from dml_jax.methods import mpn
 
 # case, nodes, classes, options
@@ -141,7 +141,9 @@ def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[
     results.append(
         row(
             f"reciprocal-neighbour batches, {images:,} x {dim}, k=30, batches of 7",
-            lambda: jax.block_until_ready(reciprocal_neighbors.sets(jnp.asarray(points), k=30, size=7).batches),
+            lambda: jax.block_until_ready(
+                refinement_batches.reciprocal_sets(jnp.asarray(points), k=30, size=7).batches
+            ),
             lambda: reciprocal_batches(points, 30, 7),
             3,
         )

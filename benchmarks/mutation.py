@@ -56,7 +56,7 @@ TESTS = {
         "evaluation/test_check_inputs",
         "evaluation/test_package",
     ),
-    "evaluation/_engine/rank_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
+    "evaluation/_engine/query_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
     "evaluation/relevance": ("evaluation/test_relevance",),
     "evaluation/background_margin": ("evaluation/test_background_margin",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),

@@ -248,8 +248,8 @@ class Tiny(tiny_model.Tiny):
         return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
-        similarities = np.tile(np.linspace(-1, 1, 100, dtype=np.float32), (3, 1))
-        return Calibration(similarities, similarities, np.ones(3), 100, 10)
+        similarities = np.linspace(-1, 1, 100, dtype=np.float32)
+        return Calibration(similarities, similarities, 1.0, 100, 10)
 
 
 @pytest.mark.parametrize(

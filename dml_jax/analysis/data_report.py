@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic import StrictInt
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 PAGE = "report.html"
 TABLE = "doubtful_labels.csv"
+NEAREST = 10  # neighbours that agree on another class make a label doubtful
 SHOWN = 40  # rows of pictures
 NEIGHBORS = 5  # shown of each doubtful image
 WIDTH, HEIGHT = 460, 150  # points, of the figure
@@ -155,14 +156,44 @@ def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
     )
 
 
+class Doubtful(NamedTuple):
+    """Images whose labels may be wrong, without a neighbour of their class."""
+
+    images: np.ndarray  # int [n], first those whose neighbours agree most on one class
+    # int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.
+    suggested: np.ndarray
+    neighbors: np.ndarray  # int [n, k], the nearest images
+
+
+def find_doubtful(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:
+    """The images, embeddings float32 [N, D], of which none of the 10 nearest others by the cosine is of their class.
+
+    The neighbourhood rule for cleaning training sets: Wilson, Asymptotic properties of nearest neighbor rules using
+    edited data, IEEE Trans. SMC 1972, with unanimity. Classes of few images are found less often, those of one image
+    always.
+    """
+    from dml_jax.evaluation import neighbors  # imports JAX, which a report without a model does not need
+
+    _, nearest = neighbors.search(embeddings, embeddings, min(NEAREST, len(labels) - 1), exclude_self=True)
+    votes = np.sort(labels[nearest], axis=1)
+    # The class of at least half of sorted votes is one of the two in the middle; the longer run counts.
+    k = votes.shape[1]
+    middle = votes[:, [(k - 1) // 2, k // 2]]
+    counts = (votes[:, :, None] == middle[:, None]).sum(axis=1)
+    best = counts.argmax(axis=1)
+    rows = np.arange(len(labels))
+    most, suggested = counts[rows, best], middle[rows, best]
+    found = np.flatnonzero((labels[nearest] != labels[:, None]).all(axis=1))
+    found = found[np.argsort(-most[found], kind="stable")]
+    return Doubtful(found, np.where(2 * most >= k, suggested, -1)[found], nearest[found])
+
+
 def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tuple[int, str]:
     """The number of doubtful labels, and the section that shows the first of them."""
-    from dml_jax.evaluation import doubtful_labels  # imports JAX, which a report without a model does not need
-
     names = [split.classes[split.labels[i]] for split, i in images]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     classes = list(numbers)
-    found = doubtful_labels.find(rows, np.array([numbers[name] for name in names]))
+    found = find_doubtful(rows, np.array([numbers[name] for name in names]))
     suggested = [classes[label] if label >= 0 else "" for label in found.suggested.tolist()]
     with atomic_write(directory / TABLE) as draft, draft.open("w", newline="", encoding="utf-8") as file:
         listed = [
@@ -177,7 +208,7 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
         query = _picture(images[i], "query")
         strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
-        f"{counted(len(listed), 'image')} of which none of the {doubtful_labels.NEAREST} nearest is of their class; "
+        f"{counted(len(listed), 'image')} of which none of the {NEAREST} nearest is of their class; "
         "first those that resemble another class, maybe mislabelled, then those that resemble none, maybe outliers. "
         f'Correct labels of unusual images are among them. <a href="{TABLE}" title="a file beside this page">All</a>'
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES, VOTES
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES
 
 
 def add(flags: argparse.ArgumentParser) -> None:
@@ -13,8 +13,8 @@ def add(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--decide",
         choices=RULES,
-        help=f"class of the nearest image, most votes of the {VOTES} nearest, nearest class mean, or the margin of the "
-        "best class over all others, some that are not enrolled among them (default; with --threshold: nearest)",
+        help="by the cosine to the nearest image, or the margin of the best class over all others, some that are not "
+        "enrolled among them (default; with --threshold: nearest)",
     )
     limit = flags.add_mutually_exclusive_group()
     limit.add_argument(

@@ -24,7 +24,7 @@ import dml_jax
 from dml_jax.commands import cli, decision_options, model_options
 from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, UserError, counted, printable
-from dml_jax.evaluation import held_out
+from dml_jax.evaluation import open_set
 from dml_jax.files import locked
 from dml_jax.inference import labelled
 from dml_jax.inference.index import EMPTY, Index
@@ -194,7 +194,7 @@ def _expected(index: Index, options: argparse.Namespace) -> str:
 
 def _table(index: Index, options: argparse.Namespace) -> str:
     """What to expect of this index at several rates, from its own images; a warning if most would be unknown."""
-    rates = sorted({*held_out.RATES, options.false_accept_rate})
+    rates = sorted({*open_set.RATES, options.false_accept_rate})
     points = index.report(rates, options.decide)
     lines = [
         "",

@@ -15,7 +15,7 @@ import numpy as np
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import exact, tiles
-from dml_jax.evaluation._engine.sharing import Share, among_processes
+from dml_jax.evaluation._engine.tiles import Share, among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Points are assigned in blocks of at least BLOCK points, or more for few centres: up to BLOCK_SCORES scores.

@@ -9,8 +9,8 @@ from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
 from dml_jax.evaluation import _engine, check_inputs, relevance
-from dml_jax.evaluation._engine.sharing import among_processes
-from dml_jax.evaluation._engine.sort import Judgements
+from dml_jax.evaluation._engine.query_metrics import Judgements
+from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity

@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._engine import exact, sort, tiles
+from dml_jax.evaluation._engine import exact, query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
@@ -215,7 +215,7 @@ def _correct(
     rows = np.flatnonzero(uncertain)
     for part, block in exact.squared_distances(queries._replace(order=rows), gallery):
         for query, values in zip(rows[part], block, strict=True):
-            indices[query] = sort.nearest_first(-values, query if exclude_self else -1)[: scores.shape[1]]
+            indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[: scores.shape[1]]
             squares[query] = values[indices[query]]
     close = squares[:, 1:] - squares[:, :-1] <= 2 * bound
     recomputed = (squares < RECOMPUTE_BELOW * 2 * lengths) | uncertain[:, None]

@@ -1,24 +1,25 @@
-"""Open-set classification against enrolled images: decision rules, and their error rates on unseen classes.
+"""Open-set classification against enrolled images: decisions, and their error rates on unseen classes.
 
 The similarity of an image to an index is the maximum over all enrolled images, so it grows with the index: a threshold
 tuned on single pairs accepts nearly every stranger. `calibrate` therefore simulates the index with images of classes
-whose labels are known.
+whose labels are known, and `hold_out` classifies the index's own images, each without itself.
 """
 
+import zlib
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import background_margin
-from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Classes, Scorer
+from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer, Whitening
 
-Rule = Literal["nearest", "vote", "mean", "background"]
+Rule = Literal["nearest", "background"]
 RULES: tuple[Rule, ...] = get_args(Rule)
-COSINE_RULES = RULES[:3]  # whose similarities are cosines; those that `calibrate` simulates
-VOTES = 5  # nearest images that vote
 FALSE_ACCEPT_RATE = 0.05
+RATES = (0.01, FALSE_ACCEPT_RATE, 0.1, 0.2)  # of strangers accepted, in reports
 TRIALS, QUERIES = 100, 100  # simulated indexes; strangers and known images compared with each
+FOLDS = 10  # of the index's own images
 TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"
 NO_BACKGROUND = "decide='background': needs images of other classes, which this index does not hold; enroll again"
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
@@ -33,11 +34,11 @@ class Decision(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """Cosines of images to simulated indexes, by rule; rows as in `COSINE_RULES`."""
+    """Cosines of images to the nearest image of simulated indexes."""
 
-    strangers: np.ndarray  # float32 [3, S], ascending, of images whose class is not enrolled
-    known: np.ndarray  # float32 [3, K], of images whose class is enrolled
-    growth: np.ndarray  # float64 [3], how many times larger the index is than the simulated ones, at least 1
+    strangers: np.ndarray  # float32 [S], ascending, of images whose class is not enrolled
+    known: np.ndarray  # float32 [K], of images whose class is enrolled
+    growth: float  # how many times larger the index is than the simulated ones, at least 1
     images: int  # different images among the strangers
     classes: int  # different classes among the strangers
     background: Background | None = None  # for the rule "background"; None for more than `MAX_DIMENSIONS`
@@ -54,30 +55,44 @@ class Expected(NamedTuple):
     classes: int  # different classes among the strangers
 
 
+class HeldOut(NamedTuple):
+    """Similarities of an index's images, each classified without itself."""
+
+    known: np.ndarray  # float32 [K], of the images of classes with two images or more
+    right: np.ndarray  # bool [K], whether the class is right
+    strangers: np.ndarray  # float32 [N], of all images, without those of their class; empty with one class
+
+
+class Point(NamedTuple):
+    """Shares of images at a threshold; NaN if there are none to measure it with."""
+
+    false_accept_rate: float  # that the threshold was set for
+    threshold: float  # least similarity of an accepted image
+    right: float  # held-out images of enrolled classes that are given their class,
+    wrong: float  # another one,
+    unknown: float  # or none
+    strangers: float  # images of other classes that are accepted, as expected from the calibration
+    left_out: float  # enrolled images that are accepted when their class is taken out of the index
+
+
 def decide(
     queries: np.ndarray,
     enrolled: np.ndarray,
     labels: np.ndarray,
-    rule: Rule,
-    without: np.ndarray | None = None,
     scorer: Scorer | None = None,
+    without: np.ndarray | None = None,
 ) -> Decision:
     """Assigns a class to each query.
-
-    - "nearest": the class of the nearest enrolled image; the similarity is the cosine to it.
-    - "vote": the most frequent class among the 5 nearest enrolled images, ties to the one with the nearest image; the
-      similarity is the cosine to its nearest image.
-    - "mean": the class with the nearest mean, the normalised sum of its images; the similarity is the cosine to it.
-    - "background": the most similar class; the similarity is its margin over all other classes and the background.
 
     Args:
       queries: float32 [Q, D], rows of unit length, like the rows of `enrolled`.
       enrolled: float32 [N, D], with labels int [N].
+      scorer: of the enrolled images and a background, for the rule "background": the class with the largest margin
+        over all other classes and the background. Without it, the rule is "nearest": the class of the nearest enrolled
+        image, whose cosine is the similarity.
       without: int [Q], a class that each query ignores; another one must remain.
-      scorer: made of the enrolled images and a background; the rule "background" needs it.
     """
     classes, position = np.unique(labels, return_inverse=True)
-    means = Classes(enrolled, labels).means if rule == "mean" else None
     best = np.empty(len(queries), np.int64)
     similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
     step = max(1, BLOCK_ELEMENTS // len(enrolled))
@@ -86,40 +101,18 @@ def decide(
         cosines = queries[rows] @ enrolled.T
         if without is not None:
             cosines[labels == without[rows, None]] = -np.inf
-        if rule == "background":
-            assert scorer is not None
+        if scorer is None:
+            nearest[rows] = cosines.argmax(axis=1)
+            best[rows] = position[nearest[rows]]
+            # Products of rows of unit length exceed 1 by rounding.
+            similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0].clip(-1, 1)
+        else:
             to_classes, to_others = scorer.similarities(queries[rows])
             if without is not None:
                 to_classes[classes == without[rows, None]] = -np.inf
             best[rows], similarity[rows] = background_margin.margins(to_classes, to_others)
             nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
-        elif means is not None:
-            to_means = queries[rows] @ means.T
-            if without is not None:
-                to_means[classes == without[rows, None]] = -np.inf
-            best[rows], similarity[rows] = to_means.argmax(axis=1), to_means.max(axis=1)
-            nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
-        else:
-            nearest[rows] = cosines.argmax(axis=1) if rule == "nearest" else _majority_image(cosines, position)
-            best[rows] = position[nearest[rows]]
-            similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0]
-    if rule != "background":
-        similarity = similarity.clip(-1, 1)  # products of rows of unit length exceed it by rounding
     return Decision(classes[best], similarity, nearest)
-
-
-def _majority_image(cosines: np.ndarray, position: np.ndarray) -> np.ndarray:
-    """Column of the nearest image of the most frequent class among the `VOTES` nearest images."""
-    votes = min(VOTES, cosines.shape[1])
-    columns = np.sort(np.argpartition(-cosines, votes - 1, axis=1)[:, :votes], axis=1)
-    values = np.take_along_axis(cosines, columns, axis=1)
-    order = np.argsort(-values, axis=1, kind="stable")
-    columns, values = (np.take_along_axis(array, order, axis=1) for array in (columns, values))
-    voters = position[columns]
-    # Images of an ignored class, at minus infinity, do not vote.
-    agree = (voters[:, :, None] == voters[:, None, :]) & np.isfinite(values)[:, None, :]
-    winner = agree.sum(axis=2).argmax(axis=1)
-    return np.take_along_axis(columns, winner[:, None], axis=1)[:, 0]
 
 
 def calibrate(
@@ -133,13 +126,11 @@ def calibrate(
     Each of `TRIALS` trials draws one class more than the index has and enrolls as many random images of each as a
     random class of the index has. Other images are classified as strangers, without their own class, or as known
     images, without a random other class, so both see as many classes as the index has. Simulation needs no assumption
-    about the similarities, which differ between classes and are correlated within them. It is seeded. Besides the
-    embeddings, memory holds those of one simulated index and `BLOCK_ELEMENTS` similarities.
+    about the similarities, which differ between classes and are correlated within them. It is seeded.
 
     The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
     images of a class but one. `growth` accounts for the rest: the chance of accepting a stranger grows at most in
-    proportion to the index, since every part of the simulated size is equally likely to accept one. The size is the
-    number of images for "nearest" and "vote", of classes for "mean", as a mean hardly moves with more images.
+    proportion to the number of images, since every part of the simulated size is equally likely to accept one.
 
     Args:
       embeddings: float32 [N, D], rows of unit length.
@@ -154,12 +145,10 @@ def calibrate(
     names, source_labels, available = np.unique(source_labels, return_inverse=True, return_counts=True)
     own = np.where(np.isin(labels, names), np.searchsorted(names, labels), -1)
     usable = available if gallery is not None else np.maximum(available - 1, 1)
-    if len(names) < 2 or not (own >= 0).any() or (gallery is None and available.max() < 2):
-        raise DataError(TOO_FEW)
     rng = np.random.default_rng(0)
     drawn = min(len(sizes) + 1, len(names))
-    asked, similarities, wanted, enrolled = [], [], 0, 0
-    for _ in range(TRIALS):
+    asked, of_strangers, of_known, wanted, enrolled = [], [], [], 0, 0
+    for _ in range(TRIALS if drawn > 1 else 0):
         chosen = rng.permutation(len(names))[:drawn]
         counts = np.zeros(len(names), np.int64)
         counts[chosen] = rng.choice(sizes, drawn)
@@ -170,21 +159,17 @@ def calibrate(
         slot[chosen] = np.arange(drawn)
         strangers, known, ignored = _sample_queries(free, slot[own], drawn, rng)
         queries = embeddings[np.concatenate([strangers, known])]
-        scores = [
-            decide(queries, source[rows], source_labels[rows], rule, chosen[ignored]).similarities
-            for rule in COSINE_RULES
-        ]
+        scores = decide(queries, source[rows], source_labels[rows], without=chosen[ignored]).similarities
         asked.append(strangers)
-        similarities.append(np.split(np.stack(scores), [len(strangers)], axis=1))
-    if not any(known.size for _, known in similarities):
+        of_strangers.append(scores[: len(strangers)])
+        of_known.append(scores[len(strangers) :])
+    if not any(map(len, of_known)):
         raise DataError(TOO_FEW)
     images = np.unique(np.concatenate(asked))
-    classes = len(sizes) / (drawn - 1)
-    growth = {"nearest": classes * wanted / enrolled, "vote": classes * wanted / enrolled, "mean": classes}
     return Calibration(
-        strangers=np.sort(np.concatenate([scores for scores, _ in similarities], axis=1)),
-        known=np.concatenate([scores for _, scores in similarities], axis=1),
-        growth=np.maximum([growth[rule] for rule in COSINE_RULES], 1),
+        strangers=np.sort(np.concatenate(of_strangers)),
+        known=np.concatenate(of_known),
+        growth=max(len(sizes) / (drawn - 1) * wanted / enrolled, 1.0),
         images=len(images),
         classes=len(np.unique(labels[images])),
         background=background_margin.choose(embeddings, labels) if embeddings.shape[1] <= MAX_DIMENSIONS else None,
@@ -209,18 +194,10 @@ def _sample_queries(
     return strangers, known, np.concatenate([own_or_any, other])
 
 
-def expect(calibration: Calibration, rule: Rule, false_accept_rate: float) -> Expected:
-    """The lowest threshold whose expected false accept rate, in (0, 1), does not exceed the given one.
-
-    Args:
-      rule: one of `COSINE_RULES`; see `expect_margin` for the other.
-    """
-    row = COSINE_RULES.index(rule)
-    growth = float(calibration.growth[row])
-    return _expected(
-        calibration.strangers[row], calibration.known[row], false_accept_rate,
-        growth, calibration.images, calibration.classes,
-    )  # fmt: skip
+def expect(calibration: Calibration, false_accept_rate: float) -> Expected:
+    """The lowest cosine whose expected false accept rate, in (0, 1), does not exceed the given one."""
+    strangers, known, growth, images, classes, _ = calibration
+    return _expected(strangers, known, false_accept_rate, growth, images, classes)
 
 
 def expect_margin(
@@ -229,8 +206,8 @@ def expect_margin(
     """As `expect`, for the rule "background" and the index itself, without simulation.
 
     Args:
-      strangers: float32 [B], see `background_margin.of_strangers`.
-      known: float32 [K], margins of images of enrolled classes, e.g. of `held_out.measure`.
+      strangers: float32 [B], from `background_margin.of_strangers`.
+      known: float32 [K], margins of images of enrolled classes, e.g. from `hold_out`.
     """
     classes = len(np.unique(background.labels))
     return _expected(np.sort(strangers), known, false_accept_rate, 1.0, len(background.labels), classes)
@@ -244,11 +221,70 @@ def _expected(
     return Expected(
         threshold=float(threshold),
         false_accepts=growth * float((strangers >= threshold).mean()),
-        false_rejects=float((known < threshold).mean()) if len(known) else float("nan"),
+        false_rejects=_share(known < threshold),
         growth=growth,
         images=images,
         classes=classes,
     )
+
+
+def hold_out(enrolled: np.ndarray, labels: np.ndarray, background: Background | None = None) -> HeldOut:
+    """Classifies a tenth of each class with the other images, in turn, or one image if a class has ten or fewer.
+
+    Strangers are a tenth of the classes in turn, so that none determines the map to x' with which it is judged. The
+    tenths are drawn by the content of the embeddings, so they do not depend on the order of the classes.
+
+    Args:
+      enrolled: float32 [N, D], rows of unit length.
+      labels: int [N].
+      background: images of other classes for the rule "background"; without it, the rule is "nearest".
+    """
+
+    def classify(
+        asked: np.ndarray, index: np.ndarray | slice, others: np.ndarray, without: np.ndarray | None = None
+    ) -> Decision:
+        scorer = None
+        if background is not None:
+            whitening = Whitening(background, enrolled[others], labels[others])
+            scorer = Scorer(background, enrolled[index], labels[index], whitening)
+        return decide(enrolled[asked], enrolled[index], labels[index], scorer, without)
+
+    draw = np.array([zlib.crc32(row.tobytes()) for row in enrolled])
+    order = np.lexsort((draw, labels))
+    _, first, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
+    fold = np.empty(len(labels), np.int64)
+    fold[order] = np.where(counts[place] > 1, (np.arange(len(order)) - first[place]) % FOLDS, -1)
+    known, right = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
+    for i in range(fold.max() + 1):
+        asked = fold == i
+        found = classify(asked, ~asked, ~asked)
+        known.append(found.similarities)
+        right.append(found.labels == labels[asked])
+    strangers = np.zeros(len(labels) if len(counts) > 1 else 0, np.float32)
+    # Tenths of the classes, ranked by the least draw of each.
+    fold[order] = np.argsort(np.argsort(draw[order[first]]))[place] % FOLDS
+    for i in range(fold.max() + 1) if len(strangers) else ():
+        asked = fold == i
+        strangers[asked] = classify(asked, slice(None), ~asked, labels[asked]).similarities
+    return HeldOut(np.concatenate(known), np.concatenate(right), strangers)
+
+
+def point(held: HeldOut, false_accept_rate: float, expected: Expected) -> Point:
+    """The shares at an expected threshold."""
+    accepted = held.known >= expected.threshold
+    return Point(
+        false_accept_rate=false_accept_rate,
+        threshold=expected.threshold,
+        right=_share(accepted & held.right),
+        wrong=_share(accepted & ~held.right),
+        unknown=_share(~accepted),
+        strangers=expected.false_accepts,
+        left_out=_share(held.strangers >= expected.threshold),
+    )
+
+
+def _share(chosen: np.ndarray) -> float:
+    return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 def check(rule: str, false_accept_rate: float, threshold: float | None = None) -> None:

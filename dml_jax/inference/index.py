@@ -15,10 +15,9 @@ import numpy as np
 from PIL import Image as pillow
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import background_margin, held_out, open_set
+from dml_jax.evaluation import background_margin, open_set
 from dml_jax.evaluation.background_margin import Background, Scorer
-from dml_jax.evaluation.held_out import HeldOut, Point
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Calibration, Expected, Rule
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Calibration, Expected, HeldOut, Point, Rule
 from dml_jax.files import atomic_write
 
 UNKNOWN = "unknown"
@@ -190,7 +189,7 @@ class Index:
         calibration, rule = self._calibrated(), self.rule(decide)
         open_set.check(rule, false_accept_rate)
         if rule != "background":
-            return open_set.expect(calibration, rule, false_accept_rate)
+            return open_set.expect(calibration, false_accept_rate)
         background = self._background()
         if self._strangers is None:
             self._strangers = background_margin.of_strangers(background, self.embeddings, self.labels)
@@ -199,13 +198,13 @@ class Index:
     def _held_out(self, rule: Rule) -> HeldOut:
         if rule not in self._held:
             background = self._background() if rule == "background" else None
-            self._held[rule] = held_out.measure(self.embeddings, self.labels, rule, background)
+            self._held[rule] = open_set.hold_out(self.embeddings, self.labels, background)
         return self._held[rule]
 
-    def report(self, rates: Sequence[float] = held_out.RATES, decide: Rule | None = None) -> list[Point]:
+    def report(self, rates: Sequence[float] = open_set.RATES, decide: Rule | None = None) -> list[Point]:
         """Error rates to expect of this index at several false-accept rates, from its own images."""
         rule = self.rule(decide)
-        return [held_out.point(self._held_out(rule), rate, self.expect(rate, rule)) for rate in rates]
+        return [open_set.point(self._held_out(rule), rate, self.expect(rate, rule)) for rate in rates]
 
     def classify(
         self,
@@ -221,12 +220,12 @@ class Index:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
           threshold: images with a lower cosine are "unknown"; None for the threshold of `false_accept_rate`.
           false_accept_rate: see `expect`.
-          decide: "nearest" (class of the nearest image), "vote" (of the 5 nearest), "mean" (nearest class mean) or
-            "background" (margin over all other classes, also some that are not enrolled); None for that of `rule`.
+          decide: "nearest" (class of the nearest image) or "background" (margin over all other classes, also some that
+            are not enrolled); None for that of `rule`.
 
         Returns:
-          Class names, and scores float32 [N]: margins by the rule "background", otherwise cosines to the nearest image
-          of the class or to its mean, see `open_set.decide`.
+          Class names, and scores float32 [N]: margins by the rule "background", otherwise cosines to the nearest
+          image.
 
         Raises:
           DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
@@ -250,7 +249,8 @@ class Index:
             threshold = self.expect(false_accept_rate, rule).threshold
         if rule == "background" and self._scorer is None:
             self._scorer = Scorer(self._background(), self.embeddings, self.labels)
-        found = open_set.decide(self._rows(images), self.embeddings, self.labels, rule, scorer=self._scorer)
+        scorer = self._scorer if rule == "background" else None
+        found = open_set.decide(self._rows(images), self.embeddings, self.labels, scorer)
         accepted = found.similarities >= threshold
         names = [self.classes[i] if good else UNKNOWN for i, good in zip(found.labels, accepted, strict=True)]
         return names, found.similarities, found.nearest
@@ -330,7 +330,7 @@ class Index:
         if measured:
             strangers, known, growth, images, classes, *background = measured
             others = Background(*background) if background else None
-            index._calibration = Calibration(strangers, known, growth, int(images), int(classes), others)
+            index._calibration = Calibration(strangers, known, float(growth), int(images), int(classes), others)
         return index
 
 

@@ -36,7 +36,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm, normal_init
 from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
@@ -216,7 +216,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
     network = MessagePassingNetwork(config, data.classes)
-    rule: reciprocal_neighbors.Rule = "paper" if config.equations == "paper" else "authors"
+    rule: refinement_batches.Rule = "paper" if config.equations == "paper" else "authors"
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 4)
@@ -250,7 +250,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
 
     @jax.jit
     def refine_queries(params: PyTree, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
-        batches = reciprocal_neighbors.sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
+        batches = refinement_batches.reciprocal_sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
         return refine(params, embeddings, batches, network)[:, 0]
 

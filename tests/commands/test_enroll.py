@@ -35,10 +35,10 @@ class Colours:
     fingerprint = "of colours"
 
     def calibrate(self, sizes):
-        """All strangers at 0.9 and one in a hundred at 0.95 per enrolled class, whatever the rule."""
-        strangers = np.full((3, 1000), 0.9, np.float32)
-        strangers[:, 1000 - 10 * len(sizes) :] = 0.95
-        return Calibration(strangers, np.tile(np.float32([0.5, 0.96, 1, 1]), (3, 1)), np.ones(3), 500, 9)
+        """All strangers at 0.9 and one in a hundred at 0.95 per enrolled class."""
+        strangers = np.full(1000, 0.9, np.float32)
+        strangers[1000 - 10 * len(sizes) :] = 0.95
+        return Calibration(strangers, np.float32([0.5, 0.96, 1, 1]), 1.0, 500, 9)
 
     def embed(self, images):
         rows = []
@@ -149,7 +149,6 @@ def test_the_threshold_depends_on_what_is_enrolled(photos, tmp_path):
 
 
 def test_the_rule_is_applied(photos):
-    """The image is nearest to a red one, but three of its five neighbours, and the mean, are green."""
 
     class Plane(Colours):
         def embed(self, images):
@@ -160,11 +159,10 @@ def test_the_rule_is_applied(photos):
 
     index = Index(Plane())
     index.add({"red": at(1, 60), "green": at(-4, -5, -6)})
-    for rule, name, angle, nearest in (("nearest", "red", 1, 0), ("vote", "green", 4, 2), ("mean", "green", 5, 2)):
-        names, cosines, positions = index.nearest(at(0), decide=rule)
-        assert (names, positions.tolist()) == ([name], [nearest])
-        assert cosines[0] == pytest.approx(np.cos(np.radians(angle)), abs=1e-6)
-    with pytest.raises(DataError, match="decide='median': is not a decision rule; give one of nearest, vote, mean"):
+    names, cosines, positions = index.nearest(at(0), decide="nearest")
+    assert (names, positions.tolist()) == (["red"], [0])
+    assert cosines[0] == pytest.approx(np.cos(np.radians(1)), abs=1e-6)
+    with pytest.raises(DataError, match="decide='median': is not a decision rule; give one of nearest, background"):
         index.classify(at(0), threshold=0, decide="median")
 
 
@@ -182,7 +180,7 @@ def test_the_background_is_part_of_the_index(photos, tmp_path):
     index, path = Index(Unseen()), tmp_path / "i.npz"
     index.add({name: photos[name] for name in ("red", "green")})
     asked = [photos["green"][2], photos["red"][2]]
-    assert (index.rule(), index.rule(threshold=0.5), index.rule("vote")) == ("background", "nearest", "vote")
+    assert (index.rule(), index.rule(threshold=0.5), index.rule("nearest")) == ("background", "nearest", "nearest")
     assert index.classify(asked, false_accept_rate=0.3)[0] == ["green", "red"]
     points = index.report((0.05, 0.5))
     assert [point.false_accept_rate for point in points] == [0.05, 0.5]
@@ -317,8 +315,8 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         "25.0 % of images of enrolled classes rejected (measured on 500 images of 9 unseen classes)\n"
     ]
     assert run("--classify", "--threshold=1.0", new)[1].startswith("unknown\t")
-    assert run("--classify", "--decide=mean", "--false_accept_rate=0.001", new)[1].startswith("blue\t")
-    assert "--decide=mean --false_accept_rate=0.001: unknown below 0.9500" in expected[-1]
+    assert run("--classify", "--decide=nearest", "--false_accept_rate=0.001", new)[1].startswith("blue\t")
+    assert "--decide=nearest --false_accept_rate=0.001: unknown below 0.9500" in expected[-1]
     assert expected[-1].endswith("unseen classes, which are too few for this rate)\n")
     complete = (tmp_path / "i.npz").read_bytes()
     code, text = run("--remove=blue", "--remove=red", "--skip_bad")

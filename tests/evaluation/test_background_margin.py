@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dml_jax.evaluation import background_margin, held_out, open_set
+from dml_jax.evaluation import background_margin, open_set
 from dml_jax.evaluation.background_margin import Background, Scorer
 
 D = 12
@@ -50,7 +50,7 @@ def test_margins_against_loops() -> None:
     background = Background(rows[labels > 5], labels[labels > 5])
     enrolled, queries = (labels < 6) & (np.arange(45) % 5 > 1), (labels < 6) & (np.arange(45) % 5 < 2)
     scorer = Scorer(background, rows[enrolled], labels[enrolled])
-    found = open_set.decide(rows[queries], rows[enrolled], labels[enrolled], "background", scorer=scorer)
+    found = open_set.decide(rows[queries], rows[enrolled], labels[enrolled], scorer)
     for i, query in enumerate(rows[queries]):
         label, margin = by_loops(query, rows[enrolled], labels[enrolled], background)
         assert found.labels[i] == label
@@ -67,15 +67,15 @@ def test_the_rates_are_met_on_other_classes(classes, images) -> None:
         background = background_margin.choose(rows[labels >= 450], labels[labels >= 450])
         kept, asked = (labels < classes) & (place < images), (labels < classes) & (place >= images)
         strangers = background_margin.of_strangers(background, rows[kept], labels[kept])
-        held = held_out.measure(rows[kept], labels[kept], "background", background)
-        point = held_out.point(held, 0.1, open_set.expect_margin(background, strangers, held.known, 0.1))
+        held = open_set.hold_out(rows[kept], labels[kept], background)
+        point = open_set.point(held, 0.1, open_set.expect_margin(background, strangers, held.known, 0.1))
         assert point.strangers == pytest.approx(0.1, abs=2 / len(strangers))
         assert point.right + point.wrong + point.unknown == pytest.approx(1)
         scorer = Scorer(background, rows[kept], labels[kept])
         new = (labels >= classes) & (labels < 450)
-        found = open_set.decide(rows[new], rows[kept], labels[kept], "background", scorer=scorer)
+        found = open_set.decide(rows[new], rows[kept], labels[kept], scorer)
         accepted.append((found.similarities >= point.threshold).mean())
-        found = open_set.decide(rows[asked], rows[kept], labels[kept], "background", scorer=scorer)
+        found = open_set.decide(rows[asked], rows[kept], labels[kept], scorer)
         named = found.similarities >= point.threshold
         shares.append([(named & (found.labels == labels[asked])).mean(), (~named).mean()])
         measured.append([point.right, point.unknown])
@@ -94,7 +94,7 @@ def test_no_image_decides_how_it_is_judged() -> None:
     background = Background(rows[labels > 5], labels[labels > 5])
     index = (labels < 6) & ((labels == 0) | (np.arange(48) % 4 == 0))  # four images of class 0, one of each other
     enrolled, classes = rows[index], labels[index]
-    held = held_out.measure(enrolled, classes, "background", background)
+    held = open_set.hold_out(enrolled, classes, background)
     alone = [np.arange(len(enrolled)) != i for i in np.flatnonzero(classes == 0)]
     known = [by_loops(enrolled[~kept][0], enrolled[kept], classes[kept], background)[1] for kept in alone]
     np.testing.assert_allclose(np.sort(held.known), np.sort(known), atol=1e-5)
@@ -112,8 +112,8 @@ def test_the_order_of_classes_does_not_matter() -> None:
     background = Background(rows[labels >= 25], labels[labels >= 25])
     enrolled, classes = rows[labels < 25], labels[labels < 25]
     order = np.argsort((classes + 7) % 25, kind="stable")
-    held = held_out.measure(enrolled, classes, "background", background)
-    again = held_out.measure(enrolled[order], (classes[order] + 7) % 25, "background", background)
+    held = open_set.hold_out(enrolled, classes, background)
+    again = open_set.hold_out(enrolled[order], (classes[order] + 7) % 25, background)
     np.testing.assert_allclose(np.sort(again.known), np.sort(held.known), atol=1e-5)
     np.testing.assert_allclose(again.strangers, held.strangers[order], atol=1e-5)
 
@@ -125,9 +125,9 @@ def test_it_beats_the_nearest_cosine() -> None:
     background = background_margin.choose(rows[labels >= 50], labels[labels >= 50])
     scorer = Scorer(background, rows[kept], labels[kept])
     right = {}
-    for rule in ("nearest", "background"):
+    for rule, chosen in (("nearest", None), ("background", scorer)):
         queries = np.concatenate([rows[known], rows[new]])
-        found = open_set.decide(queries, rows[kept], labels[kept], rule, scorer=scorer)
+        found = open_set.decide(queries, rows[kept], labels[kept], chosen)
         threshold = np.quantile(found.similarities[known.sum() :], 0.95)
         right[rule] = ((found.labels == labels[np.r_[np.flatnonzero(known), np.flatnonzero(new)]])
                        & (found.similarities > threshold))[: known.sum()].mean()  # fmt: skip
@@ -138,11 +138,11 @@ def test_left_out_images_are_not_in_the_index() -> None:
     """Two equal images of each class find each other; single ones are strangers only."""
     rows = np.repeat(np.eye(3, 4, dtype=np.float32), 2, axis=0)
     labels = np.repeat(np.arange(3), 2)
-    held = held_out.measure(rows, labels, "nearest")
+    held = open_set.hold_out(rows, labels)
     assert (held.known.tolist(), held.right.all(), held.strangers.tolist()) == ([1.0] * 6, True, [0.0] * 6)
-    single = held_out.measure(rows[::2], labels[::2], "nearest")
+    single = open_set.hold_out(rows[::2], labels[::2])
     assert (len(single.known), single.strangers.tolist()) == (0, [0.0] * 3)
-    assert len(held_out.measure(rows[:2], labels[:2], "nearest").strangers) == 0
+    assert len(open_set.hold_out(rows[:2], labels[:2]).strangers) == 0
 
 
 def test_choose() -> None:

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation import refinement_batches
 
 
 def clustered(rows: int, dim: int, seed: int, noise: float = 0.5) -> np.ndarray:
@@ -46,9 +46,9 @@ def by_sets(points: np.ndarray, k: int, size: int, rule: str) -> list[list[int]]
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize(("rows", "k", "size"), [(150, 10, 7), (131, 5, 20), (40, 7, 3)])
-def test_self_retrieval(rows: int, k: int, size: int, rule: reciprocal_neighbors.Rule, x64: None) -> None:
+def test_self_retrieval(rows: int, k: int, size: int, rule: refinement_batches.Rule, x64: None) -> None:
     points = clustered(rows, 6, seed=k)
-    found = reciprocal_neighbors.sets(jnp.asarray(points), k=k, size=size, rule=rule)
+    found = refinement_batches.reciprocal_sets(jnp.asarray(points), k=k, size=size, rule=rule)
     np.testing.assert_array_equal(found.batches, by_sets(points, k, size, rule))
     assert found.expanded is None
 
@@ -66,13 +66,13 @@ def test_separate_gallery(x64: None) -> None:
         chosen = sorted(original.union(*joined), key=lambda g: distances[q, g])
         chosen = (chosen + [g for g in forward[q] if g not in chosen])[: size - 1]
         expected.append([q] + [g + len(queries) for g in chosen])
-    found = reciprocal_neighbors.sets(jnp.asarray(queries), jnp.asarray(gallery), k=k, size=size)
+    found = refinement_batches.reciprocal_sets(jnp.asarray(queries), jnp.asarray(gallery), k=k, size=size)
     np.testing.assert_array_equal(found.batches, expected)
 
 
 def test_with_duplicates_every_batch_begins_with_its_query() -> None:
     points = jnp.asarray(np.repeat(clustered(5, 4, seed=0), 6, axis=0), jnp.float32)
-    batches = reciprocal_neighbors.sets(points, k=4, size=5).batches
+    batches = refinement_batches.reciprocal_sets(points, k=4, size=5).batches
     np.testing.assert_array_equal(batches[:, 0], np.arange(30))
     assert all(len(set(row)) == 5 for row in batches.tolist())
 
@@ -80,6 +80,6 @@ def test_with_duplicates_every_batch_begins_with_its_query() -> None:
 def test_fewer_images_than_neighbours(x64: None) -> None:
     points = clustered(4, 3, seed=0)
     order = ranked(points, points)[1]
-    np.testing.assert_array_equal(reciprocal_neighbors.sets(jnp.asarray(points), k=30, size=7).batches, order)
-    found = reciprocal_neighbors.sets(jnp.asarray(points[:1]), jnp.asarray(points[1:]), k=30, size=7)
+    np.testing.assert_array_equal(refinement_batches.reciprocal_sets(jnp.asarray(points), k=30, size=7).batches, order)
+    found = refinement_batches.reciprocal_sets(jnp.asarray(points[:1]), jnp.asarray(points[1:]), k=30, size=7)
     assert found.batches.shape == (1, 4)

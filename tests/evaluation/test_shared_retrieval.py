@@ -11,8 +11,7 @@ from jax.sharding import Mesh
 
 from dml_jax.evaluation import kmeans, metrics
 from dml_jax.evaluation._engine import plan, tiles
-from dml_jax.evaluation._engine.counting_kernels import sum_over_devices
-from dml_jax.evaluation._engine.sharing import Share
+from dml_jax.evaluation._engine.tiles import Share, sum_over_devices
 
 KS = (1, 10)
 

@@ -13,7 +13,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
-from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation import refinement_batches
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.numerics import unit
@@ -280,9 +280,11 @@ def dense_sets(near: jax.Array, members: jax.Array, size: int) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", ["authors", "paper"])
 @pytest.mark.parametrize("name", files("rknn"))
-def test_reciprocal_batches(name: str, rule: reciprocal_neighbors.Rule, x64: None) -> None:
+def test_reciprocal_batches(name: str, rule: refinement_batches.Rule, x64: None) -> None:
     z, meta, _ = load(name, "float64")
-    sets = reciprocal_neighbors.sets(jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True)
+    sets = refinement_batches.reciprocal_sets(
+        jnp.asarray(z["embeddings"]), k=meta["k"], size=meta["k_r"], rule=rule, dense=True
+    )
     prefix = "" if rule == "authors" else "paper_"
     size = len(z["embeddings"])
     np.testing.assert_array_equal(dense_sets(sets.near, sets.reciprocal, size), z[f"{prefix}reciprocal"])
@@ -296,7 +298,7 @@ def test_reciprocal_batches(name: str, rule: reciprocal_neighbors.Rule, x64: Non
 def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     z, meta, _ = load(name, "float64")
     queries, gallery = jnp.asarray(z["query"]), jnp.asarray(z["gallery"])
-    sets = reciprocal_neighbors.sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
+    sets = refinement_batches.reciprocal_sets(queries, gallery, k=meta["k"], size=meta["k_r"], dense=True)
     size = len(gallery)
     np.testing.assert_array_equal(dense_sets(sets.near, sets.reciprocal, size), z["reciprocal"])
     half = dense_sets(sets.near_half, sets.reciprocal_half, size)

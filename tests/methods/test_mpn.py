@@ -14,7 +14,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import reciprocal_neighbors
+from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
@@ -172,7 +172,7 @@ def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
     embeddings = unit(jax.random.normal(jax.random.key(1), (20, 8)))
     refined = method.hooks.refine({"mpn": params}, {}, embeddings)
     alone = jax.jit(lambda rows: refined_together(network, params, embeddings[rows])[0])
-    for query, rows in enumerate(reciprocal_neighbors.sets(embeddings, k=4, size=3).batches):
+    for query, rows in enumerate(refinement_batches.reciprocal_sets(embeddings, k=4, size=3).batches):
         np.testing.assert_allclose(refined[query], alone(rows), atol=1e-5)
 
 

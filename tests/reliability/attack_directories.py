@@ -19,7 +19,7 @@ from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
 from dml_jax.errors import DataError
 from dml_jax.evaluation.background_margin import Background
-from dml_jax.evaluation.open_set import COSINE_RULES, Calibration
+from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs, parts
 from dml_jax.inference.index import Index
@@ -115,9 +115,9 @@ class _Embedder:
             yield rows
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
-        similarities = np.tile(np.float32([0.1, 0.5, 0.9]), (len(COSINE_RULES), 1))
+        similarities = np.float32([0.1, 0.5, 0.9])
         background = Background(np.eye(2, dtype=np.float32), np.arange(2))
-        return Calibration(similarities, similarities, np.ones(len(COSINE_RULES)), 3, 2, background)
+        return Calibration(similarities, similarities, 1.0, 3, 2, background)
 
 
 @functools.cache

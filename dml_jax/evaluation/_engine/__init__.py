@@ -21,7 +21,7 @@ lower index. A rank is therefore a count, and needs no sorting:
    multiplied, and each is used twice, for the queries in its columns and for those in its rows.
 
 The cost of counting grows with R, so classes with many rows are handled differently. Queries with hundreds of relevant
-rows sort their row of scores on the host (`sort`). `plan` chooses between them and combines the results.
+rows sort their row of scores on the host (`query_metrics`). `plan` chooses between them and combines the results.
 
 Rows that a query leaves out because they share its class and its group are targets, too: the rank of every other
 target decreases by the number of those that precede it (`count_ranks.without_omitted`). Any other `judgements` are
@@ -32,6 +32,6 @@ Queries whose nearest relevant row is so close that rounding could decide are ra
 """
 
 from dml_jax.evaluation._engine.plan import Plan, execute, make_plan
-from dml_jax.evaluation._engine.rank_metrics import QueryResults
+from dml_jax.evaluation._engine.query_metrics import QueryResults
 
 __all__ = ["Plan", "QueryResults", "execute", "make_plan"]

@@ -15,10 +15,16 @@ from dml_jax.evaluation._engine.counting_kernels import (
     accumulate,
     make_counter,
     read_thresholds,
-    sum_over_devices,
 )
-from dml_jax.evaluation._engine.sharing import Share
-from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows, product, scores_of_keys
+from dml_jax.evaluation._engine.tiles import (
+    REPLICATED,
+    SHARDED,
+    Share,
+    TiledRows,
+    product,
+    scores_of_keys,
+    sum_over_devices,
+)  # fmt: skip
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 Progress = Callable[[int, int], None]

@@ -11,7 +11,7 @@ from typing import Generic, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED
 
@@ -86,13 +86,6 @@ def accumulate(
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
         keys, left, right, rows, columns, pairs, num_targets
     )
-
-
-@partial(jax.jit, static_argnames="mesh")
-def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
-    """Sum of the parts of all devices, replicated."""
-    total = jnp.sum(parts, axis=0, dtype=parts.dtype)  # with 64-bit types enabled, sums of int32 would be wider
-    return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
 
 
 def read_thresholds(

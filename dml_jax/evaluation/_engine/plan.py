@@ -7,12 +7,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import counted
-from dml_jax.evaluation._engine import exact, sort, tiles
+from dml_jax.evaluation._engine import exact, query_metrics, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
-from dml_jax.evaluation._engine.rank_metrics import QueryResults, full_ranking, metrics_from_ranks
-from dml_jax.evaluation._engine.sharing import Share
-from dml_jax.evaluation._engine.sort import Judgements
-from dml_jax.evaluation._engine.tiles import Metric, TiledRows
+from dml_jax.evaluation._engine.query_metrics import Judgements, QueryResults, full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.tiles import Metric, Share, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
 SORT_ABOVE = 256
@@ -40,29 +38,14 @@ class Plan(NamedTuple):
     full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
 
     def describe(self) -> str:
-        """One line with sizes, devices and an estimate of the memory per device."""
-        gallery, queries, sizes = self.gallery, self.queries, self.targets.size
-        symmetric = gallery is queries
-        operands = [gallery] if symmetric and gallery.metric == "cosine" else [gallery, queries]
-        itemsize = gallery.dtype.itemsize
-        panel_bytes = sum(
-            min(rows.num_tiles, self.budget.panel_tiles) * rows.tile_size * rows.width * itemsize for rows in operands
-        )
-        tile_bytes = gallery.tile_size * queries.tile_size * itemsize
-        last = np.maximum(self.targets.start + sizes, 1) // gallery.tile_size
-        first = self.targets.start.min(axis=1) // gallery.tile_size
-        near_tiles = int(np.sum(last.max(axis=1) - first + 1))
-        target_bytes = 4 * max(1, int(sizes.max())) * queries.num_tiles * queries.tile_size * itemsize
-        score_bytes = (min(self.budget.cached_tiles, near_tiles) + 4) * tile_bytes
-        resident = all(rows.num_tiles <= self.budget.panel_tiles for rows in operands)
+        """One line with sizes, devices and tiles."""
+        gallery, queries = self.gallery, self.queries
         return (
             f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
             f"{counted(self.mesh.size, 'device')} ({self.mesh.devices.flat[0].platform})"
             f"{f' of each of {self.share.processes} processes' * (self.share.processes > 1)}; "
             f"tiles {gallery.tile_size} x {queries.tile_size}"
-            f"{', half of them by symmetry' if symmetric and sizes.any() else ''}; "
-            f"embeddings {'resident' if resident else 'streamed'}; "
-            f"at most about {(panel_bytes + target_bytes + score_bytes) / 2**20:,.0f} MiB per device"
+            f"{', half of them by symmetry' if gallery is queries and self.targets.size.any() else ''}"
         )
 
 
@@ -233,7 +216,7 @@ def _rank_by_sorting(
     chosen = plan.share.of(queries)
     found: tuple[np.ndarray | None, ...] = (None,) * len(results)
     if len(chosen):
-        found = sort.metrics_by_sorting(
+        found = query_metrics.metrics_by_sorting(
             _scores_in_float64(plan, chosen) if in_float64 else _device_scores(plan, chosen, progress),
             chosen,
             plan.labels[chosen],
@@ -270,4 +253,6 @@ def _device_scores(plan: Plan, chosen: np.ndarray, progress: Progress | None) ->
         if progress is not None:
             progress(done, total)
 
-    return sort.device_scores(gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh, progress=advance)
+    return query_metrics.device_scores(
+        gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh, progress=advance
+    )

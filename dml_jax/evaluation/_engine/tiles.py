@@ -1,4 +1,4 @@
-"""Embeddings in tiles, the product of two tiles, and the devices and memory it may use.
+"""Embeddings in tiles, the product of two tiles, and the devices, memory and processes that share the work.
 
 A set of embeddings is cut into tiles: blocks of equally many rows, the last one padded with zeros, so that all products
 have the same shape and the same rounding. A score ranks the neighbours of a query, larger is nearer: the cosine, or
@@ -11,19 +11,20 @@ These columns come first, so that the score of (x, y) rounds like that of (y, x)
 0, so they can be subtracted from any count.
 """
 
+from collections.abc import Sequence
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 
 Metric = Literal["cosine", "euclidean"]
+Work = TypeVar("Work", Sequence, np.ndarray)
 
 REPLICATED, SHARDED = P(), P("data")
 PADDING_INDEX = np.iinfo(np.int32).max  # larger than the index of any real row
@@ -79,10 +80,8 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     for four fifths of the squares is subtracted. It is rounded to a coarse multiple of a power of two, which keeps
     integer-valued rows exact. Rows whose squares would leave the range of float32 are scaled.
     """
-    if metric not in get_args(Metric):
-        raise DataError(f"metric={metric!r}: give 'cosine' or 'euclidean'")
     width = sources[0].shape[1]
-    if metric == "cosine":
+    if {"cosine": True, "euclidean": False}[metric]:
         return Centering(np.zeros(width), 1.0)
     largest = max(
         float(max(block.max(), -block.min())) for source in sources for block in check_inputs.row_blocks(source)
@@ -199,3 +198,37 @@ def product(left: jax.Array, right: jax.Array, pairs: jax.Array, mesh: Mesh, as_
 
     specs = (REPLICATED, REPLICATED, SHARDED)
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(left, right, pairs)
+
+
+@partial(jax.jit, static_argnames="mesh")
+def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
+    """Sum of the parts of all devices, replicated."""
+    total = jnp.sum(parts, axis=0, dtype=parts.dtype)  # with 64-bit types enabled, sums of int32 would be wider
+    return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
+
+
+class Share(NamedTuple):
+    """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes."""
+
+    process: int = 0
+    processes: int = 1  # 1 if nothing is shared
+
+    def of(self, work: Work) -> Work:
+        """Every n-th item, for n processes."""
+        return work[self.process :: self.processes]
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Sum over the processes of int32 values, or of any values of which each is zero in all processes but one."""
+        if self.processes == 1:
+            return values
+        # As 32-bit integers, because JAX would round 64-bit values.
+        bits = np.ascontiguousarray(values).view(np.int32)
+        devices = {device.process_index: device for device in reversed(jax.devices())}
+        mesh = Mesh(np.array([devices[process] for process in range(self.processes)]), ("data",))
+        parts = jax.make_array_from_process_local_data(NamedSharding(mesh, SHARDED), bits[None])
+        return np.array(sum_over_devices(parts, mesh)).view(values.dtype)
+
+
+def among_processes(shared: bool) -> Share:
+    """The part of this process among all of the run; everything unless `shared`."""
+    return Share(jax.process_index(), jax.process_count()) if shared else Share()

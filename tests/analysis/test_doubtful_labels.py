@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from dml_jax.evaluation import doubtful_labels
+from dml_jax.analysis import data_report
 
 
 def test_brute_force() -> None:
@@ -14,7 +14,7 @@ def test_brute_force() -> None:
     rows[-3:] = rng.normal(size=(3, 8))  # strangers
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     labels[::20] = (labels[::20] + 1) % 6
-    found = doubtful_labels.find(rows.astype(np.float32), labels)
+    found = data_report.find_doubtful(rows.astype(np.float32), labels)
     cosines = rows @ rows.T
     np.fill_diagonal(cosines, -2)
     nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :10]
@@ -29,5 +29,5 @@ def test_brute_force() -> None:
 
 def test_few_images() -> None:
     rows = np.eye(2, dtype=np.float32)
-    found = doubtful_labels.find(rows, np.array([3, 5]))
+    found = data_report.find_doubtful(rows, np.array([3, 5]))
     assert (found.images.tolist(), found.suggested.tolist()) == ([0, 1], [5, 3])
