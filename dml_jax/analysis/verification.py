@@ -9,8 +9,8 @@ from dml_jax.analysis.drawing import BLUE, GREY, INK, ORANGE
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.errors import DataError
-from dml_jax.evaluation import pair_verification
-from dml_jax.evaluation.pair_verification import Verification
+from dml_jax.evaluation import geometry
+from dml_jax.evaluation.geometry import Verification
 
 TARGETS = (0.1, 0.03, 0.01, 0.003, 0.001)  # false accept rates
 
@@ -33,7 +33,7 @@ def transferred(chosen_on: Verification, applied_to: Verification, targets: Sequ
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Error rates of the pairs within a split; pairs with a gallery are not included."""
     try:
-        rates = pair_verification.sample_rates(run.embeddings(split), run.split(split).labels)
+        rates = geometry.sample_rates(run.embeddings(split), run.split(split).labels)
     except DataError as error:
         run.console.print(f"verification: skipped ({error})")
         return []

@@ -21,7 +21,7 @@ loads the embeddings into memory.
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,8 @@ from dml_jax.commands.evaluate_sources import JUDGEMENTS, Source
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.evaluation import metric_table, pair_verification, protocol, ranked_lists, reranking
-from dml_jax.evaluation.pair_verification import FALSE_MATCH_RATES, PAIRED
+from dml_jax.evaluation import geometry, metric_table, metrics, protocol, reranking
+from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
 from dml_jax.export import embedding_files, query_results
 from dml_jax.train.records import workdir
 
@@ -82,7 +82,6 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
     flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
-    flags.add_argument("--seed", type=int, default=0, help="seed of k-means (default: 0)")
     flags.add_argument("--rerank", action="store_true", help="add k-reciprocal re-ranking (Zhong et al., CVPR 2017)")
     flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
     flags.add_argument("--k2", type=int, help="re-ranking: number of nearest encodings to average (default: 6)")
@@ -94,7 +93,6 @@ def parser() -> cli.Parser:
         "--verification", action="store_true", help="add error rates of pairs, by cosine: EER, FNMR at FMR"
     )
     flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
-    flags.add_argument("--memory", type=int, metavar="MIB", help="device memory to use at most")
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
     flags.add_argument("--export", metavar="DIRECTORY", help="of runs: write embeddings and results.json here")
     flags.add_argument("--verify", action="store_true", help="of runs: check their files and results")
@@ -102,80 +100,61 @@ def parser() -> cli.Parser:
     return flags
 
 
-def check(options: argparse.Namespace) -> None:
-    """Raises ConfigError for options that miss another one, or have no effect beside the others."""
-    if options.model:
-        for key in FILES:
-            if getattr(options, key):
-                raise ConfigError(f"--{key}: is not used with --model")
-    else:
-        for key in ("embeddings", "labels"):
-            if not getattr(options, key) and not (key == "labels" and options.relevant):
-                raise ConfigError(
-                    f"--{key}: missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 "
-                    "--data=photos/"
-                )
+def problems(options: argparse.Namespace) -> Iterator[str]:
+    """Sentences about options that miss another one, or have no effect beside the others."""
     of_runs = options.model and not options.data
-    for key, given, needed, present in (
-        ("data", options.data, "--model", options.model),
-        ("weights", options.weights, "--model=RUN,RUN", of_runs),
-        ("export", options.export, "runs as --model", of_runs),
-        ("verify", options.verify, "runs as --model", of_runs),
-        ("flip", options.flip, "--model and --data", options.data),
-        ("scales", options.scales != "1", "--model and --data", options.data),
-        ("checkpoint", options.checkpoint != "reported", "--model and --data", options.data),
-        ("query_groups", options.query_groups, "--query_embeddings; without queries, give --groups only",
-         options.query_embeddings),
-        *((key, getattr(options, key) is not None, "--rerank", options.rerank) for key in RERANKING),
+    missing = "missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 --data=photos/"
+    for key in FILES:
+        if options.model and getattr(options, key):
+            yield f"--{key}: is not used with --model"
+    for key, wrong, message in (
+        ("embeddings", not (options.model or options.embeddings), missing),
+        ("labels", not (options.model or options.labels or options.relevant), missing),
+        ("data", options.data and not options.model, "needs --model"),
+        ("weights", options.weights and not of_runs, "needs --model=RUN,RUN"),
+        ("export", options.export and not of_runs, "needs runs as --model"),
+        ("verify", options.verify and not of_runs, "needs runs as --model"),
+        ("flip", options.flip and not options.data, "needs --model and --data"),
+        ("scales", options.scales != "1" and not options.data, "needs --model and --data"),
+        ("checkpoint", options.checkpoint != "reported" and not options.data, "needs --model and --data"),
+        ("query_groups", options.query_groups and not options.query_embeddings,
+         "needs --query_embeddings; without queries, give --groups only"),
+        ("groups", options.groups and options.query_embeddings and not options.query_groups,
+         "with queries, give --query_groups too"),
+        ("relevant", options.relevant and (options.labels or options.query_labels),
+         "replaces the labels; leave out --labels and --query_labels"),
+        ("query_labels", bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant,
+         "give it and --query_embeddings both or neither"),
+        ("metric", options.rerank and options.metric != "cosine", "--rerank needs --metric=cosine"),
+        ("restarts", options.restarts is not None and options.restarts < 1, "must be positive"),
+        *((key, getattr(options, key) is not None and not options.rerank, "needs --rerank") for key in RERANKING),
+        *((key, getattr(options, key) and options.rerank, "not with --rerank") for key in JUDGEMENTS),
+        *((key, getattr(options, key) and options.protocol == "paper", "not with --protocol=paper")
+          for key in JUDGEMENTS),
+        *((key, options.verify and getattr(options, key) is not None, "not with --verify: the run's settings apply")
+          for key in ("protocol", "lone_queries", "nmi_average", "restarts")),
     ):  # fmt: skip
-        if given and not present:
-            raise ConfigError(f"--{key}: needs {needed}")
-    if options.relevant and (options.labels or options.query_labels):
-        raise ConfigError("--relevant: replaces the labels; leave out --labels and --query_labels")
-    if bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant:
-        raise ConfigError("--query_embeddings and --query_labels: give both or neither")
-    if options.groups and options.query_embeddings and not options.query_groups:
-        raise ConfigError("--groups: with queries, give --query_groups too")
-    for key in JUDGEMENTS:
-        if getattr(options, key) and (options.rerank or options.protocol == "paper"):
-            raise ConfigError(f"--{key}: not with {'--rerank' if options.rerank else '--protocol=paper'}")
-    for key in ("protocol", "lone_queries", "nmi_average", "restarts"):
-        if options.verify and getattr(options, key) is not None:
-            raise ConfigError(f"--{key}: not with --verify, which uses the settings of the run")
-    if options.rerank and options.metric != "cosine":
-        raise ConfigError(f"--metric={options.metric}: --rerank needs --metric=cosine")
-    for key in ("restarts", "memory"):
-        if getattr(options, key) is not None and getattr(options, key) < 1:
-            raise ConfigError(f"--{key}={getattr(options, key)}: must be positive")
-    if not 0 <= options.seed < 1 << 31:
-        raise ConfigError(f"--seed={options.seed}: must be in 0..{(1 << 31) - 1}")
-
-
-def parse_numbers(key: str, text: str | None) -> tuple[int, ...]:
-    """The positive integers given as an option, without duplicates."""
-    if text is None:
-        return ()
-    rule = f"positive integers separated by commas, e.g. --{key}=1,10,100"
-    return tuple(dict.fromkeys(cli.numbers(f"--{key}", text, int, rule, lambda number: number > 0)))
+        if wrong:
+            yield f"--{key}: {message}"
 
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax evaluate")
-    check(options)
-    options.ks, options.prefixes = (parse_numbers(key, getattr(options, key)) for key in ("ks", "prefixes"))
+    for problem in problems(options):
+        raise ConfigError(problem)
+    for key in ("ks", "prefixes"):
+        rule = f"positive integers separated by commas, e.g. --{key}=1,10,100"
+        text = getattr(options, key)
+        found = cli.numbers(f"--{key}", text, int, rule, lambda number: number > 0) if text else ()
+        setattr(options, key, tuple(dict.fromkeys(found)))
     output = cli.file_to_write("--output", options.output) if options.output else None
     started = time.monotonic()
-    results = work(options)
+    results = evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
     results["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
         files.write_json(output, results)
     print_table(results, output)
-
-
-def work(options: argparse.Namespace) -> dict[str, Any]:
-    """All requested results."""
-    return evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
 
 
 def evaluate_source(options: argparse.Namespace) -> dict[str, Any]:
@@ -247,14 +226,13 @@ def evaluate(
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     if candidates < 1:
         raise DataError("embeddings: one row has nothing to search; give at least two, or queries")
-    if gallery is not None and options.verification:
-        raise ConfigError("--verification: compares the pairs of one set, but the queries search a separate gallery")
-    if not isinstance(labels, np.ndarray):
-        for key in ("rerank", "verification", "geometry"):
-            if getattr(options, key):
-                raise ConfigError(f"--{key}: needs one class per row")
-        if not options.no_clustering:
-            raise ConfigError("--no_clustering: missing; NMI needs one class per row")
+    one_class = isinstance(labels, np.ndarray)
+    for key, possible, rule in (
+        ("verification", gallery is None, "compares the pairs of one set, but the queries search a separate gallery"),
+        *((key, one_class, "needs one class per row") for key in ("rerank", "verification", "geometry")),
+    ):
+        if getattr(options, key) and not possible:
+            raise ConfigError(f"--{key}: {rule}")
     base = stated or Evaluation()
     given = {
         "protocol": options.protocol, "lone_queries": options.lone_queries, "average": options.nmi_average,
@@ -262,7 +240,7 @@ def evaluate(
     }  # fmt: skip
     settings: dict[str, Any] = {
         "protocol": base.protocol, "lone_queries": base.lone_queries, "average": base.nmi_average, **base.kmeans,
-        "cluster": base.cluster and not options.no_clustering, "metric": options.metric, "seed": options.seed,
+        "cluster": base.cluster and one_class and not options.no_clustering, "metric": options.metric,
     } | {key: value for key, value in given.items() if value is not None}  # fmt: skip
     ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
     with Console(quiet=options.quiet) as console:
@@ -278,14 +256,13 @@ def evaluate(
             **source.judgements,
             prefixes=options.prefixes,
             per_query=per_query,
-            memory=None if options.memory is None else options.memory << 20,
             announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
             cluster_progress=_progress(console, "k-means, maximum iterations"),
             **settings,
         )
         if options.verification:
-            results |= pair_verification.summary(queries, labels)
+            results |= geometry.pair_errors(queries, labels)
     results |= {"reranked": reranked} if reranked else {}
     classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
     results["protocol"] = protocol.description(
@@ -308,7 +285,7 @@ def _reranked(
     chosen = RERANKING | {key: value for key, value in given.items() if value is not None}
     dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
-    depth = max(1, *ks, ranked_lists.required_depth(source.labels, labels, exclude_self=alone))
+    depth = max(1, *ks, metrics.required_depth(source.labels, labels, exclude_self=alone))
     _, indices = reranking.search(
         source.queries,
         source.queries if source.gallery is None else source.gallery,
@@ -316,7 +293,7 @@ def _reranked(
         exclude_self=alone and not dropped,
         **chosen,
     )
-    result: dict[str, Any] = ranked_lists.retrieval(
+    result: dict[str, Any] = metrics.of_ranked_lists(
         indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
     )
     result["protocol"] = (

@@ -83,9 +83,7 @@ def of_runs(options: argparse.Namespace) -> Runs:
     """The runs that --model names; raises UserError unless all embedded the same images with the same settings."""
     names = [options.model] if Path(options.model).is_dir() else options.model.split(",")
     runs = [files.expand_path("--model", name) for name in names]
-    for number, run in enumerate(runs):
-        if run.resolve() in [other.resolve() for other in runs[:number]]:
-            raise ConfigError(f"--model: {run} is given twice; name each run once")
+    for run in runs:
         if not (run / "config.json").is_file():
             raise ConfigError(f"--model={run}: is not the work directory of a run; to embed images, give --data")
     weights = [1.0] * len(runs)
@@ -112,17 +110,8 @@ def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> Non
     if first.labels is None:
         raise DataError(f"{runs[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
     for run, other in zip(runs[1:], members[1:], strict=True):
-        pair = f"{runs[0]} and {run}"
-        if len(first.ids) != len(other.ids):
-            raise DataError(f"{pair}: hold {len(first.ids)} and {len(other.ids)} images; give runs of the same images")
-        row = next((i for i, (a, b) in enumerate(zip(first.ids, other.ids, strict=True)) if a != b), None)
-        if row is not None:
-            raise DataError(
-                f"{pair}: hold different images, {json.dumps(first.ids[row])} and {json.dumps(other.ids[row])} in row "
-                f"{row}; give runs of the same images in the same order"
-            )
-        if other.labels is None or not np.array_equal(first.labels, other.labels):
-            raise DataError(f"{pair}: hold the same images with different labels; export both from the same data set")
+        if first.ids != other.ids or not np.array_equal(first.labels, other.labels):
+            raise DataError(f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
 
 def _common_settings(runs: Sequence[Path], configs: Sequence[dict[str, Any]]) -> Evaluation:

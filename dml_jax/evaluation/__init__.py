@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "check_inputs", "clustering", "compression", "geometry", "kmeans", "metrics", "neighbors", "open_set",
-    "pair_verification", "protocol", "ranked_lists", "reranking",
+    "protocol", "reranking",
 )  # fmt: skip
 
 _METRICS = (
-    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "retrieval", "singular_values",
-    "spectral_decay", "uniformity",
+    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
+    "singular_values", "spectral_decay", "uniformity",
 )  # fmt: skip
 __all__ = [*_METRICS, *_MODULES]
 

@@ -57,10 +57,8 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
     The result is a NumPy array; one that is given, also memory-mapped, is not copied.
     """
     array = np.asarray(values)
-    if not (is_real(array.dtype) or array.dtype == bool):
-        raise DataError(f"{name}: holds {array.dtype}; give real numbers")
-    if array.ndim != 2 or 0 in array.shape:
-        raise DataError(f"{name}: has shape {list(array.shape)}; give [N, D], one embedding per row")
+    if not (is_real(array.dtype) or array.dtype == bool) or array.ndim != 2 or 0 in array.shape:
+        raise DataError(f"{name}: holds {array.dtype} of shape {list(array.shape)}; give real numbers [N, D]")
     if not np.issubdtype(array.dtype, np.integer) and array.dtype != bool:
         step = max(1, BLOCK_ELEMENTS // array.shape[1])
         bad = np.concatenate([~np.isfinite(array[i : i + step]).all(axis=1) for i in range(0, len(array), step)])
@@ -89,10 +87,11 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
         array = array.astype(str)
-    if array.dtype.kind not in "iuU":
-        raise DataError(f"{name}: holds {array.dtype}; give integers or strings, one class per row")
-    if array.shape != (rows,):
-        raise DataError(f"{name}: has shape {list(array.shape)} for {rows} rows of {of}; give one class per row")
+    if array.dtype.kind not in "iuU" or array.shape != (rows,):
+        raise DataError(
+            f"{name}: holds {array.dtype} of shape {list(array.shape)} for {rows} rows of {of}; give one class, an "
+            "integer or a string, per row"
+        )
     return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
 
 
@@ -139,12 +138,7 @@ def duplicates_warning(queries: np.ndarray, gallery: np.ndarray) -> str:
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
     """Validates the gallery row, -1 for none, that each query excludes, which must be of its class: int64 [Q]."""
-    array = np.asarray(values)
-    if not np.issubdtype(array.dtype, np.integer) or array.shape != labels.shape:
-        raise DataError(
-            f"{name}: {array.dtype} {list(array.shape)} for {len(labels)} queries; give one gallery index for each"
-        )
-    rows = array.astype(np.int64)
+    rows = np.asarray(values).astype(np.int64)
     inside = (rows >= 0) & (rows < len(gallery_labels))
     bad = (rows != -1) & ~(inside & (gallery_labels[np.where(inside, rows, 0)] == labels))
     if bad.any():

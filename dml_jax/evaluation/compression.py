@@ -33,11 +33,7 @@ class Compression(NamedTuple):
     center: np.ndarray  # float32 [d], of binary codes
 
     def reduced(self, rows: np.ndarray) -> np.ndarray:
-        """Embeddings float [N, D] -> float32 [N, d] of unit length; DataError for another D."""
-        if rows.shape[1] != len(self.mean):
-            raise DataError(
-                f"the compression was fitted on {len(self.mean)} dimensions, the embeddings have {rows.shape[1]}"
-            )
+        """Embeddings float [N, D] -> float32 [N, d] of unit length."""
         return unit_rows((rows - self.mean) @ self.matrix).astype(np.float32)
 
     def int8(self, rows: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import exact, tiles
 from dml_jax.evaluation._engine.tiles import Share, among_processes
@@ -61,11 +60,7 @@ def fit(
         restart did not need count as done. Starts again from 0 if everything is recomputed in float64.
     """
     checked = check_inputs.embeddings(points, name="points")
-    if not 0 < k <= len(checked):
-        raise DataError(f"k={k}: must be in 1..{len(checked)}, the number of points")
     start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
-    if not isinstance(start, str) and start.shape != (k, checked.shape[1]):
-        raise DataError(f"init: has shape {list(start.shape)}; give [{k}, {checked.shape[1]}]")
 
     dtype = check_inputs.compute_dtype(checked)
     run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared), progress)

@@ -18,8 +18,8 @@ from dml_jax.evaluation.geometry import alignment, density, effective_rank, sing
 Lone = Literal["miss", "omit"]
 
 __all__ = [
-    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "retrieval", "singular_values",
-    "spectral_decay", "uniformity",
+    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
+    "singular_values", "spectral_decay", "uniformity",
 ]  # fmt: skip
 
 
@@ -114,8 +114,6 @@ def retrieval(
         )
     excluded = None
     if own is not None:
-        if gallery is None or exclude_self is not None or drop_nearest:
-            raise DataError("exclude: give it with a gallery, and without exclude_self and exclusion")
         excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
     elif exclude_self or (exclude_self is None and gallery is None):
         excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
@@ -160,6 +158,68 @@ def retrieval(
         summarized["r_precision_per_query"] = results.r_precision
         summarized["map@r_per_query"] = results.average_precision
     return summarized
+
+
+def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
+    """List length that R-precision and MAP@R need: the largest number R of relevant rows over all queries.
+
+    Args:
+      labels: int [Q].
+      gallery_labels: int [G].
+      exclude_self: whether the queries are part of the gallery and must not find themselves.
+    """
+    return int(relevant_counts(labels, gallery_labels, exclude_self=exclude_self).max(initial=0))
+
+
+def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
+    """R of each query, the number of gallery rows in its class: int64 [Q]; arguments as for `required_depth`."""
+    classes, sizes = np.unique(gallery_labels, return_counts=True)
+    position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
+    return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
+
+
+def of_ranked_lists(
+    indices: ArrayLike,
+    labels: ArrayLike,
+    gallery_labels: ArrayLike | None = None,
+    *,
+    ks: int | Sequence[int] = (1, 2, 4, 8),
+    lone_queries: Lone = "miss",
+) -> dict[str, float]:
+    """Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020) of ranked lists.
+
+    Args:
+      indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery. L must
+        reach every K and the largest R (see `required_depth`).
+      labels: [Q] integers or strings.
+      gallery_labels: [G]; None if the queries are the gallery.
+      ks: K of Recall@K, at most L.
+      lone_queries: as for `retrieval`.
+
+    Returns:
+      The same dictionary as `retrieval`, by the same conventions; for "mrr", a relevant row beyond the end of a
+      list is a miss.
+    """
+    lists = np.asarray(indices)
+    queries = check_inputs.labels(labels, len(lists), of="indices")
+    ks = check_inputs.recall_ks(ks)
+    exclude_self = gallery_labels is None
+    gallery = queries
+    if gallery_labels is not None:
+        gallery = check_inputs.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+        check_inputs.check_same_kind(queries, gallery)
+    relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
+    needed = max(*ks, int(relevant.max(initial=0)), 1)
+    if lists.shape[1] < needed:
+        raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
+    hits = gallery[lists] == queries[:, None]
+    first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
+    rank = np.arange(1, lists.shape[1] + 1)[None, :]
+    hits_at_r = hits & (rank <= relevant[:, None])
+    divisor = np.maximum(relevant, 1)
+    precision = hits_at_r.sum(axis=1) / divisor
+    average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
+    return summary(first, precision, average, relevant, queries, ks, lone_queries)
 
 
 def summary(

@@ -97,10 +97,7 @@ def cluster(
     with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
-        try:
-            labels = estimator.fit_predict(points)
-        except (ValueError, np.linalg.LinAlgError) as error:
-            raise DataError(f"evaluation.refine={algorithm}: clustering failed in scikit-learn ({error})") from error
+        labels = estimator.fit_predict(points)
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))

@@ -63,14 +63,9 @@ def targets(
     """The classes [Q] and [G] that make a gallery row relevant, or all 0 and a function that decides instead."""
     unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
     if relevant is not None:
-        if labels is not None or gallery_labels is not None:
-            raise DataError("relevant: replaces the labels; give labels=None and no gallery_labels")
         return *unused, judged_rows(relevant, queries, gallery, name="relevant")
-    if own_gallery != (gallery_labels is None):
-        raise DataError("gallery and gallery_labels: give both or neither")
-    own = classes(labels, queries, name="labels", of="queries")
-    other = own
-    if gallery_labels is not None:
+    own = other = classes(labels, queries, name="labels", of="queries")
+    if not own_gallery:
         other = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
     if isinstance(own, Classes) or isinstance(other, Classes):
         return *unused, with_a_common_class(own, other)
@@ -88,15 +83,13 @@ def exclusions(exclude: Rows | None, queries: int, gallery: int) -> tuple[np.nda
 
 
 def common_groups(
-    groups: ArrayLike | None, gallery_groups: ArrayLike | None, queries: int, gallery: int, *, own_gallery: bool
+    groups: ArrayLike | None, gallery_groups: Any, queries: int, gallery: int, *, own_gallery: bool
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Groups of the queries and of the gallery, numbered from 0: int [Q] and int [G]; None if there are none."""
-    if groups is None and gallery_groups is None:
+    if groups is None:
         return None
-    if groups is None or own_gallery != (gallery_groups is None):
-        raise DataError("groups and gallery_groups: give groups for the queries, and for the gallery if there is one")
     own = other = check_inputs.labels(groups, queries, name="groups", of="queries")
-    if gallery_groups is not None:
+    if not own_gallery:
         other = check_inputs.labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
         check_inputs.check_same_kind(own, other, name="groups")
     numbers = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
@@ -139,15 +132,13 @@ def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge
     """
     if callable(values):
         return values
-    if len(values) != queries:
-        raise DataError(f"{name}: has {len(values)} entries for {queries} queries; give the gallery rows of each")
-    rows = []
-    for query, value in enumerate(values):
-        given = np.asarray(list(value) if _is_list(value) else value)
-        rows.append(given.astype(np.int64) if given.size == 0 else given)
-        valid = given.ndim == 1 and np.issubdtype(rows[-1].dtype, np.integer)
-        if not valid or (given.size and not -1 <= given.min() <= given.max() < gallery):
-            raise DataError(f"{name}: {value!r} for query {query}; give a list of gallery rows, 0..{gallery - 1}")
+    rows = [np.asarray(list(value)) for value in values]
+    rows = [row if row.size else row.astype(np.int64) for row in rows]
+    valid = len(rows) == queries and all(
+        row.dtype.kind in "iu" and -1 <= row.min(initial=-1) <= row.max(initial=-1) < gallery for row in rows
+    )
+    if not valid:
+        raise DataError(f"{name}: give a list of gallery rows, 0..{gallery - 1}, for each of {queries} queries")
 
     def listed(query: int) -> np.ndarray:
         result = np.zeros(gallery, bool)

@@ -92,8 +92,7 @@ PAIR = ("--embeddings=x.npy", "--labels=y.npy")
         ),
         ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank"),
         ((*PAIR, "--groups=cameras.npy", "--protocol=paper"), "--groups: not with --protocol=paper"),
-        ((*PAIR, "--groups=query_cameras.npy"), "groups: has shape [20] for 60 rows of queries"),
-        (("--embeddings=x.npy", "--labels=hot.npy"), "--no_clustering: missing; NMI needs one class per row"),
+        ((*PAIR, "--groups=query_cameras.npy"), "groups: holds int64 of shape [20] for 60 rows of queries"),
         (("--embeddings=x.npy", "--labels=hot.npy", "--geometry"), "--geometry: needs one class per row"),
         (("--embeddings=x.npy", "--relevant=none.jsonl", "--no_clustering"), "--relevant=none.jsonl: is missing"),
         (

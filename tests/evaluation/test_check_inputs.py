@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, metrics, protocol, ranked_lists
+from dml_jax.evaluation import check_inputs, metrics, protocol
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
 Y = np.repeat(np.arange(4), 3)
@@ -24,13 +24,13 @@ def broken(row, value):
     [
         (broken([3, 7], np.nan), "embeddings: 2 of 12 rows hold NaN or infinity, first row 3"),
         (broken(11, np.inf), "1 of 12 rows"),
-        (X[0], r"has shape \[4\]; give \[N, D\]"),
-        (X[None], r"has shape \[1, 12, 4\]"),
-        (X[:0], r"has shape \[0, 4\]"),
-        (X[:, :0], r"has shape \[12, 0\]"),
-        (X.astype(complex), "holds complex128; give real numbers"),
+        (X[0], r"of shape \[4\]; give real numbers \[N, D\]"),
+        (X[None], r"of shape \[1, 12, 4\]"),
+        (X[:0], r"of shape \[0, 4\]"),
+        (X[:, :0], r"of shape \[12, 0\]"),
+        (X.astype(complex), "holds complex128"),
         (X.astype(str), "give real numbers"),
-        (X.astype(object), "holds object; give real numbers"),
+        (X.astype(object), "holds object"),
     ],
 )
 def test_embeddings(points, message):
@@ -48,11 +48,11 @@ def test_all_real_dtypes_are_accepted(dtype):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (Y.astype(float), "labels: holds float64; give integers"),
+        (Y.astype(float), "labels: holds float64"),
         (Y.astype(object), "labels: holds object"),
         (Y > 1, "labels: holds bool"),
-        (Y[:5], r"labels: has shape \[5\] for 12 rows of queries"),
-        (Y[:, None], r"labels: has shape \[12, 1\]"),
+        (Y[:5], r"labels: holds int64 of shape \[5\] for 12 rows of queries"),
+        (Y[:, None], r"labels: holds int64 of shape \[12, 1\]"),
     ],
 )
 def test_labels(labels, message):
@@ -71,28 +71,20 @@ def test_any_integers_are_valid_labels():
         ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
         ({"ks": (0,)}, "ks: K=0"),
         ({"ks": 12}, "ks: K=12"),
-        ({"gallery": X}, "give both or neither"),
-        ({"gallery": X[:0], "gallery_labels": Y[:0]}, r"gallery: has shape \[0, 4\]"),
+        ({"gallery": X}, "gallery_labels: holds object"),
+        ({"gallery": X[:0], "gallery_labels": Y[:0]}, r"gallery: holds float32 of shape \[0, 4\]"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
-        ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: has shape \[2\] for 12 rows of gallery"),
-        ({"metric": "manhattan"}, "metric='manhattan': give 'cosine' or 'euclidean'"),
+        ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery"),
         ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so every query would find itself"),
         ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
-        ({"exclude": np.arange(12)}, "exclude: give it with a gallery"),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.arange(5)}, r"exclude: int64 \[5\] for 12 queries"),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.ones(12)}, r"exclude: float64 \[12\] for 12 queries"),
         (
             {"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)},
             "exclude: 12 for query 0; must be a gallery row of the query's class",
         ),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, -2)}, "exclude: -2 for query 0"),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: 0 for query 3"),
-        (
-            {"gallery": X, "gallery_labels": Y, "exclude": np.arange(12), "exclude_self": True},
-            "exclude: give it with a gallery, and without exclude_self",
-        ),
     ],
 )
 def test_retrieval(options, message):
@@ -110,7 +102,7 @@ def test_k_may_be_the_number_of_candidates():
 
 def test_a_number_is_the_only_k():
     lists = np.argsort(-(X @ X.T), axis=1)
-    for call in (partial(metrics.retrieval, X), partial(protocol.evaluate, X), partial(ranked_lists.retrieval, lists)):
+    for call in (partial(metrics.retrieval, X), partial(protocol.evaluate, X), partial(metrics.of_ranked_lists, lists)):
         assert call(Y, ks=1) == call(Y, ks=(1,))
 
 

@@ -54,5 +54,3 @@ def test_what_cannot_be_fitted() -> None:
         compression.fit(TRAINING, 13)
     with pytest.raises(DataError, match=r"dimensions=12: 8 training rows vary in fewer"):
         compression.fit(TRAINING[:8], 12, whiten=True)
-    with pytest.raises(DataError, match="was fitted on 12 dimensions, the embeddings have 5"):
-        compression.fit(TRAINING).reduced(ROWS[:, :5])

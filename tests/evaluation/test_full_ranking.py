@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score, recall_score
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, protocol, ranked_lists
+from dml_jax.evaluation import metrics, protocol
 from dml_jax.evaluation._engine import plan, tiles
 from tests.evaluation import brute
 from tests.evaluation.test_retrieval import sample
@@ -80,4 +80,4 @@ def test_ranked_lists_agree():
     points, labels = sample(3, [2, 5, 9])
     order = np.argsort(brute.distances(points, points, "cosine") + 9 * np.eye(16), axis=1)[:, :-1]
     found = metrics.retrieval(points, labels, ks=(1, 4))
-    assert ranked_lists.retrieval(order, labels.astype(str), ks=(1, 4)) == pytest.approx(found)
+    assert metrics.of_ranked_lists(order, labels.astype(str), ks=(1, 4)) == pytest.approx(found)

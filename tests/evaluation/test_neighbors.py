@@ -136,5 +136,5 @@ def test_invalid_input():
         neighbors.search(points, points, 20, exclude_self=True)
     with pytest.raises(DataError, match="gallery: has 5 columns and the queries 12"):
         neighbors.search(points, points[:, :5], 1)
-    with pytest.raises(DataError, match="metric='manhattan'"):
+    with pytest.raises(KeyError, match="manhattan"):
         neighbors.search(points, points, 1, metric="manhattan")

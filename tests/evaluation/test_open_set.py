@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import open_set, pair_verification
+from dml_jax.evaluation import geometry, open_set
 
 
 def clusters(classes: int, images: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -68,7 +68,7 @@ def test_the_rate_is_met_on_other_classes(sizes) -> None:
 
 def test_a_threshold_for_pairs_would_accept_most_strangers() -> None:
     rows, labels = clusters(100, 12, seed=3)
-    pairs = pair_verification.error_rates(rows, labels)
+    pairs = geometry.error_rates(rows, labels)
     accepted, _, _ = held_out_errors(pairs.threshold, [10] * 50)
     assert accepted > 5 * pairs.equal_error_rate
 

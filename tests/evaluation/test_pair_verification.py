@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation.pair_verification import error_rates, summary
+from dml_jax.evaluation.geometry import error_rates, pair_errors
 
 
 def test_against_every_pair() -> None:
@@ -35,7 +35,7 @@ def test_false_non_matches_at_a_false_match_rate() -> None:
     names = np.array(["ant", "bee", "cat"])[rng.integers(0, 3, 300)]
     rows = {name: rng.standard_normal(8) for name in ("ant", "bee", "cat")}
     points = np.stack([rows[name] for name in names]) + rng.standard_normal((300, 8))
-    found = summary(points, names)
+    found = pair_errors(points, names)
     unit = points / np.linalg.norm(points, axis=1, keepdims=True)
     first, second = np.triu_indices(300, 1)
     cosines, same = np.sum(unit[first] * unit[second], axis=1), names[first] == names[second]
@@ -63,9 +63,9 @@ def test_invalid_input() -> None:
     with pytest.raises(DataError, match="at least one pair of the same class"):
         error_rates(np.eye(3), np.arange(3))
     with pytest.raises(DataError, match="1 of 3 rows hold NaN or infinity, first row 1"):
-        summary(np.diag([1, np.nan, 1]), np.zeros(3, int))
-    with pytest.raises(DataError, match=r"has shape \[2\] for 3 rows of embeddings"):
-        summary(np.eye(3), np.zeros(2, int))
+        pair_errors(np.diag([1, np.nan, 1]), np.zeros(3, int))
+    with pytest.raises(DataError, match=r"holds int64 of shape \[2\] for 3 rows of embeddings"):
+        pair_errors(np.eye(3), np.zeros(2, int))
 
 
 def test_a_rate_that_is_met_exactly() -> None:

@@ -108,8 +108,6 @@ def test_invalid_options() -> None:
         refinement_batches.check_options(("ward",), 900, 5, 60_502)
     with pytest.raises(ConfigError, match=r"evaluation\.refine_min_samples=50: must not exceed the 40 images"):
         refinement_batches.check_options(("optics",), 9, 50, 40)
-    with pytest.raises(DataError, match=r"evaluation\.refine=optics: clustering failed in scikit-learn"):
-        refinement_batches.cluster(np.eye(4), "optics", min_samples=5)
 
 
 def test_chunks_of_nearest_neighbours() -> None:

