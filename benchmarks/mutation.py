@@ -57,7 +57,7 @@ TESTS = {
         "evaluation/test_package",
     ),
     "evaluation/_engine/query_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
-    "evaluation/relevance": ("evaluation/test_relevance",),
+    "evaluation/check_inputs": ("evaluation/test_relevance", "evaluation/test_check_inputs"),
     "evaluation/background_margin": ("evaluation/test_background_margin",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),

@@ -16,7 +16,7 @@ from dml_jax.commands import cli, model_options, runtime
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.evaluation import check_inputs, relevance
+from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import labelled
@@ -31,7 +31,7 @@ class Source:
     """Embeddings of queries, and of the gallery that they search; without one they search each other."""
 
     queries: np.ndarray  # [Q, D]
-    labels: Any  # [Q], `relevance.Classes` or None
+    labels: Any  # [Q], `check_inputs.Classes` or None
     gallery: np.ndarray | None = None  # [G, D]
     gallery_labels: Any = None
     judgements: dict[str, Any] = field(default_factory=dict)  # arguments of `metrics.retrieval`
@@ -169,7 +169,7 @@ def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) 
         return points, None
     path = files.expand_path(f"--{labels}", getattr(options, labels))
     classes = _classes(path, f"--{labels}")
-    return points, relevance.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+    return points, check_inputs.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
 
 
 def _classes(path: Path, name: str) -> np.ndarray | list[list[str]]:

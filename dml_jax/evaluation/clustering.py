@@ -104,41 +104,11 @@ def ami(labels: ArrayLike, assignments: ArrayLike) -> float:
     Returns:
       1 for a perfect clustering, about 0 for a random one of any number of clusters.
     """
+    from sklearn.metrics import adjusted_mutual_info_score  # imported here because training does not need it
+
     cells = contingency_table(labels, assignments)
-    groups, rows = (len(cells.class_sizes), len(cells.cluster_sizes)), int(cells.counts.sum())
-    if groups in ((1, 1), (rows, rows)):
-        return 1.0
-    expected = expected_information(cells.class_sizes, cells.cluster_sizes)
-    mean = (entropy(cells.class_sizes) + entropy(cells.cluster_sizes)) / 2
-    epsilon = np.finfo(np.float64).eps
-    denominator = mean - expected
-    denominator = min(denominator, -epsilon) if denominator < 0 else max(denominator, epsilon)
-    return float((mutual_information(cells) - expected) / denominator)
-
-
-def expected_information(class_sizes: np.ndarray, cluster_sizes: np.ndarray) -> float:
-    """E[I] in nats between two random groupings with the given group sizes (hypergeometric model).
-
-    The expectation of a cell depends only on its two group sizes, so equal sizes are computed once.
-    """
-    from scipy.special import gammaln  # imported here because it is slow and training does not need it
-
-    rows = int(class_sizes.sum())
-    unique_class_sizes, class_counts = np.unique(class_sizes, return_counts=True)
-    unique_cluster_sizes, cluster_counts = np.unique(cluster_sizes, return_counts=True)
-    total = 0.0
-    for size, count in zip(unique_class_sizes.tolist(), class_counts.tolist(), strict=True):
-        shared = np.arange(1, size + 1)[None, :]
-        other = unique_cluster_sizes[:, None]
-        log_probability = (  # -inf where two groups of these sizes cannot share so many rows
-            gammaln(size + 1) + gammaln(other + 1) - gammaln(rows + 1)
-            + gammaln(rows - size + 1) + gammaln(rows - other + 1)
-            - gammaln(shared + 1) - gammaln(size - shared + 1) - gammaln(other - shared + 1)
-            - gammaln(rows - size - other + shared + 1)
-        )  # fmt: skip
-        term = shared / rows * (np.log(rows) + np.log(shared) - np.log(size) - np.log(other)) * np.exp(log_probability)
-        total += count * float(np.sum(cluster_counts[:, None] * term))
-    return total
+    counts = np.repeat(cells.classes, cells.counts), np.repeat(cells.clusters, cells.counts)
+    return float(adjusted_mutual_info_score(*counts))
 
 
 def f1_pairs(labels: ArrayLike, assignments: ArrayLike) -> float:

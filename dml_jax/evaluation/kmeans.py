@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._engine import exact, tiles
+from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation._engine.tiles import Share, among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 
@@ -21,7 +21,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 BLOCK = 1152
 BLOCK_SCORES = 1 << 21
 # In float32, inner products cannot separate centres that are much closer to each other than to the origin (see
-# `exact`). If this fraction of the points is that close to its centre, everything is recomputed in float64.
+# `tiles`). If this fraction of the points is that close to its centre, everything is recomputed in float64.
 CLOSE_POINTS = 0.01
 
 
@@ -109,7 +109,7 @@ def _fit(
         found = best[1]
     centers, nearest, reached, iterations = (share.sum(np.atleast_1d(np.asarray(values))) for values in found)
     lengths = np.asarray(jnp.sum(x * x, axis=1))
-    close = (reached > 0) & exact.unreliable(reached, lengths, exact.error_bound(x.shape[1], dtype))
+    close = (reached > 0) & tiles.unreliable(reached, lengths, tiles.error_bound(x.shape[1], dtype))
     clustering = KMeans(
         centers / centering.scale + centering.center,
         nearest,

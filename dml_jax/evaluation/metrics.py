@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
-from dml_jax.evaluation import _engine, check_inputs, relevance
+from dml_jax.evaluation import _engine, check_inputs
 from dml_jax.evaluation._engine.query_metrics import Judgements
 from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -25,14 +25,14 @@ __all__ = [
 
 def retrieval(
     queries: ArrayLike,
-    labels: relevance.Labels | None,
+    labels: check_inputs.Labels | None,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
     metric: Literal["cosine", "euclidean"] = "cosine",
     gallery: ArrayLike | None = None,
-    gallery_labels: relevance.Labels | None = None,
-    relevant: relevance.Rows | None = None,
-    exclude: relevance.Rows | None = None,
+    gallery_labels: check_inputs.Labels | None = None,
+    relevant: check_inputs.Rows | None = None,
+    exclude: check_inputs.Rows | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     groups: ArrayLike | None = None,
@@ -98,11 +98,11 @@ def retrieval(
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
         check_inputs.check_same_width(points, gallery_points)
     rows, gallery_rows = len(points), len(gallery_points)
-    classes, gallery_classes, relevant_rows = relevance.targets(
+    classes, gallery_classes, relevant_rows = check_inputs.targets(
         labels, gallery_labels, relevant, rows, gallery_rows, own_gallery=gallery is None
     )
-    own, omitted = relevance.exclusions(exclude, rows, gallery_rows)
-    common_groups = relevance.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
+    own, omitted = check_inputs.exclusions(exclude, rows, gallery_rows)
+    common_groups = check_inputs.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
     judgements = Judgements(relevant_rows, omitted, common_groups)
     if drop_nearest and judgements != Judgements():
         raise DataError("exclusion='position': needs one class per row, without relevant, groups and lists to exclude")
@@ -141,15 +141,7 @@ def retrieval(
     if announce is not None:
         announce(plan.describe())
     results = _engine.execute(plan, progress)
-    summarized: dict[str, Any] = summary(
-        results.first_rank,
-        results.r_precision,
-        results.average_precision,
-        results.relevant,
-        classes if relevant_rows is None else None,
-        ks,
-        lone_queries,
-    )
+    summarized: dict[str, Any] = summary(*results[:4], classes if relevant_rows is None else None, ks, lone_queries)
     if results.full is not None:
         for name, column in zip(("map", *(f"precision@{k}" for k in ks)), results.full.T, strict=True):
             summarized |= _mean_with_error(name, column[results.relevant > 0])
@@ -163,16 +155,13 @@ def retrieval(
 def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
     """List length that R-precision and MAP@R need: the largest number R of relevant rows over all queries.
 
-    Args:
-      labels: int [Q].
-      gallery_labels: int [G].
-      exclude_self: whether the queries are part of the gallery and must not find themselves.
+    With `exclude_self`, the queries are part of the gallery and must not find themselves.
     """
     return int(relevant_counts(labels, gallery_labels, exclude_self=exclude_self).max(initial=0))
 
 
 def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
-    """R of each query, the number of gallery rows in its class: int64 [Q]; arguments as for `required_depth`."""
+    """R of each query, the number of gallery rows in its class: int64 [Q]."""
     classes, sizes = np.unique(gallery_labels, return_counts=True)
     position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
@@ -231,13 +220,9 @@ def summary(
     ks: tuple[int, ...],
     lone_queries: Lone = "miss",
 ) -> dict[str, float]:
-    """Means over the queries and their standard errors, with the keys of `retrieval`.
+    """Means over the queries and their standard errors, with the keys of `retrieval`, from values [Q].
 
-    Args:
-      first_rank: int [Q], 1-based rank of the nearest relevant row; 0 if there is none.
-      r_precision, average_precision: float [Q], average precision at R.
-      relevant: int [Q], the number R of relevant rows.
-      labels: [Q], class of each query; without it, "macro_recall@1" is omitted.
+    `first_rank` is 1-based, 0 without a relevant row; without `labels`, "macro_recall@1" is omitted.
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0

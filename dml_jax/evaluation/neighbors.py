@@ -10,13 +10,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._engine import exact, query_metrics, tiles
+from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
@@ -47,8 +46,7 @@ def search(
       k: number of neighbours, at most the number of candidates.
       metric: "cosine" or "euclidean".
       exclude_self: query i excludes gallery row i.
-      mesh: devices, by default all of this process; the result does not depend on them. Where it has devices of
-        several processes, all of them call this with the same values and get the same result.
+      mesh: devices, by default all of this process; the result does not depend on them.
       memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
 
     Returns:
@@ -95,11 +93,11 @@ def _top_k(
                 _put_tiles(queries, tile, mesh.size, False, mesh, BLOCK),
                 rows,
                 np.array([tile, len(queries.order), first, len(gallery.order), exclude_self], np.int32),
-                *(_put(values[part], mesh, BLOCK) for values in result),
+                *(jax.device_put(values[part], NamedSharding(mesh, BLOCK)) for values in result),
                 mesh,
             )
             for target, values in zip(result, best, strict=True):
-                target[part] = _fetch(values)
+                target[part] = np.asarray(values)
         del rows, best  # before the next panel is put beside them
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
@@ -113,7 +111,7 @@ def _gallery_shards(query_tiles: int, gallery_tiles: int, devices: int) -> int:
 
 
 def _put_tiles(rows: TiledRows, first: int, count: int, right: bool, mesh: Mesh, spec: P) -> jax.Array:
-    """Operands of `count` tiles from `first` on, zeros beyond the last one; each process prepares those it holds."""
+    """Operands of `count` tiles from `first` on, zeros beyond the last one; each device's are prepared apart."""
 
     def prepare(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(count)
@@ -125,16 +123,6 @@ def _put_tiles(rows: TiledRows, first: int, count: int, right: bool, mesh: Mesh,
     return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), prepare)
 
 
-def _put(values: np.ndarray, mesh: Mesh, spec: P) -> jax.Array:
-    return jax.make_array_from_callback(values.shape, NamedSharding(mesh, spec), lambda index: values[index])
-
-
-def _fetch(values: jax.Array) -> np.ndarray:
-    if values.is_fully_addressable:
-        return np.asarray(values)
-    return np.asarray(multihost_utils.process_allgather(values, tiled=True))
-
-
 @partial(jax.jit, static_argnames="mesh", donate_argnames=("scores", "indices"))
 def _merge_panel(
     queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array, mesh: Mesh
@@ -143,13 +131,8 @@ def _merge_panel(
 
     Devices in a row of the mesh hold the same tiles of the gallery. Those in a column search theirs for all tiles of
     queries of the column, which go round, and exchange what they find.
-
-    Args:
-      queries: [n, T, W], by BLOCK.
-      gallery: [p, S, W], by "gallery"; its tiles follow each other in the order of the devices.
-      numbers: first tile and number of rows of the queries and of the gallery, and whether a query excludes the row of
-        its index: int32 [5].
-      scores, indices: [n, T, k], by BLOCK: the best of the rows before this panel.
+    `numbers` int32 [5] are the first tile and the number of rows of the queries and of the gallery, and whether a query
+    excludes the row of its index; scores and indices [n, T, k] are the best of the rows before this panel.
     """
     shards, columns = mesh.devices.shape
 
@@ -204,7 +187,7 @@ def _correct(
     queries: TiledRows, gallery: TiledRows, scores: np.ndarray, indices: np.ndarray, k: int, exclude_self: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest candidates by squared distances (prepared or unit rows), exact wherever rounding could decide."""
-    lengths, error = exact.squared_lengths(queries)[:, None], exact.error_bound(queries.width, queries.dtype)
+    lengths, error = tiles.squared_lengths(queries)[:, None], tiles.error_bound(queries.width, queries.dtype)
     if queries.metric == "cosine":
         squares, bound = 2 - 2 * scores, 2 * error * lengths
     else:  # |y|^2 <= 2 |x|^2 + 2 |x - y|^2
@@ -213,7 +196,7 @@ def _correct(
     if scores.shape[1] < len(gallery.source) - exclude_self:
         uncertain = squares[:, -1] - squares[:, k - 1] <= 2 * bound[:, 0]
     rows = np.flatnonzero(uncertain)
-    for part, block in exact.squared_distances(queries._replace(order=rows), gallery):
+    for part, block in tiles.squared_distances(queries._replace(order=rows), gallery):
         for query, values in zip(rows[part], block, strict=True):
             indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[: scores.shape[1]]
             squares[query] = values[indices[query]]
@@ -222,7 +205,7 @@ def _correct(
     recomputed[:, :-1] |= close
     recomputed[:, 1:] |= close
     row, column = np.nonzero(recomputed)
-    for part, values in exact.distances(queries, gallery, row, indices[row, column]):
+    for part, values in tiles.distances(queries, gallery, row, indices[row, column]):
         squares[row[part], column[part]] = values
     changed = np.unique(row)
     order = np.lexsort((indices[changed], squares[changed]), axis=1)

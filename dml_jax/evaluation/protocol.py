@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, relevance
+from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
 from dml_jax.evaluation._engine.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
@@ -41,7 +41,7 @@ def kmeans_options(
 
 def evaluate(
     embeddings: ArrayLike,
-    labels: relevance.Labels | None,
+    labels: check_inputs.Labels | None,
     *,
     protocol: Protocol = "clean",
     cluster: bool = True,
@@ -123,8 +123,8 @@ def evaluate(
     return metric_table.in_display_order(result)
 
 
-def _one_class_per_row(labels: relevance.Labels | None, rows: int) -> np.ndarray:
-    classes = None if labels is None else relevance.classes(labels, rows, name="labels", of="embeddings")
+def _one_class_per_row(labels: check_inputs.Labels | None, rows: int) -> np.ndarray:
+    classes = None if labels is None else check_inputs.classes(labels, rows, name="labels", of="embeddings")
     if not isinstance(classes, np.ndarray):
         raise DataError("labels: NMI and the geometry of embeddings need one class per row; switch them off")
     return classes

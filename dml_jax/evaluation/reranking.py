@@ -181,13 +181,7 @@ def _merge(
     farthest: np.ndarray,
     weight: float,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The first k rows by d* among the original ranking and the rows that share neighbours.
-
-    Args:
-      overlap: sparse [B, G], sum min(V(p), V(g)).
-      nearest: int [B, k], the original ranking.
-      cosine_distances: [B, k], its 1 - cos.
-    """
+    """The first k rows by d* among the original ranking, with its 1 - cos, and the rows that share neighbours."""
     count, k = nearest.shape
     width = len(gallery)
     ranked = (np.arange(count)[:, None] * width + nearest).ravel()

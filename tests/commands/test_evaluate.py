@@ -196,7 +196,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: is missing"),
         (
             (pair[0], f"--labels={tmp_path / 'floats.npy'}"),
-            "--labels: holds float64 of shape [60] for 60 rows of --embeddings; give one class",
+            "--labels: holds float64 of shape [60] for 60 rows",
         ),
         ((pair[0], f"--labels={files['yq']}"), "--labels: holds int64 of shape [20] for 60 rows of --embeddings"),
         ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),

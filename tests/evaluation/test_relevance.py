@@ -84,7 +84,7 @@ def test_close_rows_are_ranked_in_float64():
 
 def test_duplicates_that_are_left_out_do_not_need_float64(monkeypatch):
     """Such as consecutive frames of one camera."""
-    ranked, original = [], plan.exact.squared_distances
+    ranked, original = [], plan.tiles.squared_distances
     monkeypatch.setattr(
         plan.exact, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
     )

@@ -2,7 +2,7 @@
 
 The engine behind `metrics.retrieval`. `make_plan` chooses the tiles and the algorithm for given embeddings; `execute`
 runs the plan and returns, per query, the rank of the first relevant row, R-precision, average precision at R, and R.
-Other modules use only `tiles` (rows in tiles, devices, memory, the product of two tiles) and `exact`.
+Other modules use only `tiles` (rows in tiles, devices, memory, the product of two tiles, exact distances).
 
 A row is relevant to a query if it has the query's class; R is the number of relevant rows. The rank of a relevant row
 is one plus the number of candidates that precede it: those with a larger score, and those with an equal score and a
@@ -28,7 +28,7 @@ target decreases by the number of those that precede it (`count_ranks.without_om
 ranked by sorting.
 
 Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in float64 on the host
-(`exact`).
+(`tiles`).
 """
 
 from dml_jax.evaluation._engine.plan import Plan, execute, make_plan

@@ -24,7 +24,7 @@ from dml_jax.evaluation._engine.tiles import (
     product,
     scores_of_keys,
     sum_over_devices,
-)  # fmt: skip
+)
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 Progress = Callable[[int, int], None]
@@ -66,7 +66,6 @@ def count_ranks(
     gallery: TiledRows,
     queries: TiledRows,
     targets: Targets,
-    *,
     mesh: Mesh,
     budget: Budget,
     share: Share,

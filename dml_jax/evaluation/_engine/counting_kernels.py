@@ -59,14 +59,10 @@ def accumulate(
     mesh: Mesh,
     reduction: Reduction,
 ) -> tuple[jax.Array, jax.Array]:
-    """Reduces one tile per device along both axes and adds the results to `rows` and `columns`.
+    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to `rows` and `columns`.
 
-    Args:
-      keys: integers [n, S, T], scores as `tiles.sortable_keys`.
-      left, right: the sides of the rows and of the columns, replicated.
-      rows, columns: [n, p, R, S] and [n, q, R, T], running sums for the queries along the rows and the columns.
-      pairs: int32 [n, 2], tiles of `left` and `right`.
-      num_targets: int32 [n, 2], targets in use along rows and columns; 0 for a side without queries.
+    `pairs` int32 [n, 2] are tiles of the replicated sides, `num_targets` int32 [n, 2] the targets in use along both
+    axes, `rows` [n, p, R, S] and `columns` [n, q, R, T] running sums.
     """
 
     def local(

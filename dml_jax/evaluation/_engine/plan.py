@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import counted
-from dml_jax.evaluation._engine import exact, query_metrics, tiles
+from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
 from dml_jax.evaluation._engine.query_metrics import Judgements, QueryResults, full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.tiles import Metric, Share, TiledRows
@@ -67,12 +67,8 @@ def make_plan(
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
-    Args:
-      gallery: [G, D], None where the queries are their own gallery and have its labels.
-      judgements: with `relevant` or `omitted`, every query is sorted, and with `relevant` the labels do not matter.
-      excluded: int [Q], index of the candidate that each query excludes, of its class unless the query is sorted; -1 or
-        None for none.
-      drop_nearest: exclude the nearest candidate of each query, as if it were of the query's class.
+    Without a gallery, the queries are their own. `excluded` [Q] are gallery indices, of the query's class unless it is
+    sorted; -1 or None for none. `drop_nearest` excludes the nearest candidate as if it were of the query's class.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
@@ -119,20 +115,20 @@ def make_plan(
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
     budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
     return Plan(
-        gallery=gallery_rows,
-        queries=query_rows,
-        targets=targets,
-        sorted_queries=np.flatnonzero(by_sorting),
-        budget=budget,
-        mesh=mesh,
-        share=share,
-        labels=query_classes,
-        gallery_labels=gallery_classes,
-        relevant=relevant,
-        judgements=judgements,
-        excluded=excluded,
-        drop_nearest=drop_nearest,
-        full_ks=full_ks,
+        gallery_rows,
+        query_rows,
+        targets,
+        np.flatnonzero(by_sorting),
+        budget,
+        mesh,
+        share,
+        query_classes,
+        gallery_classes,
+        relevant,
+        judgements,
+        excluded,
+        drop_nearest,
+        full_ks,
     )
 
 
@@ -154,10 +150,8 @@ def _choose_order(
     """The cheapest order of the gallery that groups its classes.
 
     Sorting the classes by size minimises the cost of targets that a tile pads; if the rows are grouped by class
-    already, keeping their order makes ties cheaper.
-
-    Returns:
-      order of the gallery int [G], order of the queries int [Q], and the first position of each class.
+    already, keeping their order makes ties cheaper. Returns the orders int [G] and int [Q] of gallery and
+    queries, and the first position of each class.
     """
     num_classes = 1 + max(gallery_classes.max(), 0 if query_classes is None else query_classes.max())
     class_sizes = np.bincount(gallery_classes, minlength=num_classes)
@@ -184,10 +178,10 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             plan.gallery,
             plan.queries,
             plan.targets,
-            mesh=plan.mesh,
-            budget=plan.budget,
-            share=plan.share,
-            progress=progress,
+            plan.mesh,
+            plan.budget,
+            plan.share,
+            progress,
             drop=int(plan.drop_nearest),
         )
         results.nearest[order] = scores.reshape(-1)[: len(order)]
@@ -199,18 +193,14 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             results.full[order] = full_ranking(ranks, plan.full_ks or ())
     _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
     squares = 2 - 2 * results.nearest if plan.queries.metric == "cosine" else -2 * results.nearest
-    error = exact.error_bound(plan.queries.width, plan.queries.dtype)
-    close = np.flatnonzero(exact.unreliable(squares, exact.squared_lengths(plan.queries), error))
+    error = tiles.error_bound(plan.queries.width, plan.queries.dtype)
+    close = np.flatnonzero(tiles.unreliable(squares, tiles.squared_lengths(plan.queries), error))
     _rank_by_sorting(plan, close, results, True, progress)
     return results
 
 
 def _rank_by_sorting(
-    plan: Plan,
-    queries: np.ndarray,
-    results: QueryResults,
-    in_float64: bool,
-    progress: Progress | None,
+    plan: Plan, queries: np.ndarray, results: QueryResults, in_float64: bool, progress: Progress | None
 ) -> None:
     """Writes the metrics of some queries into `results`."""
     chosen = plan.share.of(queries)
@@ -236,7 +226,7 @@ def _rank_by_sorting(
 
 def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     queries = plan.queries._replace(order=chosen)
-    return ((part, -squares) for part, squares in exact.squared_distances(queries, plan.gallery))
+    return ((part, -squares) for part, squares in tiles.squared_distances(queries, plan.gallery))
 
 
 def _device_scores(plan: Plan, chosen: np.ndarray, progress: Progress | None) -> Iterator[tuple[slice, np.ndarray]]:

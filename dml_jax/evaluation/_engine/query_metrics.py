@@ -1,7 +1,7 @@
 """Metrics of single queries: from the ranks of their relevant rows, or by sorting their scores.
 
 Queries with too many relevant rows for counting are sorted. The device computes the scores of a tile of queries, or the
-host does in float64 (`exact`). NumPy sorts each row as one vector of integers (score in the high bits, index in the low
+host does in float64 (`tiles`). NumPy sorts each row as one vector of integers (score in the high bits, index in the low
 bits), which on CPUs is several times faster than in XLA.
 """
 
@@ -50,14 +50,8 @@ def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndar
     """First rank, R-precision and average precision at R of each query.
 
     R-precision = (1/R) #{rank <= R}; average precision at R = (1/R) sum over the i-th such rank r_i of i / r_i
-    (Musgrave et al., ECCV 2020, section 4.1).
-
-    Args:
-      ranks: int [Q, W], ranks of the relevant rows in any order; 0 or less for unused entries.
-      relevant: int [Q], R.
-
-    Returns:
-      int [Q] (0 if there is no relevant row), float64 [Q] and float64 [Q] (NaN if there is none).
+    (Musgrave et al., ECCV 2020, section 4.1). `ranks` int [Q, W] are in any order, 0 or less for unused entries.
+    Without a relevant row, the first rank is 0 and the others are NaN.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
     within = ranks <= relevant[:, None]
@@ -115,13 +109,10 @@ def metrics_by_sorting(
     drop: int,
     full_ks: tuple[int, ...] | None = None,
 ) -> QueryResults:
-    """Ranks the gallery for each of Q queries.
+    """Ranks the gallery for each of Q queries, from blocks of scores as from `device_scores`.
 
-    Args:
-      blocks: slices of the queries, and their scores float [B, G], as from `device_scores`.
-      queries: int [Q], by which `judgements` knows the queries.
-      own: int [Q], index of the candidate that each query excludes, -1 if none.
-      drop: number of nearest candidates that are skipped and do not count as relevant.
+    `queries` [Q] are the indices by which `judgements` knows them, `own` [Q] the candidates they exclude, -1 for none;
+    the `drop` nearest candidates are skipped and do not count as relevant.
     """
     rows = len(labels)
     results = QueryResults.undefined(rows, full_ks)
@@ -157,13 +148,7 @@ def device_scores(
     mesh: Mesh,
     progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of `queries.order` and their scores [B, G], a tile at a time.
-
-    Args:
-      gallery: candidates in the order of their index.
-      panel_tiles: tiles of the gallery that fit on a device.
-      progress: called with the number of tiles done in each step.
-    """
+    """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in index order."""
     rows = len(queries.order)
     replicated = NamedSharding(mesh, REPLICATED)
     panels: dict[int, jax.Array] = {}
