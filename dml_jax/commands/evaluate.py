@@ -46,7 +46,6 @@ KS = (1, 2, 4, 8, 10, 100, 1000)
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 FILES = ("embeddings", "labels", "query_embeddings", "query_labels", *JUDGEMENTS)
-RERANKING: dict[str, Any] = {"k1": reranking.K1, "k2": reranking.K2, "weight": reranking.WEIGHT}
 
 
 def parser() -> cli.Parser:
@@ -77,15 +76,8 @@ def parser() -> cli.Parser:
         "--protocol", choices=("clean", "paper"),
         help="clean (default), or paper: drop the first neighbour, as the authors' code",
     )  # fmt: skip
-    flags.add_argument(
-        "--nmi_average", choices=("arithmetic", "geometric"), help="arithmetic (default), or geometric as HIST's code"
-    )
     flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
-    flags.add_argument("--restarts", type=int, help="restarts of k-means (default: 10; 1 above 1000 classes)")
     flags.add_argument("--rerank", action="store_true", help="add k-reciprocal re-ranking (Zhong et al., CVPR 2017)")
-    flags.add_argument("--k1", type=int, help="re-ranking: neighbourhood size (default: 20)")
-    flags.add_argument("--k2", type=int, help="re-ranking: number of nearest encodings to average (default: 6)")
-    flags.add_argument("--weight", type=float, help="re-ranking: weight of the original distance (default: 0.3)")
     flags.add_argument(
         "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
     )
@@ -126,13 +118,11 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         ("query_labels", bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant,
          "give it and --query_embeddings both or neither"),
         ("metric", options.rerank and options.metric != "cosine", "--rerank needs --metric=cosine"),
-        ("restarts", options.restarts is not None and options.restarts < 1, "must be positive"),
-        *((key, getattr(options, key) is not None and not options.rerank, "needs --rerank") for key in RERANKING),
         *((key, getattr(options, key) and options.rerank, "not with --rerank") for key in JUDGEMENTS),
         *((key, getattr(options, key) and options.protocol == "paper", "not with --protocol=paper")
           for key in JUDGEMENTS),
         *((key, options.verify and getattr(options, key) is not None, "not with --verify: the run's settings apply")
-          for key in ("protocol", "lone_queries", "nmi_average", "restarts")),
+          for key in ("protocol", "lone_queries")),
     ):  # fmt: skip
         if wrong:
             yield f"--{key}: {message}"
@@ -234,14 +224,14 @@ def evaluate(
         if getattr(options, key) and not possible:
             raise ConfigError(f"--{key}: {rule}")
     base = stated or Evaluation()
-    given = {
-        "protocol": options.protocol, "lone_queries": options.lone_queries, "average": options.nmi_average,
-        "restarts": options.restarts,
-    }  # fmt: skip
     settings: dict[str, Any] = {
-        "protocol": base.protocol, "lone_queries": base.lone_queries, "average": base.nmi_average, **base.kmeans,
-        "cluster": base.cluster and one_class and not options.no_clustering, "metric": options.metric,
-    } | {key: value for key, value in given.items() if value is not None}  # fmt: skip
+        "protocol": options.protocol or base.protocol,
+        "lone_queries": options.lone_queries or base.lone_queries,
+        "average": base.nmi_average,
+        **base.kmeans,
+        "cluster": base.cluster and one_class and not options.no_clustering,
+        "metric": options.metric,
+    }
     ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
     with Console(quiet=options.quiet) as console:
         reranked = _reranked(options, source, ks, settings, console) if options.rerank else {}
@@ -281,8 +271,6 @@ def _reranked(
         console.print("evaluating the reranked ranking")
     alone = source.gallery is None
     labels = source.labels if alone else source.gallery_labels
-    given = {key: getattr(options, key) for key in RERANKING}
-    chosen = RERANKING | {key: value for key, value in given.items() if value is not None}
     dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
     depth = max(1, *ks, metrics.required_depth(source.labels, labels, exclude_self=alone))
@@ -291,14 +279,13 @@ def _reranked(
         source.queries if source.gallery is None else source.gallery,
         depth + dropped,
         exclude_self=alone and not dropped,
-        **chosen,
     )
     result: dict[str, Any] = metrics.of_ranked_lists(
         indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
     )
     result["protocol"] = (
         f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
-        f"k1 {chosen['k1']}, k2 {chosen['k2']}, weight of the original distance {chosen['weight']:g}; otherwise as "
+        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as "
         "above"
     )
     return result | {"seconds": round(time.monotonic() - started, 3)}

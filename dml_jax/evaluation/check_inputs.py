@@ -186,12 +186,9 @@ class Classes(NamedTuple):
 
 
 def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
-    """Validates one class per row ([N], see `labels`), or several: an array [N, C] or lists.
+    """Validates one class per row (see `labels`), or several: an array [N, C] of bool or 0 and 1 with C > 1, or N lists.
 
-    Args:
-      values: [N] integers or strings; or an array [N, C] of bool, or of 0 and 1, one column for each of C > 1 classes;
-        or a sequence of N lists of integers or strings, which may be empty.
-      name, of: what error messages call the labels and the rows.
+    `name` and `of` are what error messages call the labels and the rows.
     """
     if isinstance(values, Classes):
         return values
@@ -286,12 +283,7 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
 
 
 def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge:
-    """The function that `values` is, or the one that lists of gallery rows determine.
-
-    Args:
-      values: for each query a sequence of gallery rows, -1 for none; or a function from the query's index to bool [G].
-      name: what error messages call them.
-    """
+    """The function that `values` is, or the one that a list of gallery rows per query, -1 for none, determines."""
     if callable(values):
         return values
     rows = [np.asarray(list(value)) for value in values]

@@ -156,16 +156,12 @@ class Verification(NamedTuple):
         """Index of the lowest threshold whose false accept rate does not exceed the target."""
         return int(np.argmax(self.false_accepts <= target))
 
-    def false_non_matches(self, false_match_rate: float) -> float:
-        """FNMR@FMR: false reject rate at the lowest threshold whose false accept rate does not exceed the given one."""
-        return float(self.false_rejects[self.lowest(false_match_rate)])
-
 
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """ "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`."""
     rates = sample_rates(embeddings, labels)
     found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
-    return found | {f"fnmr@{rate}": rates.false_non_matches(rate) for rate in FALSE_MATCH_RATES}
+    return found | {f"fnmr@{rate}": float(rates.false_rejects[rates.lowest(rate)]) for rate in FALSE_MATCH_RATES}
 
 
 def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
@@ -179,12 +175,8 @@ def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:
     """Error rates over all pairs, from a histogram of their cosines, so that no N×N matrix is stored.
 
-    There must be at least one pair of the same class and one of different classes.
-
-    Args:
-      embeddings: [N, D], rows of any length.
-      labels: [N] integers or strings.
-      bins: histogram bins over [-1, 1]; thresholds are exact to 2 / bins.
+    There must be at least one pair of the same class and one of different classes. Embeddings [N, D] may be of any
+    length; thresholds are exact to 2 / bins.
     """
     unit = check_inputs.embeddings(embeddings).astype(np.float64)
     labels = check_inputs.labels(labels, len(unit))

@@ -16,7 +16,7 @@ Initialisation = Literal["k-means++", "random"]
 
 
 class KMeansOptions(NamedTuple):
-    """Arguments of `kmeans.fit`; `iterations` is its `max_iterations`."""
+    """Arguments of `kmeans.fit`."""
 
     init: Initialisation
     restarts: int

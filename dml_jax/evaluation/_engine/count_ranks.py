@@ -74,9 +74,8 @@ def count_ranks(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks of the targets of each query, and the score of the nearest one after the first `drop`.
 
-    Returns:
-      int32 [m, R, T] in any order along R, 1-based, not counting rows that the query excludes; 0 for these and for
-      unused targets. And float [m, T], NaN for queries without targets.
+    The ranks int32 [m, R, T] are in any order along R, 1-based, without rows that the query excludes; 0 for these and
+    for unused targets. The scores float [m, T] are NaN for queries without targets.
     """
     symmetric = queries is gallery
     width = max(1, int(targets.size.max()))

@@ -105,10 +105,8 @@ def read_thresholds(
 def make_counter(group: int, disjoint: bool) -> Reduction:
     """A reduction that counts the candidates of a tile that precede each threshold of its queries: int32 [R, queries].
 
-    Args:
-      group: targets counted at once, divides R.
-      disjoint: whether the indices of the candidates are all below or all above the index of each target, so that one
-        comparison per target resolves the ties of the whole tile.
+    `group` targets, a divisor of R, are counted at once. If the indices of the candidates are all below or all above
+    the index of each target (`disjoint`), one comparison per target resolves the ties of the whole tile.
     """
 
     def count(
