@@ -186,7 +186,7 @@ class Classes(NamedTuple):
 
 
 def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
-    """Validates one class per row (see `labels`), or several: an array [N, C] of bool or 0 and 1 with C > 1, or N lists.
+    """Validates one class per row (see `labels`), or several: N lists, or [N, C] of bool or 0 and 1 with C > 1.
 
     `name` and `of` are what error messages call the labels and the rows.
     """
