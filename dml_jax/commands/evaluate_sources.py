@@ -110,7 +110,8 @@ def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> Non
     if first.labels is None:
         raise DataError(f"{runs[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
     for run, other in zip(runs[1:], members[1:], strict=True):
-        if first.ids != other.ids or not np.array_equal(first.labels, other.labels):
+        same = other.labels is not None and np.array_equal(first.labels, other.labels)
+        if first.ids != other.ids or not same:
             raise DataError(f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
 

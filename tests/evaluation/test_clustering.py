@@ -22,9 +22,6 @@ def test_against_scikit_learn(case):
     for average in ("arithmetic", "geometric"):
         expected = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
         assert metrics.nmi(labels, clusters, average=average) == pytest.approx(expected, abs=1e-12)
-    assert metrics.ami(labels, clusters) == pytest.approx(
-        sklearn_metrics.adjusted_mutual_info_score(labels, clusters), abs=1e-10
-    )
     (_, one_more), (one_less, both) = sklearn_metrics.pair_confusion_matrix(labels, clusters).tolist()
     if 2 * both + one_more + one_less:
         assert metrics.f1_pairs(labels, clusters) == pytest.approx(2 * both / (2 * both + one_more + one_less))
@@ -71,5 +68,5 @@ def test_invalid_input():
         metrics.nmi([0, 1, 1], [0, 1])
     with pytest.raises(DataError, match="labels: holds float64"):
         metrics.nmi(np.zeros(3), [0, 1, 1])
-    with pytest.raises(DataError, match=r"assignments: has shape \[3, 1\]"):
+    with pytest.raises(DataError, match=r"assignments: holds int64 of shape \[3, 1\]"):
         metrics.f1_pairs([0, 1, 1], [[0], [1], [1]])

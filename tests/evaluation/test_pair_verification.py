@@ -73,6 +73,4 @@ def test_a_rate_that_is_met_exactly() -> None:
     axis = [0] * 9 + [2] + [1] * 9 + [2]
     rates = error_rates(np.eye(3)[axis], np.repeat([0, 1], 10))
     assert rates.false_accepts[rates.lowest(0.01)] == 0.01
-    assert rates.false_rejects[rates.lowest(0.01)] == pytest.approx(
-        0.2
-    )  # in each class 9 of 45 pairs are at right angles
+    assert rates.false_rejects[rates.lowest(0.01)] == pytest.approx(0.2)  # 9 of 45 pairs of a class
