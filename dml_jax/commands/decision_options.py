@@ -3,7 +3,6 @@
 import argparse
 from typing import Any
 
-from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, RULES
 
@@ -27,9 +26,6 @@ def add(flags: argparse.ArgumentParser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options as arguments for `Index.classify`; raises ConfigError if one is out of range."""
-    try:
-        open_set.check(options.decide or RULES[0], options.false_accept_rate, options.threshold)
-    except DataError as error:
-        raise ConfigError(f"--{error}") from None
+    """The options as arguments for `Index.classify`; raises DataError if one is out of range."""
+    open_set.check(options.decide or RULES[0], options.false_accept_rate, options.threshold)
     return {name: getattr(options, name) for name in ("decide", "false_accept_rate", "threshold")}

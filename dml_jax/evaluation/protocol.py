@@ -5,7 +5,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
 from dml_jax.evaluation._engine.tiles import Metric, normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -85,7 +84,7 @@ def evaluate(
     points = check_inputs.embeddings(embeddings)
     lengths = check_inputs.prefixes(prefixes, points.shape[1])
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
-    classes = _one_class_per_row(labels, len(points)) if cluster or geometry else np.empty(0)
+    classes = check_inputs.labels(np.asarray(labels), len(points)) if cluster or geometry else np.empty(0)
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position", "shared": shared}
     result: dict[str, Any] = metrics.retrieval(
         points, labels, gallery=searched, per_query=per_query, announce=announce, **options
@@ -121,13 +120,6 @@ def evaluate(
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)
     return metric_table.in_display_order(result)
-
-
-def _one_class_per_row(labels: check_inputs.Labels | None, rows: int) -> np.ndarray:
-    classes = None if labels is None else check_inputs.classes(labels, rows, name="labels", of="embeddings")
-    if not isinstance(classes, np.ndarray):
-        raise DataError("labels: NMI and the geometry of embeddings need one class per row; switch them off")
-    return classes
 
 
 def description(

@@ -360,7 +360,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         (("--remove=wren",), "wren: is not enrolled"),
         (("--remove=red", "--classify", new), "--classify: changes nothing; remove, restore or purge"),
         (("--classify", "--decide=most", new), "--decide: invalid choice: 'most'"),
-        (("--classify", "--false_accept_rate=1", new), "--false_accept_rate=1: must be above 0 and below 1"),
+        (("--classify", "--false_accept_rate=1", new), "false_accept_rate=1: must be above 0 and below 1"),
         (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
         code, text = run(*arguments)
