@@ -203,12 +203,7 @@ def expect(calibration: Calibration, false_accept_rate: float) -> Expected:
 def expect_margin(
     background: Background, strangers: np.ndarray, known: np.ndarray, false_accept_rate: float
 ) -> Expected:
-    """As `expect`, for the rule "background" and the index itself, without simulation.
-
-    Args:
-      strangers: float32 [B], from `background_margin.of_strangers`.
-      known: float32 [K], margins of images of enrolled classes, e.g. from `hold_out`.
-    """
+    """As `expect`, for the margins of strangers [B] and of images of enrolled classes [K], without simulation."""
     classes = len(np.unique(background.labels))
     return _expected(np.sort(strangers), known, false_accept_rate, 1.0, len(background.labels), classes)
 

@@ -80,16 +80,14 @@ def cluster(
     min_samples: int = 5,
     seed: int = 0,
 ) -> Clusters:
-    """Clusters embeddings with scikit-learn.
+    """Clusters embeddings float [N, D] of unit length with scikit-learn.
 
     In one thread: in several, OPTICS waits for them most of the time where other programs use the cores.
 
     Args:
-      points: float [N, D], rows of unit length.
       count: number of clusters, at most N ("kmeans", "ward", "spectral", "birch"; Birch may find fewer).
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
-      seed: random seed of k-means and spectral clustering.
     """
     from threadpoolctl import threadpool_limits
 

@@ -1,8 +1,7 @@
 """Exact ranks of the relevant gallery rows of every query, without sorting and without the full similarity matrix.
 
-The engine behind `metrics.retrieval`. `make_plan` chooses the tiles and the algorithm for given embeddings; `execute`
-runs the plan and returns, per query, the rank of the first relevant row, R-precision, average precision at R, and R.
-Other modules use only `tiles` (rows in tiles, devices, memory, the product of two tiles, exact distances).
+The engine behind `metrics.retrieval`. `make_plan` chooses the tiles and the algorithm; `execute` runs the plan and
+returns the metrics of each query.
 
 A row is relevant to a query if it has the query's class; R is the number of relevant rows. The rank of a relevant row
 is one plus the number of candidates that precede it: those with a larger score, and those with an equal score and a
