@@ -63,7 +63,6 @@ TESTS = {
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry", "evaluation/test_pair_verification"),
     "data/samplers/base": ("data/test_samplers",),
-    "data/samplers/balanced": ("data/test_samplers",),
     "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
     "train/state": ("train/test_state", "train/test_checkpoint"),

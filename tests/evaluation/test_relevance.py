@@ -86,7 +86,7 @@ def test_duplicates_that_are_left_out_do_not_need_float64(monkeypatch):
     """Such as consecutive frames of one camera."""
     ranked, original = [], plan.tiles.squared_distances
     monkeypatch.setattr(
-        plan.exact, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
+        plan.tiles, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
     )
     points, labels = sample(10, [4] * 20, shuffled=False)
     points[1::2] = points[::2]
