@@ -112,8 +112,8 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "export": "dml_jax.commands.export.export",
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.read_facts",
-    "analyse": "dml_jax.commands.analysed.locate",
-    "explore": "dml_jax.commands.analysed.locate",
+    "analyse": "dml_jax.commands.analyse.locate",
+    "explore": "dml_jax.commands.analyse.locate",
 }
 FILES = ("--query", "--index", "--verify", "--calibrate", "--training")  # options that name existing files
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands

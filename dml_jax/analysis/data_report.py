@@ -1,5 +1,6 @@
 """The report of a prepared data set: sizes of classes and images, what was left out, duplicates and doubtful labels."""
 
+import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ TABLE = "doubtful_labels.csv"
 NEAREST = 10  # neighbours that agree on another class make a label doubtful
 SHOWN = 40  # rows of pictures
 NEIGHBORS = 5  # shown of each doubtful image
-WIDTH, HEIGHT = 460, 150  # points, of the figure
 SIDES = ("", "smallest", "5 %", "25 %", "median", "75 %", "95 %", "largest")
 EMBED = (
     "Wrong labels and outliers are looked for with a model's embeddings: give the same command once more with "
@@ -99,23 +99,15 @@ def _classes(splits: Mapping[str, Split]) -> str:
     return html.chart(_profile(sizes), "class_sizes", caption) + views.as_html(listed, "class_sizes", "")
 
 
-def _profile(sizes: Sequence[int]) -> str:
-    """Decreasing numbers as an SVG document with one bar each."""
-    step, top = (WIDTH - 40) / len(sizes), 12
-    ends = [40 + step * i for i in range(len(sizes) + 1)]
-    heights = [(HEIGHT - top - 2) * size / sizes[0] for size in sizes]
-    gap = min(1.0, step / 4)
-    bars = "".join(
-        f"M{left:.2f} {HEIGHT - 2}V{HEIGHT - 2 - height:.1f}H{right - gap:.2f}V{HEIGHT - 2}Z"
-        for left, right, height in zip(ends, ends[1:], heights, strict=False)
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}pt" height="{HEIGHT}pt" viewBox="0 0 {WIDTH} {HEIGHT}">'
-        f'{drawing.SVG_STYLE}<path fill="{drawing.BLUE}" d="{bars}"/>'
-        f'<path stroke="currentColor" d="M40 {HEIGHT - 2}H{WIDTH}"/>'
-        f'<g font-family="sans-serif" font-size="10" text-anchor="end"><text x="35" y="{top + 4}">{sizes[0]}</text>'
-        f'<text x="35" y="{HEIGHT - 2}">0</text></g></svg>'
-    )
+def _profile(sizes: Sequence[int]) -> bytes:
+    """Decreasing numbers as a figure with one bar each."""
+    figure = drawing.figure(6.5, 2.2)
+    axes = drawing.style(figure.subplots())
+    axes.stairs(sizes, fill=True, color=drawing.BLUE)
+    axes.set(xlim=(0, len(sizes)), xlabel="classes, largest first", ylabel="images")
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=130)
+    return file.getvalue()
 
 
 def _sizes(known: Mapping[str, Any]) -> str:

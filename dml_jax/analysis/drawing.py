@@ -3,7 +3,6 @@
 matplotlib is imported only when a figure is drawn.
 """
 
-import io
 import math
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +15,7 @@ from dml_jax.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 INK, GREY = "#1f2933", "#8a949e"
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
@@ -24,12 +23,6 @@ SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that colour alone carries no meaning
 KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish, see `look`
 CORRECT, WRONG = BLUE, ORANGE
-# Text and axes of an SVG figure that have one of these colours, or none, turn light on a dark page.
-FOLLOWS_PAGE = (INK, "#000000")
-SVG_STYLE = (
-    f"<style>svg{{color:{INK};fill:{INK}}}"
-    "@media(prefers-color-scheme:dark){svg{color:#e4e7eb;fill:#e4e7eb}}</style>"
-)
 
 
 def figure(width: float, height: float) -> "Figure":
@@ -42,30 +35,9 @@ def figure(width: float, height: float) -> "Figure":
     return made
 
 
-def svg(drawn: "Figure | SubFigure") -> str:
-    """A figure as an SVG document that is legible on light and dark pages."""
-    import matplotlib
-
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "dml_jax"}):
-        drawn.figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
-    document = file.getvalue().decode()
-    for colour in FOLLOWS_PAGE:
-        document = document.replace(colour, "currentColor")
-    return document.replace("<defs>", f"{SVG_STYLE}<defs>", 1)
-
-
-def png(drawn: "Figure | SubFigure") -> bytes:
-    """A figure of another library, in its own colours, as a PNG file."""
-    file = io.BytesIO()
-    drawn.figure.savefig(file, format="png", dpi=130)
-    return file.getvalue()
-
-
 def save(drawn: "Figure", path: Path) -> None:
-    """Writes a figure as a PNG file and, next to it, as an SVG file for pages."""
+    """Writes a figure as a PNG file."""
     drawn.savefig(path, dpi=130)
-    path.with_suffix(".svg").write_text(svg(drawn), encoding="utf-8")
 
 
 def style(axes: "Axes") -> "Axes":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dml_jax.analysis import drawing, views
+from dml_jax.analysis import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST = 3000  # images in a map
-PICTURED = 700  # images with pictures in the report
 CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components from which the maps are computed
 PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
@@ -150,8 +149,7 @@ def findings(run: EvaluatedModel, split: str, project: Project | None, name: str
                 (data.ids[row], data.classes[label], float(x), float(y))
                 for row, label, (x, y) in zip(rows, labels, points, strict=True)
             ],
-            view(run, split, rows, points, axes, shown),
-            Panel(
+            panel=Panel(
                 partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown),
                 "own axes",
             ),
@@ -162,26 +160,6 @@ def findings(run: EvaluatedModel, split: str, project: Project | None, name: str
 def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
     """The classes in colour: those of the run, or the largest ones in labels int [N]."""
     return [list(classes).index(name) for name in run.classes] or largest(labels)
-
-
-def view(
-    run: EvaluatedModel, split: str, rows: np.ndarray, points: np.ndarray, axes: tuple[str, str], shown: Sequence[int]
-) -> views.Map:
-    """At most PICTURED random points with their pictures."""
-    data = run.split(split)
-    chosen = np.sort(np.random.default_rng(0).permutation(len(rows))[:PICTURED])
-    kinds = {label: kind for kind, label in enumerate(shown)}
-    labels = data.labels[rows[chosen]]
-    low, high = points.min(axis=0), points.max(axis=0)
-    scaled = (points[chosen] - low) / np.maximum(high - low, 1e-12)
-    return views.Map(
-        [(round(float(x), 4), round(float(y), 4)) for x, y in scaled],
-        [kinds.get(int(label), -1) for label in labels],
-        [f"{data.classes[label]}: {data.ids[i]}" for label, i in zip(labels, rows[chosen], strict=True)],
-        [data.classes[label] for label in shown],
-        axes,
-        views.sheet((data.read(int(i), None) for i in rows[chosen]), len(chosen)),
-    )
 
 
 def plot(

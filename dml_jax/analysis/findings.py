@@ -1,6 +1,6 @@
 """The results of an analysis: figures with the numbers behind them, stored for the report; models side by side.
 
-`<workdir>/analysis/` holds `<name>.png`, for charts also `<name>.svg`, `<name>.csv` and, per subject, the JSON file
+`<workdir>/analysis/` holds `<name>.png`, `<name>.csv` and, per subject, the JSON file
 from which the report is made. At the end of a run, the standard subjects are written to `<workdir>/figures/` in the
 same way.
 """
@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     plot: Callable[[Path], None]  # writes the figure as a PNG file
     columns: Sequence[str]  # header of the CSV file
     rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column
-    view: View | None = None  # what the report shows: pictures or a map instead of the figure, or a table below it
+    view: View | None = None  # what the report shows: pictures instead of the figure, or a table below it
     panel: Panel | None = None  # None if models are not compared by it
 
 

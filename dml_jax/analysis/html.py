@@ -12,7 +12,6 @@ from typing import NamedTuple
 from dml_jax.errors import printable
 
 NARROW = 4  # columns of a table; a wider one has one block per row on a telephone
-WIDE = 500  # points; wider charts scroll on a narrow screen instead of shrinking
 
 
 class Cell(NamedTuple):
@@ -121,18 +120,9 @@ def _is_words(cell: Cell) -> bool:
     return math.isnan(cell.value) and any(map(str.isalpha, cell.text))
 
 
-def chart(picture: str | bytes, name: str, caption: str) -> str:
-    """An SVG document (see `drawing.svg`) or PNG file as a figure with the identifier `name`; `caption` is HTML."""
-    width = 0.0
-    if isinstance(picture, str):
-        kind, data, look = "svg+xml", picture.encode(), ""
-        if found := re.search(r'<svg [^>]*?width="(\d+(?:\.\d+)?)pt"', picture):
-            width = float(found[1])
-            look = f' style="max-width:{width / 10.5:.0f}rem"'  # the same font size in all charts
-    else:
-        kind, data, look = "png", picture, ' class="photo"'
-    wide = " wide" if width > WIDE or kind == "png" else ""
-    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
-    image = f'<img{look} src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
+def chart(picture: bytes, name: str, caption: str) -> str:
+    """A PNG file as a figure with the identifier `name`; `caption` is HTML."""
+    source = f"data:image/png;base64,{base64.b64encode(picture).decode()}"
+    image = f'<img src="{source}" alt="Figure: {text(name.replace("_", " "))}">'
     frame = f'<div class="scroll" tabindex="0" role="group" aria-label="figure {text(name)}">{image}</div>'
-    return f'<figure class="chart{wide}" id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'
+    return f'<figure class="chart" id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'

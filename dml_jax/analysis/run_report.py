@@ -10,11 +10,24 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dml_jax.analysis import curves, findings, html, views
+from dml_jax.analysis import (
+    attention,
+    classes,
+    curves,
+    distances,
+    embedding_maps,
+    findings,
+    heat_maps,
+    html,
+    influence,
+    retrieval,
+    spectra,
+    verification,
+    views,
+)
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown
+from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown, Subject
 from dml_jax.analysis.html import Cell, text
-from dml_jax.analysis.subjects import SUBJECTS
 from dml_jax.analysis.views import Listing
 from dml_jax.config import Config, flatten, published
 from dml_jax.errors import CheckpointError, printable
@@ -22,6 +35,33 @@ from dml_jax.evaluation import metric_table
 from dml_jax.files import atomic_write, reading
 from dml_jax.train.records import workdir
 
+# All analyses by name, in the order of the report.
+SUBJECTS = {
+    "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
+    "classes": Subject("Classes", classes.findings, standard=True),
+    "components": Subject(
+        "Map of the embeddings (principal components)", embedding_maps.by_components, standard=True, compared=True,
+        is_map=True,
+    ),
+    "distances": Subject("Distances of pairs", distances.findings, standard=True, compared=True),
+    "verification": Subject(
+        "Verification of pairs", verification.findings, verification.reason_not_to, standard=True
+    ),
+    "overfitting": Subject(
+        "Training classes beside test classes", curves.findings, by_split=False, of_run=True, compared=True
+    ),
+    "spectra": Subject("Geometry of the embedding space", spectra.findings, compared=True),
+    "tsne": Subject("Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True),
+    "attention": Subject(
+        "Attention of the message passing network", attention.findings, attention.reason_not_to, by_split=False,
+        of_run=True,
+    ),
+    "influence": Subject(
+        "Influence of the batch on a prediction", influence.findings, attention.reason_not_to, by_split=False,
+        of_run=True,
+    ),
+    "heat_maps": Subject("Prototypes over the image", heat_maps.findings, heat_maps.reason_not_to, of_run=True),
+}  # fmt: skip
 # By control: what it is, and the start of the sentence "... better than this run".
 CONTROLS = {
     "raw pixels": ("the images themselves, reduced to at most 32 x 32 pixels, without a network", "Raw pixels do"),
@@ -275,7 +315,7 @@ def _section(directory: Path, section: Section) -> str:
 
 
 def _shown(directory: Path, shown: Shown, name: str) -> str:
-    """The figure, optionally with a table below it, or pictures or a map instead."""
+    """The figure, optionally with a table below it, or pictures instead."""
     caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
     if shown.view is None or isinstance(shown.view, Listing):
         chart = _chart(directory / f"{shown.file}.png", name, caption)
@@ -284,8 +324,6 @@ def _shown(directory: Path, shown: Shown, name: str) -> str:
 
 
 def _chart(path: Path, name: str, caption: str) -> str:
-    """A figure on disk, as SVG if there is an SVG file next to the PNG file; `caption` is HTML."""
-    vector = path.with_suffix(".svg")
+    """A figure on disk; `caption` is HTML."""
     with reading(path, "create it again with dml-jax analyse", CheckpointError):
-        picture = vector.read_text(encoding="utf-8") if vector.exists() else path.read_bytes()
-    return html.chart(picture, name, caption)
+        return html.chart(path.read_bytes(), name, caption)

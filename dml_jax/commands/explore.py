@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import dml_jax
-from dml_jax.commands import analyse, analysed, cli, model_options, runtime, serve
+from dml_jax.commands import analyse, cli, model_options, runtime, serve
 from dml_jax.config import Config
 from dml_jax.data import formats
 from dml_jax.data.split import Split, digest, hold_out
@@ -47,7 +47,7 @@ def execute(arguments: list[str]) -> None:
     model_options.check(options)
     if options.data:
         analyse.check_images(options, overrides)
-    config, directory = (None, None) if options.data else analysed.run_config(options.model, options, overrides)
+    config, directory = (None, None) if options.data else analyse.run_config(options.model, options, overrides)
     try:
         from dml_jax.serving import explorer, http_service
     except ImportError as error:

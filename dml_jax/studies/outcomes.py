@@ -251,22 +251,10 @@ def query_test(one: Sequence[Run], other: Sequence[Run], metric: str) -> float:
 
     It says nothing about other seeds.
     """
-    return paired_test(query_means(one, metric), query_means(other, metric))
-
-
-def query_means(runs: Sequence[Run], metric: str) -> np.ndarray | None:
-    """The metric of every test query averaged over seeds, float64 [N]; None if a run has not kept it."""
-    arrays = [array for run in runs if (array := per_query(run, metric)) is not None]
-    if len(arrays) < len(runs) or len({len(array) for array in arrays}) != 1:
-        return None
-    return np.asarray(np.mean(np.stack(arrays), axis=0))
-
-
-def paired_test(one: np.ndarray | None, other: np.ndarray | None) -> float:
-    """Two-sided p-value of a paired t-test of float [N] and [N], without NaN; NaN where it is unknown."""
-    if one is None or other is None or len(one) != len(other):
+    first, second = query_means(one, metric), query_means(other, metric)
+    if first is None or second is None or len(first) != len(second):
         return math.nan
-    difference = one - other
+    difference = first - second
     difference = difference[np.isfinite(difference)]
     if len(difference) < 2:
         return math.nan
@@ -275,6 +263,14 @@ def paired_test(one: np.ndarray | None, other: np.ndarray | None) -> float:
     from scipy import stats  # slow to import
 
     return float(stats.ttest_1samp(difference, 0.0).pvalue)
+
+
+def query_means(runs: Sequence[Run], metric: str) -> np.ndarray | None:
+    """The metric of every test query averaged over seeds, float64 [N]; None if a run has not kept it."""
+    arrays = [array for run in runs if (array := per_query(run, metric)) is not None]
+    if len(arrays) < len(runs) or len({len(array) for array in arrays}) != 1:
+        return None
+    return np.asarray(np.mean(np.stack(arrays), axis=0))
 
 
 def seed_test(one: Sequence[float], other: Sequence[float]) -> float:

@@ -1,7 +1,7 @@
 """Trains the trials of a study, several side by side, each as a process of its own.
 
-A process never outlives this command, so that a trial is never trained twice at a time. One that was killed, with its
-machine or alone, starts again from its checkpoint.
+A process never outlives this command, so that a trial is never trained twice at a time. The same command continues an
+interrupted trial from its checkpoint.
 """
 
 import fcntl
@@ -26,11 +26,6 @@ from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process
-DEATHS = 3  # of the processes of a trial, after which it is given up
-# Exit codes of a process that may succeed if it is repeated: stopped by a signal after it has saved its state or at
-# once, killed, or cut off from the network.
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
-LOST = {os.EX_TEMPFAIL, *(-number for number in SIGNALS), *(128 + number for number in SIGNALS)}
 
 
 class Child(subprocess.Popen[bytes]):
@@ -208,26 +203,23 @@ def execute(
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
     began, stopped = time.monotonic(), False
-    for lost in range(1, DEATHS + 1):
-        progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
-        process = slot.start(command(root, trial), log)
-        while (code := process.poll()) is None:
-            if not stopped and (progress.stop.is_set() or watch()):
-                process.terminate()
-                stopped = True
-            time.sleep(POLL / 10 if stopped else POLL)
-        if outcomes.is_finished(trial):
-            recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
-            shown = result() if result else f"Recall@1 {recall:.4f}"
-            progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
-            return True
-        if stopped or progress.stop.is_set():
-            return False
-        if code not in LOST:
-            reason = last_line(log) or f"exit code {code}"
-            break
-        reason = f"its process was killed or lost {lost} times; see {log}"
-        progress.print(f"{trial.name}: its process was killed or lost ({lost} of {DEATHS})")
+    progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
+    process = slot.start(command(root, trial), log)
+    while (code := process.poll()) is None:
+        if not stopped and (progress.stop.is_set() or watch()):
+            process.terminate()
+            stopped = True
+        time.sleep(POLL / 10 if stopped else POLL)
+    if outcomes.is_finished(trial):
+        recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
+        shown = result() if result else f"Recall@1 {recall:.4f}"
+        progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
+        return True
+    if stopped or progress.stop.is_set():
+        return False
+    reason = last_line(log) or f"exit code {code}"
+    if code < 0:
+        reason = f"its process was killed by signal {-code}; see {log}"
     with files.atomic_write(problem_file(root, trial.name)) as draft:
         draft.write_text(reason, encoding="utf-8")
     progress.print(f"{trial.name}: failed: {reason}")

@@ -113,8 +113,7 @@ def publish(summary: Summary, output: Path | None, console: Console) -> None:
         print_table(table, console)
     if output is None:
         return
-    tests = [pairs(table, group, summary.metric) for table, group in made]
-    write(output, [*(table for table, _ in made), *(table for table in tests if table)], summary.lead)
+    write(output, [table for table, _ in made], summary.lead)
     write_csv(output, lines([*summary.runs, *summary.failed]))
     for number, (_, group) in enumerate(made, start=1):
         if grid := plot_grid(group, summary.metric):
@@ -278,21 +277,6 @@ def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[
         for heading, column in columns.items()
         if not all(map(math.isnan, column))
     }
-
-
-def pairs(table: Table, group: Group, metric: str) -> Table | None:
-    """p-values between every two of the rows of a table, compared by `metric`; None with fewer than three."""
-    means = {name: outcomes.query_means(runs, metric) for name, runs in outcomes.all_rows(group).items()}
-    names = [name for name, found in means.items() if found is not None]
-    if len(names) < 3:
-        return None
-    heading, rows = metric_table.heading(metric), []
-    for name in names:
-        found = [math.nan if name == n else outcomes.paired_test(means[name], means[n]) for n in names]
-        rows.append((Cell(printable(name)), *(Cell(_p_value(p), p) for p in found)))
-    note = "Paired test over the test queries for the seeds at hand, as above. Not corrected for the number of pairs."
-    head = ("", *map(printable, names))
-    return Table(f"{table.title}; p-values of the differences in {heading}", (note,), head, tuple(rows), ())
 
 
 def _p_value(p: float) -> str:

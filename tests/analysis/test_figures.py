@@ -19,8 +19,8 @@ from dml_jax.analysis import (
     spectra,
     verification,
 )
-from dml_jax.analysis.subjects import SUBJECTS
-from dml_jax.analysis.views import Map, Pictures
+from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.analysis.views import Pictures
 from tests.analysis.runs import Run
 
 
@@ -112,15 +112,15 @@ def test_a_map_states_the_explained_variance() -> None:
     centred = run.rows - run.rows.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     share = s**2 / np.sum(s**2)
-    view = found.view
-    assert isinstance(view, Map)
-    assert f"({share[0]:.0%} of the variance)" in view.axes[0]
     assert f"explain {share[:2].sum():.0%} of the variance" in found.caption
-    drawn = np.array(view.points) - np.mean(view.points, axis=0)
+    drawn = np.array([row[2:] for row in found.rows])
     for axis in (0, 1):
         assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
-    assert view.names == list("abcdefg")
-    assert view.kinds == [label if label < 7 else -1 for label in run.labels]
+    axes = drawing.figure(3, 3).subplots()
+    assert found.panel is not None
+    found.panel.draw(axes)
+    assert [part.get_label() for part in axes.collections[1:]] == list("abcdefg")
+    assert len(axes.collections[0].get_offsets()) == (run.labels > 6).sum()
 
 
 def test_all_images_of_the_chosen_classes_are_in_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,15 +154,12 @@ def test_chosen_classes_of_a_map() -> None:
     run.classes = tuple("lkjihgfed")
     (found,) = embedding_maps.by_components(run, "test")
     assert found.rows == [row for row in whole.rows if row[1] in run.classes]
-    assert isinstance(found.view, Map)
-    assert found.view.names == list(run.classes)
-    assert found.view.kinds == ["lkjihgfed".index("abcdefghijkl"[label]) for label in run.labels if label > 2]
     axes = drawing.figure(3, 3).subplots()
     assert found.panel is not None
     found.panel.draw(axes)
     looks = [(part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes()) for part in axes.collections[1:]]
     assert len(set(looks)) == len(looks) == 9
-    assert [part.get_label() for part in axes.collections[1:]] == found.view.names
+    assert [part.get_label() for part in axes.collections[1:]] == list(run.classes)
     assert len(axes.collections[0].get_offsets()) == 0
 
 

@@ -1,9 +1,7 @@
 """The numbers behind the figures, against loops and definitions written by hand."""
 
 import json
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -171,24 +169,6 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path, ("classes", "components", "tsne"))
     assert findings.read(tmp_path / "nothing", ()) == []
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"kinds": [0]}, {"titles": []}, {"points": []}, {"kinds": [0, 1]}, {"kinds": [-2, 0]}, {"names": ["n"] * 50}],
-)
-def test_maps_that_were_edited(tmp_path: Path, changes: dict[str, Any]) -> None:
-    shown = views.Map([(0.0, 0.0), (1.0, 0.5)], [0, -1], ["a", "b"], ["n"], ("x", "y"), "")
-    section = findings.Section("Map", 3, [findings.Shown("analysis/map", "caption", shown)])
-    file = tmp_path / "analysis" / "components.json"
-    file.parent.mkdir()
-    file.write_text(json.dumps(asdict(section)))
-    assert findings.read(tmp_path, ("classes", "components", "tsne")) == [section]
-    content = asdict(section)
-    content["shown"][0]["view"] |= changes
-    file.write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=r"components.json: is truncated or damaged .*; delete it"):
-        findings.read(tmp_path, ("classes", "components", "tsne"))
 
 
 def test_parts_are_those_of_diva(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
-from dml_jax.analysis.subjects import SUBJECTS
+from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import analyse, cli
 from dml_jax.config import Group, Train
 from dml_jax.console import Console

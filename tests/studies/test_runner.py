@@ -150,33 +150,6 @@ def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("times", [2, 3])
-def test_a_killed_process_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
-    """Twice."""
-    trial, other = prepared(tmp_path, 1, 2)
-    kill = f"""
-import os, signal
-marks = pathlib.Path({str(tmp_path)!r}, "marks")
-marks.mkdir(exist_ok=True)
-if directory.name == {trial.name!r} and len(list(marks.iterdir())) < {times}:
-    (marks / str(os.getpid())).touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-    code = TRAIN.replace("images =", f"{kill}images =")
-    monkeypatch.setattr(
-        runner, "command", lambda root, trial: ["tests.studies.script", code, str(trial.directory), "0", "1"]
-    )
-    lines = run(tmp_path, [trial, other])
-    assert starts(tmp_path) == [trial.name] * 3 + [other.name]
-    assert f"{trial.name}: its process was killed or lost (2 of 3)" in lines
-    assert outcomes.is_finished(other)
-    if times == 2:
-        assert outcomes.is_finished(trial)
-    else:
-        reason = f"its process was killed or lost 3 times; see {tmp_path / 'trials' / trial.name}.log"
-        assert runner.problems(tmp_path, [trial], ()) == {trial.name: reason}
-
-
 def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "command", fake(600.0))
     trials = prepared(tmp_path, 1, 2, 3)
@@ -201,26 +174,6 @@ def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
     runner.problem_file(tmp_path, first.name).write_text("training diverged")
     assert run(tmp_path, chain) == []
     assert runner.problems(tmp_path, chain, ())["third"] == f"needs {first.name}, which failed"
-
-
-@pytest.mark.parametrize("code", ["sys.exit(143)", "os.kill(os.getpid(), signal.SIGTERM)"])
-def test_a_process_that_a_signal_stops_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """It has not failed, whoever sent the signal."""
-    (trial,) = prepared(tmp_path, 1)
-    stop_once = f"""
-import os, pathlib, signal, sys
-mark = pathlib.Path({str(tmp_path / "stopped")!r})
-if not mark.exists():
-    mark.touch()
-    {code}
-"""
-    monkeypatch.setattr(
-        runner, "command",
-        lambda root, trial: ["tests.studies.script", stop_once + TRAIN, str(trial.directory), "0", "1"],
-    )  # fmt: skip
-    lines = run(tmp_path, [trial])
-    assert (tmp_path / "stopped").exists()
-    assert outcomes.is_finished(trial), lines
 
 
 def test_a_process_that_ends_after_the_command_is_stopped_has_not_failed(

@@ -260,19 +260,6 @@ def test_the_command_to_train_with_the_values() -> None:
     assert made(paper=True).endswith("--config=configs/digits_hist.py --protocol=paper --config.method.tau=2.0")
 
 
-def test_a_signal_to_the_process_of_a_trial(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupts the trial, which is continued."""
-    plain, root = runner.command, tmp_path / "root"
-
-    def stopped_once(root: Path, trial: Trial) -> list[str]:
-        monkeypatch.setattr(runner, "command", plain)
-        return ["tests.studies.script", "raise SystemExit(143)"]
-
-    monkeypatch.setattr(runner, "command", stopped_once)
-    command.execute([f"--study={file}", f"--root={root}", "--trials=1"])
-    assert [trial.state.name for trial in trials(root)] == ["COMPLETE"]
-
-
 def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for option, message in (
         ("--storage=nosuch://x", "--storage: cannot be used"),
