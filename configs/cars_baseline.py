@@ -1,9 +1,5 @@
 """Losses from the literature on Cars196: ResNet-50, 512-d or 128-d.
 
-    python -m dml_jax.main --config=configs/cars_baseline.py                       normalised softmax, clean protocol
-    python -m dml_jax.main --config=configs/cars_baseline.py:proxy_anchor          another loss
-    python -m dml_jax.main --config=configs/cars_baseline.py --protocol=paper      the authors' protocol
-
 Published: R@1 84.2 (normalised softmax), 87.7 (Proxy-Anchor), 86.5 (ProxyNCA++), 79.6 (margin, 128-d), 79.92
 (multi-similarity, 128-d, 227 x 227 pixels). Margin and multi-similarity were trained with other recipes than the one
 used here. All numbers and their sources: configs/published.csv. No results are published for a fixed schedule. Cost:

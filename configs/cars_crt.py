@@ -1,9 +1,5 @@
 """CRT on Cars196: MiT-B2, 128-d (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
 
-    python -m dml_jax.main --config=configs/cars_crt.py                      clean protocol
-    python -m dml_jax.main --config=configs/cars_crt.py --protocol=paper     best epoch on the test set
-    python -m dml_jax.main --config=configs/cars_crt.py:resnet50             another network
-
 Published: R@1 91.16 (Table 3); how the epoch was selected is not stated. Its ablations are studies,
 configs/studies/crt_*.py; all numbers: configs/published.csv. Cost: not published. For the variants, and the values
 chosen where the paper is silent, see configs/recipes/crt.py.

@@ -1,9 +1,5 @@
 """DiVA on Cars196: ResNet-50 or BN-Inception, four embeddings of 128 (Milbich, Roth et al., ECCV 2020).
 
-    python -m dml_jax.main --config=configs/cars_diva.py                      clean protocol
-    python -m dml_jax.main --config=configs/cars_diva.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/cars_diva.py:bn_inception
-
 Published: R@1 87.6, and 84.1 with BN-Inception, at the epoch and with the test-time weights that are best on the test
 set. No reproduction is known. Section 4 of the paper gives alpha = 0.1 for ResNet-50; the authors' command, which
 is followed here, has another.

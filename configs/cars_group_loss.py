@@ -1,8 +1,5 @@
 """The Group Loss on Cars196: BN-Inception, 1,024-d (Elezi, Vascon, Torcinovich, Pelillo, Leal-Taixé, ECCV 2020).
 
-    python -m dml_jax.main --config=configs/cars_group_loss.py                      clean protocol
-    python -m dml_jax.main --config=configs/cars_group_loss.py --protocol=paper     the authors' protocol
-
 Published for the authors' protocol: R@1 85.6, as quoted by Seidenschwarz et al. (ICML 2021), Table 1. Cost: not
 published.
 

@@ -1,9 +1,5 @@
 """MPN on Cars196: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-    python -m dml_jax.main --config=configs/cars_mpn.py                      clean protocol
-    python -m dml_jax.main --config=configs/cars_mpn.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/cars_mpn.py:refined
-
 Published for the authors' protocol: R@1 88.1; a reproduction (ML Reproducibility Challenge) reports 87.3. Without
 selection on the test set, the paper reports 86.7 ± 0.5 (Table 9); compare the clean protocol with this number. All
 numbers: configs/published.csv. Cost: 3.5 hours on a Titan X (the reproduction).

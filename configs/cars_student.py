@@ -1,10 +1,5 @@
 """A student of MPN on Cars196: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-    python -m dml_jax.main --config=configs/cars_mpn.py                          the teacher
-    python -m dml_jax.main --config=configs/cars_student.py                      distillation, clean protocol
-    python -m dml_jax.main --config=configs/cars_student.py:imitation            another variant
-    python -m dml_jax.main --config=configs/cars_student.py --protocol=paper     student of cars_mpn.py --protocol=paper
-
 The student learns class probabilities. Its variants use the other form of this loss in the code (`distillation_kl`), or
 learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 85.6, 85.6 for
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.

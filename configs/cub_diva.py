@@ -1,9 +1,5 @@
 """DiVA on CUB-200-2011: ResNet-50 or BN-Inception, four embeddings of 128 (Milbich, Roth et al., ECCV 2020).
 
-    python -m dml_jax.main --config=configs/cub_diva.py                      clean protocol
-    python -m dml_jax.main --config=configs/cub_diva.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/cub_diva.py:bn_inception
-
 Published: R@1 69.2, and 66.8 with BN-Inception, at the epoch and with the test-time weights that are best on the test
 set. A user of the authors' command obtained 68.35 (issue 1 of their repository). With BN-Inception, alpha is 0.1 as in
 the code, not 0.15 as in the paper.

@@ -1,9 +1,5 @@
 """MPN on CUB-200-2011: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-    python -m dml_jax.main --config=configs/cub_mpn.py                      clean protocol
-    python -m dml_jax.main --config=configs/cub_mpn.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/cub_mpn.py:refined
-
 Published for the authors' protocol: R@1 70.3; a reproduction (ML Reproducibility Challenge) reports 70.1. Without
 selection on the test set, the paper reports 67.1 ± 0.7 (Table 9); compare the clean protocol with this number. All
 numbers: configs/published.csv. Cost: 2.5 hours on a Titan X (the reproduction).

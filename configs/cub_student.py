@@ -1,10 +1,5 @@
 """A student of MPN on CUB-200-2011: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021, appendix C.4).
 
-    python -m dml_jax.main --config=configs/cub_mpn.py                          the teacher
-    python -m dml_jax.main --config=configs/cub_student.py                      distillation, clean protocol
-    python -m dml_jax.main --config=configs/cub_student.py:imitation            another variant
-    python -m dml_jax.main --config=configs/cub_student.py --protocol=paper     student of cub_mpn.py --protocol=paper
-
 The student learns class probabilities. Its variants use the other form of this loss in the code (`distillation_kl`), or
 learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 65.7, 65.3 for
 `imitation`, 64.9 for `relational`, 70.3 for MPN itself without test-time batches. Cost: not published.

@@ -1,9 +1,5 @@
 """Losses from the literature on In-Shop Clothes: ResNet-50, 512-d or 128-d.
 
-    python -m dml_jax.main --config=configs/inshop_baseline.py                       normalised softmax, clean protocol
-    python -m dml_jax.main --config=configs/inshop_baseline.py:proxy_anchor          another loss
-    python -m dml_jax.main --config=configs/inshop_baseline.py --protocol=paper      the authors' protocol
-
 Published: R@1 92.1 (Proxy-Anchor), 90.4 (ProxyNCA++), 90.11 (multi-similarity, 128-d, 227 x 227 pixels), 91.3
 (contrastive with memory, 128-d). Margin and multi-similarity were trained with other recipes than the one used here.
 All numbers and their sources: configs/published.csv. No results are published for a fixed schedule. Cost: not

@@ -1,8 +1,5 @@
 """DiVA on In-Shop Clothes: ResNet-50, four embeddings of 128 (the method of Milbich, Roth et al., ECCV 2020).
 
-    python -m dml_jax.main --config=configs/inshop_diva.py                      clean protocol
-    python -m dml_jax.main --config=configs/inshop_diva.py --protocol=paper     the authors' protocol
-
 No results or settings are published for this data set, which the authors' code does not support. The settings are those
 of Stanford Online Products, which also has thousands of classes with few images each. Cost: not published.
 """

@@ -1,9 +1,5 @@
 """MPN on In-Shop Clothes: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-    python -m dml_jax.main --config=configs/inshop_mpn.py                      clean protocol
-    python -m dml_jax.main --config=configs/inshop_mpn.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/inshop_mpn.py:large
-
 Published for the authors' protocol: R@1 92.8; a reproduction (ML Reproducibility Challenge) reports 92.5. Without
 selection on the test set, the paper reports 92.5 ± 0.1 (Table 9); compare the clean protocol with this number. All
 numbers: configs/published.csv. Cost: 10.5 hours on a Titan X (the reproduction).

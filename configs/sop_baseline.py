@@ -1,9 +1,5 @@
 """Losses from the literature on Stanford Online Products: ResNet-50, 512-d or 128-d.
 
-    python -m dml_jax.main --config=configs/sop_baseline.py                       normalised softmax, clean protocol
-    python -m dml_jax.main --config=configs/sop_baseline.py:proxy_anchor          another loss
-    python -m dml_jax.main --config=configs/sop_baseline.py --protocol=paper      the authors' protocol
-
 Published: R@1 78.2 (normalised softmax), 80.0 (Proxy-Anchor), 80.7 (ProxyNCA++), 72.7 (margin, 128-d), 76.49
 (multi-similarity, 128-d, 227 x 227 pixels), 80.6 (contrastive with memory, 128-d). Margin and multi-similarity were
 trained with other recipes than the one used here. All numbers and their sources: configs/published.csv. No results are

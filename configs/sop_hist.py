@@ -1,9 +1,5 @@
 """HIST on Stanford Online Products: ResNet-50 or BN-Inception, 512-d (Lim, Yun, Park, Choi, CVPR 2022).
 
-    python -m dml_jax.main --config=configs/sop_hist.py                      clean protocol
-    python -m dml_jax.main --config=configs/sop_hist.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/sop_hist.py:retuned
-
 Published for the authors' protocol: R@1 81.6 (best run), 81.4 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
 2022) reports 80.7, and 81.0 with the values that it found (`retuned`). No results are published for a fixed schedule.
 All numbers: configs/published.csv. Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction).

@@ -1,9 +1,5 @@
 """MPN on Stanford Online Products: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
-    python -m dml_jax.main --config=configs/sop_mpn.py                      clean protocol
-    python -m dml_jax.main --config=configs/sop_mpn.py --protocol=paper     the authors' protocol
-    python -m dml_jax.main --config=configs/sop_mpn.py:auxiliary
-
 Published for the authors' protocol: R@1 81.4; a reproduction (ML Reproducibility Challenge) reports 81.0. Without
 selection on the test set, the paper reports 81.1 ± 0.1 (Table 9); compare the clean protocol with this number. All
 numbers: configs/published.csv. Cost: 30 hours on a Titan X (the reproduction).

@@ -87,11 +87,11 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ),
         ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),
-        ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: x is below a value"),
+        ([CONFIG, "--config.train.steps.x=3"], "train.steps.x: there is no such key"),
         ([CONFIG, "--config.evaluation.cluster=maybe"], "evaluation.cluster=maybe: must be true or false"),
         (
             [CONFIG, "--config.train.groups.backbone.learning_rate=1e39"],
-            "backbone.learning_rate=1e+39: must be at most",
+            "backbone.learning_rate=1e+39: must be less than or equal to",
         ),
         ([CONFIG, "--config.data.batch_size=63"], "must divide data.batch_size=63"),
         ([CONFIG, "--config.data.batch_size=4"], "a batch would hold one class only (data.images_per_class=4)"),
@@ -142,14 +142,6 @@ def test_work_directory_that_cannot_be_created(path: str, wanted: str, in_proces
     done = in_process(CONFIG, f"--workdir={tmp_path / path}")
     assert (done.returncode, wanted in done.stderr) == (2, True), done.stderr
     assert (tmp_path / "file").read_text() == "x"
-
-
-def test_home_directory_of_an_unknown_user(in_process: InProcess) -> None:
-    done = in_process(CONFIG, "--workdir=~no-such-user/run")
-    assert (done.returncode, done.stderr) == (
-        2,
-        "error: --workdir=~no-such-user/run: this home directory does not exist; give another path\n",
-    )
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
@@ -360,8 +352,3 @@ def test_check_writes_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "the configuration is valid" in done.stdout
     assert not (tmp_path / "run").exists()
-
-
-def test_evaluating_a_missing_run(in_process: InProcess, tmp_path: Path) -> None:
-    done = in_process(CONFIG, "--mode=evaluate", f"--workdir={tmp_path / 'run'}")
-    assert (done.returncode, "is not a work directory" in done.stderr) == (2, True), done.stderr

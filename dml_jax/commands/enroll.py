@@ -78,10 +78,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     model_options.check(options)
-    if not options.index:
-        raise ConfigError("--index: missing; e.g. --index=birds.npz")
-    if not options.index.endswith(".npz"):
-        raise ConfigError(f"--index={options.index}: must end in .npz")
+    if not (options.index or "").endswith(".npz"):
+        raise ConfigError(f"--index={options.index or ''}: give a file that ends in .npz, e.g. --index=birds.npz")
     changes = options.remove or options.restore or options.purge
     if options.list and (options.paths or options.classify or changes or options.calibrate):
         raise ConfigError("--list: cannot be combined with images or with changes of the index; give it alone")

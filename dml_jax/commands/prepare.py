@@ -102,12 +102,13 @@ def execute(arguments: list[str]) -> None:
     for key in ("name", *(() if options.download else ("source",)), "output"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
-    if not 0 < options.test_share < 1:
-        raise ConfigError(f"--test_share={options.test_share}: must be between 0 and 1 (exclusive)")
-    if options.short_side < 0:
-        raise ConfigError(f"--short_side={options.short_side}: must be at least 0 (0 keeps the size of the images)")
-    if not 1 <= options.threads <= MAX_THREADS:
-        raise ConfigError(f"--threads={options.threads}: must be in 1..{MAX_THREADS}")
+    for key, valid, rule in (
+        ("test_share", 0 < options.test_share < 1, "must be between 0 and 1 (exclusive)"),
+        ("short_side", options.short_side >= 0, "must be at least 0 (0 keeps the size of the images)"),
+        ("threads", 1 <= options.threads <= MAX_THREADS, f"must be in 1..{MAX_THREADS}"),
+    ):
+        if not valid:
+            raise ConfigError(f"--{key}={getattr(options, key)}: {rule}")
     configs.import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:

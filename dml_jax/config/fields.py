@@ -117,31 +117,13 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             return f"{key}={value!r}: {suggest(str(value), choices)}"
-        case "greater_than":
-            rule = "must be positive" if context["gt"] == 0 else f"must be greater than {context['gt']}"
-        case "greater_than_equal":
-            rule = "must not be negative" if context["ge"] == 0 else f"must be at least {context['ge']}"
-        case "less_than":
-            rule = f"must be less than {context['lt']}"
-        case "less_than_equal":
-            rule = f"must be at most {context['le']}"
-        case "finite_number":
-            rule = "must be a finite number"
         case "too_short" if not value:
             rule = "must not be empty"
         case "missing" | "missing_argument" | "too_short" | "too_long":
             key = key.removesuffix(f"[{places[-1]}]")
             rule = "has the wrong number of values"
-        case "tuple_type":
-            rule = "must be a list of values"
-        case "dataclass_type" | "dict_type":
-            rule = "must be a section"
-        case kind if kind.endswith(("_type", "_parsing")):
-            names = {"int": "a whole number", "float": "a number", "string": "text", "bool": "true or false"}
-            wanted = names.get(kind.rpartition("_")[0], kind.rpartition("_")[0])
-            rule = f"must be {wanted}, not {type(value).__name__}"
         case _:
-            rule = error["msg"][0].lower() + error["msg"][1:]
+            rule = error["msg"].replace("Input should", "must")
     return f"{key}={value!r}: {rule}"
 
 

@@ -192,12 +192,11 @@ def apply_override(values: ConfigDict, key: str, value: Any) -> None:
     *sections, last = key.split(".")
     section: Any = values
     for part in (*sections, last):
-        if not isinstance(section, ConfigDict):
-            raise ConfigError(f"{key}: {part} is below a value, not in a section")
-        group = section.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
-        if part not in section and "/" in part and isinstance(group, ConfigDict):
+        known = section if isinstance(section, ConfigDict) else {}
+        group = known.get(part.partition("/")[0]) if sections[:2] == ["train", "groups"] else None
+        if part not in known and "/" in part and isinstance(group, ConfigDict):
             section[part] = group.to_dict()
-        if part not in section and not (part is last and is_section):
+        if part not in known and not (part is last and is_section):
             if sections == ["method", part] and part in _losses(values):
                 raise ConfigError(f"{key}={value}: has no effect without {part} in method.loss; set it, or remove this")
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")

@@ -31,9 +31,7 @@ def choices(kind: str) -> list[str]:
 def module(kind: str, name: Any, key: str = "") -> ModuleType:
     """The module of a data set, backbone or method, by its name in this package or its import path.
 
-    Args:
-      kind: "data", "backbone" or "method".
-      key: named in the message instead of the key of the configuration.
+    `kind` is the section; messages name `key` instead of the key of the configuration.
     """
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
@@ -71,12 +69,7 @@ def imported(where: str, path: str) -> ModuleType:
 
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
-    """Imports the modules that a configuration names by their import paths, which runs their code.
-
-    Args:
-      values: the user's own configuration, or one from a trusted source.
-      keys: dotted keys to which this is limited; None for all.
-    """
+    """Imports the modules that a trusted configuration names by import paths, or only those at some dotted keys."""
     for key, name, path in _named(values):
         if keys is not None and key not in keys:
             continue

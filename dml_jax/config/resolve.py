@@ -58,9 +58,6 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
       values: nested, as `get_config()` of a configuration file returns them.
       typed: dotted keys that the command line sets. An option without effect among them is an error.
       warn: called with one sentence for each of the others.
-
-    Raises:
-      ConfigError: names the key, the value, the rule and the remedy.
     """
     config, problems = rules.settled(_validated(values))
     rules.report([*problems, *rules.broken(config)], typed, warn)

@@ -80,14 +80,10 @@ def erased_boxes(key: jax.Array, probability: float, count: int, height: int, wi
 def erased_box(
     shares: jax.Array, ratios: jax.Array, corners: jax.Array, height: int, width: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """The first of T random boxes that fits into the image.
+    """The first of T random boxes that fits into the image: int (top, left, height, width), height 0 if none fits.
 
-    Args:
-      shares, ratios: float [T], share of the image's area and height / width.
-      corners: float [T, 2] in [0, 1), position of the top left corner relative to the range in which the box fits.
-
-    Returns:
-      int (top, left, height, width) of the box; height 0 if none fits.
+    Of the area and height / width, `shares` and `ratios` float [T]; `corners` float [T, 2] in [0, 1) are the top left
+    corners relative to the range in which the box fits.
     """
     area = shares * (height * width)
     heights = jnp.round(jnp.sqrt(area * ratios)).astype(jnp.int32)

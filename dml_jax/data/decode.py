@@ -9,6 +9,7 @@ gives the same bits faster. A decoder does not detect all damage, e.g. flipped b
 checksums (`store.verify`) do.
 """
 
+import contextlib
 import io
 import re
 import threading
@@ -33,20 +34,15 @@ PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompresse
 
 
 def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
-    """Decodes an image file; of animations, the first frame. Of more than 8 bits per channel, the highest 8 are kept.
+    """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels the highest 8 bits.
 
     Args:
       min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
         pixel values. 0 for the full size.
-      upright: whether the EXIF orientation is applied; otherwise pixels are as they are stored.
-
-    Returns:
-      uint8 [H, W, 3].
+      upright: whether the EXIF orientation is applied.
 
     Raises:
-      DataError: empty, not an image of one of the `FORMATS`, HEIC without its extra, damaged, more than `LIMIT` pixels,
-        `MAX_SCANS` scans or `MAX_COMMENTS` comments, or pixels that are floats or 32-bit integers, whose range is
-        unknown.
+      DataError: not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
     if data[:3] == b"\xff\xd8\xff":
         if data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS:
@@ -137,17 +133,9 @@ def file_format(data: bytes) -> str:
 
 def is_rotated(data: bytes) -> bool:
     """Whether an image file has an EXIF orientation other than upright."""
-    if data[:3] == b"\xff\xd8\xff":
-        try:
-            if not _may_be_rotated(data):
-                return False
-        except IndexError:
-            return False
-    try:
-        with _open(data) as image:
-            return image.getexif().get(ORIENTATION, 1) in range(2, 9)
-    except Exception:  # of a damaged file, as in `rgb`
-        return False
+    with contextlib.suppress(Exception), _open(data) as image:  # of a damaged file, as in `rgb`
+        return image.getexif().get(ORIENTATION, 1) in range(2, 9)
+    return False
 
 
 def _may_be_rotated(data: bytes) -> bool:

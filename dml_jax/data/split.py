@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_jax.data.prepare.sources import Scalar
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import ConfigError
 
 Read = Callable[[int, np.random.Generator | None], np.ndarray]
 
@@ -31,21 +31,6 @@ class Split(NamedTuple):
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
     note: str = ""  # a sentence for the user on how the data set was read; the same for all splits
-
-
-def check_disjoint(splits: Mapping[str, Split]) -> None:
-    """Raises DataError unless there are classes for training and others for testing."""
-    if missing := {"train", "test"} - set(splits):
-        raise DataError(
-            f"there are no {missing.pop()} images: at least 2 classes are needed for training, and 2 others for "
-            "testing (4 in a folder, half of which are tested)"
-        )
-    shared = set(splits["train"].classes) & set(splits["test"].classes)
-    if shared:
-        raise DataError(
-            f"{len(shared)} classes, e.g. {min(shared)!r}, are in both training and test: retrieval is evaluated on "
-            "unseen classes; put every class into one split only"
-        )
 
 
 def digest(splits: Mapping[str, Split]) -> str:

@@ -18,7 +18,7 @@ from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare import check
 from dml_jax.data.prepare.sources import File, Files, Options, Recipe, bucket, listed, reaching, stamp, walk
-from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
@@ -130,18 +130,13 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
 def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
     if "gallery" in loaded:
         loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
-    check_disjoint(loaded)
     return loaded
 
 
 def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
-    """The splits of an image folder. Every image is decoded and hashed once; the result is cached until a file changes.
+    """The splits of an image folder; the result is cached until the size or time of a file changes.
 
-    A changed file is recognised by its size, modification time or change time (which a program that restores the
-    modification time cannot restore). `content` is a SHA-256 of the split, class, name and file content of all images
-    but not of the times, so that a copy of the folder has the same hash and its run can be resumed.
-
-    Raises DataError if images are unusable, or there are no classes.
+    `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
     """
     files = dict(sorted(walk(directory.resolve())))
     splits = split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
@@ -150,6 +145,7 @@ def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
     entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
+    check.check_number_of_classes(entries, f"data.path={directory}")
     facts, reasons = check.inspect_images(entries, os.cpu_count() or 1)
     reasons |= check.find_invalid(entries, facts)
     if reasons:

@@ -58,14 +58,7 @@ def results_of(directory: Path, model: Variables) -> dict[str, Any]:
 
 
 def push(repository: str, directory: Path, model: Variables, exported: Sequence[Path]) -> None:
-    """Uploads a run with its model card, replacing an earlier push.
-
-    Args:
-      repository: `user/name`, which must exist.
-      directory: work directory of a finished run.
-      model: the one that its results describe.
-      exported: further files to upload, e.g. `model.onnx`.
-    """
+    """Uploads a run with its model card and further files, replacing an earlier push."""
     facts, results = workdir.read_config(directory), results_of(directory, model)
     config = facts["config"]
     for key, section in (("init_from", ""), ("path", "data"), ("pretrained", "backbone"), ("teacher", "method")):

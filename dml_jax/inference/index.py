@@ -18,7 +18,7 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import background_margin, open_set
 from dml_jax.evaluation.background_margin import Background, Scorer
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Calibration, Expected, HeldOut, Point, Rule
-from dml_jax.files import atomic_write
+from dml_jax.files import atomic_write, reading
 
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
@@ -47,9 +47,6 @@ class Enrolled(NamedTuple):
 class Index:
     """Embeddings of enrolled images and their classes.
 
-    Args:
-      model: embeds the enrolled and the classified images.
-
     Attributes:
       classes: names, in the order in which they were added.
       embeddings: float32 [N, D].
@@ -75,14 +72,7 @@ class Index:
         self._held: dict[Rule, HeldOut] = {}
 
     def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
-        """Enrolls images of new or existing classes. On an error, nothing is enrolled.
-
-        Args:
-          classes: images of each class, as for `Model.embed`.
-
-        Raises:
-          DataError: an invalid name; a class without images; an image that cannot be used or is already enrolled.
-        """
+        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled."""
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         files: list[Image] = []
         names: list[str] = []
@@ -178,13 +168,7 @@ class Index:
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE, decide: Rule | None = None) -> Expected:
         """The threshold for a false-accept rate, and its expected error rates; see `open_set.calibrate`.
 
-        Args:
-          false_accept_rate: fraction of images of other classes that may be given the name of an enrolled class.
-          decide: the rule, as for `classify`.
-
-        Raises:
-          DataError: nothing is enrolled, no such rule or rate, or the run's embeddings cannot be read.
-          CheckpointError: the run's embeddings are of another checkpoint.
+        `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
         """
         calibration, rule = self._calibrated(), self.rule(decide)
         open_set.check(rule, false_accept_rate)
@@ -214,7 +198,7 @@ class Index:
         false_accept_rate: float = FALSE_ACCEPT_RATE,
         decide: Rule | None = None,
     ) -> tuple[list[str], np.ndarray]:
-        """Classifies images.
+        """Class names, and scores float32 [N]: margins by the rule "background", otherwise cosines.
 
         Args:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
@@ -222,13 +206,6 @@ class Index:
           false_accept_rate: see `expect`.
           decide: "nearest" (class of the nearest image) or "background" (margin over all other classes, also some that
             are not enrolled); None for that of `rule`.
-
-        Returns:
-          Class names, and scores float32 [N]: margins by the rule "background", otherwise cosines to the nearest
-          image.
-
-        Raises:
-          DataError: nothing is enrolled, an invalid option, an image cannot be used; without a threshold, see `expect`.
         """
         names, scores, _ = self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate, decide=decide)
         return names, scores
@@ -276,8 +253,6 @@ class Index:
     def save(self, path: str | Path) -> None:
         """Writes a `.npz` file, completely or not at all, with the calibration if `expect` has measured it."""
         path = Path(path).expanduser()
-        if path.suffix != ".npz":
-            raise DataError(f"{path}: must end in .npz")
         parts = [Enrolled(self.embeddings, self.images), *self.removed.values()]
         arrays = {
             "embeddings": np.concatenate([part.embeddings for part in parts if part.images] or [self.embeddings]),
@@ -304,16 +279,10 @@ class Index:
           DataError: no such file, not an index, damaged, or created with another model.
         """
         path = Path(path).expanduser()
-        if not path.is_file():
-            raise DataError(f"{path}: there is no such file")
-        try:
-            with path.open("rb") as file:
-                arrays = dict(np.load(file, allow_pickle=False))
-            intact = str(arrays.pop("sha256")) == _digest(arrays)
-        except Exception:  # NumPy and zipfile raise many types of exceptions for damaged files
-            intact = False
-        if not intact:
-            raise DataError(f"{path}: is not an index, or is damaged; enroll again")
+        with reading(path, "enroll again"), path.open("rb") as file:
+            arrays = dict(np.load(file, allow_pickle=False))
+            if str(arrays.pop("sha256")) != _digest(arrays):
+                raise DataError("is not an index, or is damaged; enroll again")
         if str(arrays["fingerprint"]) != model.fingerprint:
             raise DataError(
                 f"{path}: was created with another model or checkpoint, or other --flip or --scales; give those, or "

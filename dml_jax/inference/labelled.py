@@ -11,7 +11,7 @@ from dml_jax.data.formats import folder
 from dml_jax.data.prepare.sources import Options, walk
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
-from dml_jax.files import expand_path
+from dml_jax.files import expand_path, reading
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
@@ -25,11 +25,9 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
         path = expand_path("DIRECTORY", name)
         if not path.is_dir():
             raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
-        try:
+        with reading(name):
             found = dict(sorted(walk(path)))
             entries = folder.find(found, Options())
-        except DataError as error:
-            raise DataError(f"{name}: {error}") from error
         if note := folder.note(found):
             print(note)
         for entry in entries:

@@ -63,25 +63,14 @@ class Classification(NamedTuple):
 
 
 class Model:
-    """The trained embedding of a run, or a published network as it is.
-
-    Args:
-      model: see `dml_jax.load`.
-      checkpoint: "reported" (the one that `results.json` describes), "latest", "best" or a step.
-      trust_code, flip, scales: see `dml_jax.load`; the last two are in addition to `evaluation.flip` and
-        `evaluation.scales` of the run.
+    """The trained embedding of a run, or a published network as it is; arguments as of `dml_jax.load`.
 
     Attributes:
       directory: the work directory, or that of the weights.
-      config: of the run.
-      step: of the checkpoint.
+      config, step: of the run and its checkpoint.
       finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       shape: (H, W) in pixels of the images that the network sees.
       trained: configuration, pure functions and variables.
-
-    Raises:
-      CheckpointError: no run there, no such checkpoint, or a corrupt one.
-      WeightsError: damaged weights.
     """
 
     _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond those of the configuration
@@ -123,24 +112,13 @@ class Model:
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
 
-        Published weights have none; see `Index.calibrate`.
-
-        Args:
-          sizes: int [C], number of enrolled images of each class.
-
-        Raises:
-          DataError: the embeddings cannot be read, or are too few.
-          CheckpointError: they are of another checkpoint.
+        `sizes` int [C] are the numbers of enrolled images of the classes.
         """
-        if not is_run(self.directory):
+        if not is_run(self.directory) or self._added != (False, (1.0,)):
             raise DataError(
-                f"{self.directory}: published weights have no unseen classes to measure a threshold on; give "
-                "--calibrate=DIRECTORY with class folders of other classes (in Python, Index.calibrate), or a threshold"
-            )
-        if self._added != (False, (1.0,)):
-            raise DataError(
-                f"{self.directory}: its embeddings were computed without --flip and --scales, so they give no "
-                "threshold; give --calibrate=DIRECTORY with class folders of other classes, or a threshold"
+                f"{self.directory}: has no embeddings of unseen classes by this model (published weights, --flip or "
+                "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
+                "(in Python, Index.calibrate), or a threshold"
             )
         directory = self.directory / "embeddings"
         splits = []
@@ -157,36 +135,19 @@ class Model:
         return open_set.calibrate(*splits[0], sizes, *splits[1:])
 
     def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
-        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`.
-
-        Args:
-          classes: images of each class, as for `embed`; `Index.add` adds more later.
-
-        Raises:
-          DataError: see `Index.add`.
-        """
+        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""
         index = Index(self)
         index.add(classes)
         return index
 
     def index(self, path: str | Path) -> Index:
-        """Reads an index written by `Index.save`.
-
-        Raises:
-          DataError: no such file, or an index of another model.
-        """
+        """Reads an index written by `Index.save`."""
         return Index.load(self, path)
 
     def read(self, image: Image | Item, name: str = "image") -> np.ndarray:
-        """Reads an image and transforms it as for evaluation: uint8 [H, W, 3].
+        """Reads an image (see `embed`) and transforms it as for evaluation: uint8 [H, W, 3].
 
-        Args:
-          image: path or contents of an image file, either with a name, a Pillow image, or an array uint8, [h, w, 3]
-            (RGB) or [h, w] (grey).
-          name: of an image that is not a path, for messages.
-
-        Raises:
-          DataError: it cannot be read, decoded or cropped, or its size does not fit a model that does not crop.
+        `name` stands for an image that is not a path in messages.
         """
         name = _name(image, name)
         if isinstance(image, Item):
@@ -211,15 +172,11 @@ class Model:
         return self._embedder.transformed(pixels, name)
 
     def embed(self, images: Images) -> np.ndarray:
-        """Embeds images.
+        """Embeds images: float32 [N, D], rows of unit length.
 
         Args:
           images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB) or [h, w] (grey),
             also mixed.
-
-        Returns:
-          float32 [N, D], rows of unit length. A row does not depend on the other images, but the last bits may depend
-          on their number, see `batches`.
 
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
@@ -227,14 +184,7 @@ class Model:
         return self._outputs(self._embedder, images)
 
     def classify(self, images: Images) -> Classification:
-        """Scores of images for the classes that a run was trained on; for other classes, see `enroll`.
-
-        Args:
-          images: as for `embed`.
-
-        Raises:
-          DataError: the model has no classifier, or an image cannot be used.
-        """
+        """Scores of images for the classes that a run was trained on; for other classes, see `enroll`."""
         logits, classes = self._outputs(self._classifier, images), list(self.trained.classes)
         return Classification([classes[best] for best in logits.argmax(axis=1)], logits, classes)
 
@@ -264,10 +214,9 @@ class Model:
 
     def _outputs(self, embedder: Embedder, images: Images) -> np.ndarray:
         """What an embedder computes of images, float32 [N, …]; raises as `embed`."""
-        if isinstance(images, str | Path):
-            raise DataError(f"{images}: is a single path; give a list of images")
-        if isinstance(images, bytes | pillow.Image) or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
-            raise DataError("images: is a single image; give a list of images")
+        single = isinstance(images, str | Path | bytes | pillow.Image)
+        if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
+            raise DataError(f"{_name(images, 'images')}: is a single image; give a list of images")
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network

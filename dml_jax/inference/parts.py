@@ -190,15 +190,7 @@ class Engine(NamedTuple):
 
 
 def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
-    """Embeds units and yields the file of each once it is written; images are read ahead across units.
-
-    Args:
-      units: the file of each part, and what it holds.
-      key: of the parts.
-
-    Raises:
-      DataError: a Parquet file or archive is damaged, or an embedding is not finite.
-    """
+    """Embeds units and yields the file of each once it is written; images are read ahead across units."""
     begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
     errors: deque[DataError] = deque()
 

@@ -52,16 +52,7 @@ def fetch(
     elsewhere: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Downloads a file to `target`, which is replaced if it exists; its directory must.
-
-    Args:
-      elsewhere: the end of error messages: how to get the file in another way.
-      progress: called with the number of bytes so far.
-
-    Raises:
-      UserError: of type `error`: unreachable, moved, another length or SHA-256, or interrupted.
-      OSError: `target` cannot be written, e.g. because the disk is full; names the file.
-    """
+    """Downloads a file to `target`; failures are of the type `error`, and end with how to get the file `elsewhere`."""
     part = target.with_name(f"{target.name}.part")
     with ExitStack() as stack:
         try:

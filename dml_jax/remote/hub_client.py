@@ -50,11 +50,8 @@ def fetch(
     Args:
       revision: branch, tag or commit; None for the main branch.
       choose: given the names of the files, those wanted. If the hub cannot be reached, only those in the cache.
+      error: type of the failures; damaged files are not kept.
       elsewhere: the end of the messages that say "try again": how to get the files in another way.
-
-    Raises:
-      UserError: of type `error`: unreachable, not found, forbidden, interrupted or damaged. Such files are not kept.
-      OSError: the cache cannot be written, e.g. because the disk is full.
     """
     address = f"hf://{repository}@{revision}" if revision else f"hf://{repository}"
     library = client(error, address)

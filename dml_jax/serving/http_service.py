@@ -45,9 +45,7 @@ Answers = Callable[[np.ndarray], Sequence[Answer]]  # embeddings float32 [B, D] 
 class Service:
     """Answers `POST /`. A batch consists of the images that arrived while the previous one was computed.
 
-    Args:
-      model: reads and embeds the images; its `embed_pixels` pads batches to 1, 2, 4, … images.
-      answers: computes the answers from the embeddings; by default, these are the answers.
+    `answers` computes the answers from the embeddings, which are otherwise the answers.
     """
 
     def __init__(self, model: "Model", answers: Answers | None = None):

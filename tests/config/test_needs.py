@@ -141,24 +141,6 @@ def test_what_an_override_leaves_without_effect() -> None:
     assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])
 
 
-def test_a_section_without_its_groups(tmp_path: Path) -> None:
-    """The error names the full key, whether the section or the configuration lacks them."""
-    with pytest.raises(ConfigError, match=r"mine\.py: train\.groups: missing"):
-        config_files.resolved(mine(tmp_path, "from dml_jax.config import Train; Train(steps=5)"), {})
-    with pytest.raises(ConfigError, match=r"^train\.groups: missing"):
-        config_files.resolved(mine(tmp_path, "del config.train.groups"), {})
-
-
-def test_the_text_of_a_file_does_not_matter(tmp_path: Path) -> None:
-    """An inherited option without effect is treated alike whether the docstring contains its name or not."""
-    statement = "from configs import cars_hist; config = cars_hist.get_config(); config.train.schedule = 'cosine'"
-    shown: list[list[str]] = [[], []]
-    first = config_files.resolved(mine(tmp_path, statement), {}, shown[0].append)
-    second = config_files.resolved(mine(tmp_path, statement, ", without milestones"), {}, shown[1].append)
-    assert (first, shown[0]) == (second, shown[1])
-    assert [text.partition("=")[0] for text in shown[0]] == ["train.milestones", "train.gamma"]
-
-
 def test_a_file_is_executed_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main.execute([f"--config={mine(tmp_path)}", "--mode=show"])
     assert capsys.readouterr().out.count("executed") == 1

@@ -57,15 +57,7 @@ def test_unpacks_regular_files(tmp_path: Path, name: str) -> None:
 
 LINK = 0o120777
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
-    "up": (lambda p: zipped(p / "x.zip", {"a/../../x": b"1"}), "outside"),
-    "absolute": (lambda p: zipped(p / "x.zip", {"/etc/x": b"1"}), "outside"),
-    "drive": (lambda p: zipped(p / "x.zip", {"C:\\x": b"1"}), "outside"),
-    "backslashes": (lambda p: zipped(p / "x.zip", {"a\\..\\..\\x": b"1"}), "outside"),
-    "folder outside": (lambda p: zipped(p / "x.zip", {"../up/": b""}), "outside"),
-    "long name": (lambda p: zipped(p / "x.zip", {"a" * 2000: b""}), "not a file name"),
     "zip link": (lambda p: zipped(p / "x.zip", {"l": b"/etc/passwd"}, LINK), "link or device"),
-    "tar up": (lambda p: tarred(p / "x.tgz", [info("../x", size=1)]), "outside"),
-    "tar absolute": (lambda p: tarred(p / "x.tgz", [info("/x", size=1)]), "outside"),
     "symbolic link": (
         lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.SYMTYPE, link="/etc/passwd")]),
         "link or",
@@ -76,8 +68,7 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "device": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.CHRTYPE)]), "link or device"),
     "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
-    "sparse": (lambda p: tarred(p / "x.tgz", [info("s", tarfile.GNUTYPE_SPARSE, 1)]), "sparse files are not supported"),
-    "twice": (lambda p: tarred(p / "x.tgz", [info("a", size=1), info("./a", size=1)]), "twice"),
+    "sparse": (lambda p: tarred(p / "x.tgz", [info("s", tarfile.GNUTYPE_SPARSE, 1)]), "a header of type b'S'"),
     "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "is truncated or damaged"),
     "empty tar": (lambda p: _written(p / "x.tgz", b""), "is truncated or damaged"),
     "damaged": (lambda p: _corrupted(p), "is truncated or damaged"),
@@ -85,8 +76,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "deflate": (lambda p: _flipped(p, zipfile.ZIP_DEFLATED), "is truncated or damaged"),
     "lzma": (lambda p: _flipped(p, zipfile.ZIP_LZMA), "is truncated or damaged"),
     "bzip2": (lambda p: _flipped(p, zipfile.ZIP_BZIP2), "is truncated or damaged"),
-    "zip without a name": (lambda p: zipped(p / "x.zip", {"": b"1"}), "'' leads outside the archive or is not a file"),
-    "tar without a name": (lambda p: tarred(p / "x.tgz", [info("", size=1)]), "'' leads outside"),
     "second tar header": (lambda p: _second_header(p), "a header is damaged"),
 }
 
@@ -132,11 +121,16 @@ def test_rejects(tmp_path: Path, kind: str) -> None:
     assert list(tmp_path.iterdir()) == [archive]
 
 
-def test_rejects_names_that_are_not_utf8(tmp_path: Path) -> None:
+def test_names_are_no_paths(tmp_path: Path) -> None:
+    """Names that lead elsewhere or are not UTF-8 are only names; of two equal ones, the last counts."""
+    path = zipped(tmp_path / "x.zip", {"a/../../x": b"12", "/etc/x": b"3", "C:\\x": b"4"})
+    assert archives.unpack(path, tmp_path / "blob") == [("a/../../x", 0, 2), ("/etc/x", 2, 1), ("C:/x", 3, 1)]
     with tarfile.open(tmp_path / "x.tar", "w:", format=tarfile.GNU_FORMAT, encoding="latin-1") as file:
         file.addfile(info("ä.jpg"))
-    with pytest.raises(DataError, match="not UTF-8"):
-        archives.unpack(tmp_path / "x.tar", tmp_path / "blob")
+    assert archives.unpack(tmp_path / "x.tar", tmp_path / "blob") == [("\\udce4.jpg", 0, 0)]
+    twice = tarred(tmp_path / "x.tgz", [info("a", size=1), info("./a", size=2)])
+    assert archives.unpack(twice, tmp_path / "blob") == [("a", 1, 2)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["blob", "x.tar", "x.tgz", "x.zip"]
 
 
 def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +150,7 @@ def test_rejects_large_headers(tmp_path: Path, kind: bytes) -> None:
     """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and minutes."""
     path = tarred(tmp_path / "x.tgz", [info("header", kind, 2**25), info("a", size=1)])
     tracemalloc.start()
-    with pytest.raises(DataError, match=r"is truncated or damaged \(a header has 33554432 bytes"):
+    with pytest.raises(DataError, match=r"is truncated or damaged \(a header of type b'.' with 33554432 bytes"):
         archives.unpack(path, tmp_path / "blob")
     assert tracemalloc.get_traced_memory()[1] < 2**22
     tracemalloc.stop()

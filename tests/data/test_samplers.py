@@ -132,19 +132,9 @@ def test_construction_is_fast_for_many_classes(name: str) -> None:
     assert taken < 25 * (time.process_time() - began)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        (np.zeros(0, int), "integers"),
-        (np.zeros(5), "float64"),
-        (np.zeros(20, int), "one class of 20 images"),
-        (np.array([0, 0, 2, 2]), "class 1 of 0..2 has no images"),
-        (np.array([-1, 0, 1]), "label -1"),
-    ],
-)
-def test_invalid_labels(labels: np.ndarray, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        build("balanced", 4, 2, labels=labels)
+def test_one_class() -> None:
+    with pytest.raises(DataError, match="one class of 20 images"):
+        build("balanced", 4, 2, labels=np.zeros(20, int))
 
 
 @pytest.mark.parametrize(
@@ -171,12 +161,6 @@ def test_plain_arguments() -> None:
         samplers.balanced(LABELS, batch_size=12, images_per_class=4, seed=3).batch(7), build("balanced", 12, 4).batch(7)
     )
     np.testing.assert_array_equal(samplers.shuffled(LABELS, 12, 3).batch(2), build("shuffled", 12, 4).batch(2))
-    for sampler in (samplers.diva, samplers.mpn, samplers.balanced):
-        for size, images in ((10, 4), (4, 4), (4, 0)):
-            with pytest.raises(
-                ConfigError, match=f"^images_per_class={images}: must divide batch_size={size}, into two"
-            ):
-                sampler(LABELS, size, images)
     with pytest.raises(ConfigError, match=r"^batch_size=40: with images_per_class=4 a batch needs 10 classes"):
         samplers.ms(LABELS, 40, 4)
 

@@ -230,7 +230,7 @@ def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
     _, state, update = built(config)
     _, terms = update(state, batch(), jax.random.key(1))
     assert terms["grad_norm"] > 0
-    with pytest.raises(ConfigError, match=r"^method\.my_loss\.scale=0\.0: must be positive"):
+    with pytest.raises(ConfigError, match=r"^method\.my_loss\.scale=0\.0: must be greater than 0"):
         baseline.make_config("guide_losses.my_loss", {"scale": 0.0})
 
     config = baseline.make_config("guide_losses.nearest", {"steepness": 8}, embedding_dim=5)
@@ -266,7 +266,7 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
         ),
         (
             {"loss": "triplet", "triplet": {"margin": -1.0}},
-            r"method\.triplet\.margin=-1\.0: must not be negative",
+            r"method\.triplet\.margin=-1\.0: must be greater than or equal to 0",
         ),
         ({"loss": "triplet", "triplet": {"mining": "easy"}}, r"method\.triplet\.mining='easy'"),
         (

@@ -223,15 +223,15 @@ def test_relational_loss_with_embeddings_of_different_sizes() -> None:
     [
         ({"teacher": ""}, "method.teacher='': must be the work directory"),
         ({"kind": "imitate"}, "method.kind='imitate': did you mean imitation?"),
-        ({"weight": -1.0}, "method.weight=-1.0: must not be negative"),
+        ({"weight": -1.0}, "method.weight=-1.0: must be greater than or equal to 0"),
         (
             {"weight": 0.0, "label_weight": 0.0},
             "method.weight=0.0: leaves nothing to minimise, since",
         ),
-        ({"soft_temperature": 0.0}, "method.soft_temperature=0.0: must be positive"),
-        ({"temperature": 0.0}, "method.temperature=0.0: must be positive"),
+        ({"soft_temperature": 0.0}, "method.soft_temperature=0.0: must be greater than 0"),
+        ({"temperature": 0.0}, "method.temperature=0.0: must be greater than 0"),
         ({"smoothing": 1.0}, "method.smoothing=1.0: must be less than 1"),
-        ({"embedding_dim": 0}, "method.embedding_dim=0: must be positive"),
+        ({"embedding_dim": 0}, "method.embedding_dim=0: must be greater than 0"),
     ],
 )
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:

@@ -174,7 +174,7 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ((), "has no rows"),
         ((Row("a", DIGITS, {"method.tua": 3}),), r"row 'a' .*method\.tua: there is no such key; did you mean tau"),
-        ((Row("a", DIGITS, {"method.tau": -1.0}),), r"row 'a' .*method\.tau=-1\.0: must be positive"),
+        ((Row("a", DIGITS, {"method.tau": -1.0}),), r"row 'a' .*method\.tau=-1\.0: must be greater than 0"),
         ((Row("a", "configs/no.py"),), r"row 'a' .*there is no such file"),
         ((Row("a b", DIGITS), Row("a-b", DIGITS)), r"'a b' and 'a-b': would share the work directory root/a-b-seed0"),
         ((Row("a", DIGITS, {"init_from": "@c"}),), "row 'a': needs 'c', which is not a row"),

@@ -151,7 +151,7 @@ def test_linear_warmup(x64: None) -> None:
     ("values", "wanted"),
     [
         ({"optimizer": "adem"}, r"optimizer='adem': did you mean adam"),
-        ({"clip_norm": -1.0}, "clip_norm=-1.0: must not be negative"),
+        ({"clip_norm": -1.0}, "clip_norm=-1.0: must be greater than or equal to 0"),
         ({"ema": 1.0}, "ema=1.0: must be less than 1"),
     ],
 )

@@ -14,6 +14,7 @@ from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
+from dml_jax.files import reading
 
 CLASSES, TRAINING_CLASSES = 196, 98
 
@@ -57,10 +58,10 @@ def _folders(files: Files) -> list[Entry]:
 
 
 def _annotations(files: Files, table: str) -> np.ndarray:
-    rows = _mat(files, table).get("annotations")
-    if rows is None or rows.dtype.names is None or "class" not in rows.dtype.names:
-        raise DataError(f"{table}: contains no labels; those of the test set are in cars_test_annos_withlabels.mat")
-    return rows
+    with reading(table, "give the official file with labels"):
+        rows = _mat(files, table)["annotations"]
+        rows["class"]  # which the test annotations without labels lack
+        return rows
 
 
 def _titles(files: Files, names: set[str]) -> dict[int, str]:
@@ -74,12 +75,9 @@ def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
     from scipy.io import loadmat
 
     path = find_folder(files, table, "Cars196") + table
-    try:
-        return {
-            key: np.atleast_1d(value) for key, value in loadmat(io.BytesIO(files[path].read()), squeeze_me=True).items()
-        }
-    except Exception as error:  # SciPy raises many types of exceptions for damaged files
-        raise DataError(f"{path} cannot be read: {error}") from error
+    with reading(path):
+        content = loadmat(io.BytesIO(files[path].read()), squeeze_me=True)
+        return {key: np.atleast_1d(value) for key, value in content.items()}
 
 
 RECIPE = Recipe(

@@ -18,6 +18,7 @@ from dml_jax.data.formats.folder import test_classes
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
+from dml_jax.files import reading
 
 USED = ("path", "label", "split", "role")  # all other columns are metadata
 SPLIT = {
@@ -37,19 +38,15 @@ def find(files: Files, options: Options) -> list[Entry]:
         found = f"{len(tables)} .csv files ({', '.join(tables[:3])})" if tables else "no .csv file"
         raise DataError(f"found {found}, exactly one is needed; give it as --source")
     base = tables[0].rpartition("/")[0]
-    try:
+    with reading(tables[0], "write it as a table in UTF-8"):
         text = files[tables[0]].read().decode("utf-8-sig")
         table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
         rows = list(table)
-    except (DataError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{tables[0]} cannot be read as a UTF-8 table: {error}") from error
     columns = table.fieldnames or ()
-    if not {"path", "label"} <= set(columns):
+    if not {"path", "label"} <= set(columns) or "" in columns or len(set(columns)) < len(columns):
         raise DataError(
-            f"{tables[0]}: has the columns {', '.join(sorted(columns))}; must have path, label[, split, role]"
+            f"{tables[0]}: has the columns {', '.join(columns)}; must have path, label[, split, role], once"
         )
-    if wrong := [name for name in columns if not name or columns.count(name) > 1]:
-        raise DataError(f"{tables[0]}: the column {wrong[0]!r} has no name or occurs twice; rename or remove it")
     tested = test_classes({row["label"] for row in rows if row["label"]}, options.test_share)
     entries = []
     for number, row in enumerate(rows, start=2):

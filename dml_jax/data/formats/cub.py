@@ -4,7 +4,7 @@ from dml_jax.config import Data
 from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError
+from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
 TRAINING_CLASSES = 100
@@ -13,14 +13,13 @@ TRAINING_CLASSES = 100
 def find(files: Files, options: Options) -> list[Entry]:
     """Reads `images.txt` and `image_class_labels.txt` of the official archive, CUB_200_2011.tgz."""
     base = find_folder(files, "images.txt", "CUB-200-2011")
-    labels = {row[0]: row[-1] for row in read_rows(files, f"{base}image_class_labels.txt")}
     entries = []
-    for number, *name in read_rows(files, f"{base}images.txt"):
-        if len(name) != 1 or not labels.get(number, "").isdigit():
-            raise DataError(f"{base}images.txt: image {number} has no name, or no class in image_class_labels.txt")
-        split = "train" if int(labels[number]) <= TRAINING_CLASSES else "test"
-        label = name[0].split("/")[0]  # begins with the class number, three digits
-        entries.append(Entry(name[0], file_at(files, f"{base}images/{name[0]}"), label, split))
+    with reading(f"{base}images.txt"):
+        labels = {row[0]: int(row[-1]) for row in read_rows(files, f"{base}image_class_labels.txt")}
+        for number, name in read_rows(files, f"{base}images.txt"):
+            split = "train" if labels[number] <= TRAINING_CLASSES else "test"
+            label = name.split("/")[0]  # begins with the class number, three digits
+            entries.append(Entry(name, file_at(files, f"{base}images/{name}"), label, split))
     return entries
 
 

@@ -7,7 +7,7 @@ from dml_jax.config import Data
 from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError
+from dml_jax.files import reading
 
 SPLIT = {"train": "train", "query": "test", "gallery": "gallery"}
 
@@ -15,19 +15,12 @@ SPLIT = {"train": "train", "query": "test", "gallery": "gallery"}
 def find(files: Files, options: Options) -> list[Entry]:
     """Reads `list_eval_partition.txt` of the official folder; images are in `Img/img.zip`, a source of its own."""
     base = find_folder(files, "list_eval_partition.txt", "In-Shop Clothes Retrieval")
-    (announced, *_), header, *rows = read_rows(files, f"{base}list_eval_partition.txt")
-    if header != ["image_name", "item_id", "evaluation_status"] or announced != str(len(rows)):
-        raise DataError(
-            f"{base}list_eval_partition.txt: announces {announced} images and has {len(rows)} rows under "
-            f"{' '.join(header)!r}; use the official file"
-        )
     root = base.removesuffix("Eval/")
     entries = []
-    for row in rows:
-        if len(row) != 3 or row[2] not in SPLIT:
-            raise DataError(f"{base}list_eval_partition.txt: {' '.join(row)!r} is not an image, an item and a status")
-        file = file_at(files, f"{root}Img/{row[0]}" if f"{root}Img/{row[0]}" in files else root + row[0])
-        entries.append(Entry(row[0], file, row[1], SPLIT[row[2]]))
+    with reading(f"{base}list_eval_partition.txt"):
+        for name, item, status in read_rows(files, f"{base}list_eval_partition.txt")[2:]:  # below a number and a header
+            file = file_at(files, f"{root}Img/{name}" if f"{root}Img/{name}" in files else root + name)
+            entries.append(Entry(name, file, item, SPLIT[status]))
     return entries
 
 

@@ -4,7 +4,7 @@ from dml_jax.config import Data
 from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError
+from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
 
@@ -13,13 +13,10 @@ def find(files: Files, options: Options) -> list[Entry]:
     base = find_folder(files, "Ebay_train.txt", "Stanford Online Products")
     entries = []
     for split in ("train", "test"):
-        header, *rows = read_rows(files, f"{base}Ebay_{split}.txt")
-        if header != ["image_id", "class_id", "super_class_id", "path"]:
-            raise DataError(f"{base}Ebay_{split}.txt: begins with {' '.join(header)!r} instead of the column names")
-        for row in rows:
-            if len(row) != 4 or not row[1].isdigit():
-                raise DataError(f"{base}Ebay_{split}.txt: {' '.join(row)!r} does not have four columns")
-            entries.append(Entry(row[3], file_at(files, base + row[3]), f"{int(row[1]):05d}", split))
+        table = f"{base}Ebay_{split}.txt"
+        with reading(table):
+            for _, label, _, path in read_rows(files, table)[1:]:
+                entries.append(Entry(path, file_at(files, base + path), f"{int(label):05d}", split))
     return entries
 
 

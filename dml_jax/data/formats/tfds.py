@@ -15,9 +15,10 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
-from dml_jax.data.split import Split, check_disjoint
+from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
+from dml_jax.files import reading
 
 LABELS = ("label", "class_id")  # features that may contain the label
 
@@ -33,27 +34,21 @@ class Reader:
 
     def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
         split, row = self.ids[index].split("/")
-        try:
+        with reading(f"{self.directory}, {self.ids[index]}"):
             return decode.rgb(_source(self.directory, split)[int(row)]["image"], self.min_side, upright=self.upright)
-        except DataError as error:
-            raise DataError(f"{self.directory}, {self.ids[index]}: {error}") from error
 
 
 def load(data: Data) -> dict[str, Split]:
     """The splits "train" and "test"; labels are read once and then cached."""
-    if not data.path:
-        raise ConfigError("data.path: missing; give a directory prepared by tensorflow_datasets")
     directory = Path(data.path).expanduser().resolve()
     info = directory / "dataset_info.json"
-    if not info.is_file():
-        raise DataError(f"data.path={data.path}: contains no dataset_info.json of tensorflow_datasets")
+    if not data.path or not info.is_file():
+        raise DataError(f"data.path={data.path}: give a directory with the dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
-    splits = {
+    return {
         name: split.read_by(Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
-    check_disjoint(splits)
-    return splits
 
 
 def _scan(directory: str) -> Mapping[str, SplitMetadata]:

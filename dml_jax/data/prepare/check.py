@@ -117,9 +117,7 @@ def inspect_images(
 ) -> tuple[dict[int, ImageFacts], dict[int, str]]:
     """Decodes all images; returns facts of the usable and reasons of the unusable ones, both by index.
 
-    Args:
-      progress: called with the number of images decoded so far.
-      use: called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
+    `use` is called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
     """
     facts: dict[int, ImageFacts] = {}
     reasons: dict[int, str] = {}
@@ -246,8 +244,7 @@ def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], pairs: Se
     """Positions of the images to leave out, with the reasons.
 
     Of duplicates and near duplicates within a class, the largest image is kept (the first if several are as large).
-    Duplicates in several classes are all left out, as at most one of their labels is right; near duplicates in several
-    classes may show different things and are kept.
+    Duplicates in several classes are all left out: at most one of their labels is right.
     """
     alike: dict[int, list[int]] = {}  # each image with its duplicates in its class; they share one list
     across = {}

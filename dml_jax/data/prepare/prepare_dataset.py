@@ -57,12 +57,7 @@ class Request(NamedTuple):
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
-    """Prepares a data set and returns its marker; a finished one is left unchanged.
-
-    Raises:
-      ConfigError: the output directory is in use for something else.
-      DataError: the sources are not the data set, or images cannot be used; all of those have been printed.
-    """
+    """Prepares a data set and returns its marker; a finished one is left unchanged."""
     output = request.output
     done = store.read_marker(output)
     if done is not None:
@@ -78,11 +73,7 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
     for source in request.sources:
         if source.is_dir() and output.resolve().is_relative_to(source.resolve()):
             raise ConfigError(f"--output={output}: is inside the source {source}; choose another directory")
-    with contextlib.ExitStack() as stack:
-        try:
-            draft = stack.enter_context(atomic_directory(output))
-        except OSError as error:
-            raise ConfigError(f"--output={output}: cannot be written ({error.strerror}); choose another one") from error
+    with atomic_directory(output) as draft:
         return _prepare(request, recipe, console, draft)
 
 
@@ -185,10 +176,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
 def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = False) -> bytes:
     """The stored form of an image file: JPEG (except CMYK) and 8-bit RGB PNG unchanged, all others as RGB PNG.
 
-    Args:
-      data, image: an image file, and its pixels, uint8 [H, W, 3].
-      short_side: images whose shorter side is longer are resized to it and stored as JPEG; 0 for no resizing.
-      pixels: store uncompressed pixels (PPM), which need no decoding but much more space.
+    Larger images are resized to the shorter side `short_side` and stored as JPEG; with `pixels`, uncompressed (PPM).
     """
     large = 0 < short_side < min(image.shape[:2])
     if large:
@@ -208,14 +196,9 @@ def check_images(
     threads: int,
     progress: Callable[[int], None],
 ) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
-    """Decodes every image, once, and encodes the usable ones.
+    """Decodes every image once and encodes the usable ones, to `spool` if they are not stored as they are.
 
-    Args:
-      spool: file for the images that are not stored as they are.
-      progress: called with the number of images checked so far.
-
-    Returns:
-      The entries, with the encoded images as files; facts of the usable and reasons of the unusable images, by index.
+    Returns the entries, with the encoded images as files; facts of the usable and reasons of the unusable, by index.
     """
     encoded, lock = list(entries), threading.Lock()
 

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, UserError
-from dml_jax.files import NO_URL, atomic_write, is_url, reason
+from dml_jax.files import atomic_write, reading, reason
 from dml_jax.remote.downloads import Source
 
 SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, the test images are the queries
@@ -58,14 +58,9 @@ class File(NamedTuple):
             if status.st_size > MAX_BYTES:
                 raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
             return self.path.read_bytes()
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if is_url(self.path):
-                raise DataError(NO_URL) from error
-            raise DataError("a broken link" if self.path.is_symlink() else "missing") from error
-        except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}") from error
-        except ValueError as error:
-            raise DataError("its name contains a NUL") from error
+        except (OSError, ValueError) as error:
+            missing = isinstance(error, FileNotFoundError | NotADirectoryError)
+            raise DataError("missing" if missing else f"cannot be read: {reason(error)}") from error
 
 
 Files = Mapping[str, File]  # path relative to the source, with slashes -> file
@@ -127,13 +122,7 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
 
 
 def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str], None]) -> Files:
-    """All files of the sources by their relative path.
-
-    Args:
-      sources: folders, archives, .csv and .parquet files.
-      scratch: folder that archives are unpacked to.
-      announce: called with a line for each archive.
-    """
+    """All files of the sources by their relative path; archives are unpacked to `scratch`."""
     files: dict[str, File] = {}
     for i, source in enumerate(sources):
         if source.is_dir():
@@ -207,12 +196,8 @@ def find_folder(files: Files, name: str, data_set: str) -> str:
 
 def read_rows(files: Files, path: str) -> list[list[str]]:
     """The words of each non-empty line of a text file."""
-    try:
-        text = files[path].read().decode("utf-8-sig")
-    except KeyError as error:
-        raise DataError(f"{path} is missing") from error
-    except (DataError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
+    with reading(path):
+        text = file_at(files, path).read().decode("utf-8-sig")
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
