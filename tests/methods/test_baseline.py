@@ -262,7 +262,7 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
         ({"loss": "triplet", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
         (
             {"normalized_softmax": {"temperature": 0.0}},
-            r"method\.normalized_softmax\.temperature=0\.0: must be pos",
+            r"method\.normalized_softmax\.temperature=0\.0: must be greater than 0",
         ),
         (
             {"loss": "triplet", "triplet": {"margin": -1.0}},
@@ -271,7 +271,7 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
         ({"loss": "triplet", "triplet": {"mining": "easy"}}, r"method\.triplet\.mining='easy'"),
         (
             {"loss": "multi_similarity", "multi_similarity": {"alpha": 0.0}},
-            r"method\.multi_similarity\.alpha=0\.0: must be pos",
+            r"method\.multi_similarity\.alpha=0\.0: must be greater than 0",
         ),
         ({"los": "triplet"}, r"method\.los: .*did you mean loss"),
         ({"loss": "triplet+arcfce"}, r"method\.loss='triplet\+arcfce': did you mean arcface"),
