@@ -38,8 +38,6 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
         found = imported(where, name)
         if not hasattr(found, ENTRY_POINTS[kind]):
             raise ConfigError(f"{where}: does not define {ENTRY_POINTS[kind]}(); see docs/guides/extend.md")
-        if kind != "data" and getattr(getattr(found, "Config", None), "name", None) != name:
-            raise ConfigError(f"{where}: must define a Config whose first field is name: str = {name!r}")
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own

@@ -14,7 +14,7 @@ from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
 from dml_jax.config.fields import Values, flatten, require, section, validate, with_precision
-from dml_jax.config.modules import choices, module
+from dml_jax.config.modules import module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError
 from dml_jax.files import BUCKETS, utf8_path
@@ -83,9 +83,7 @@ def _validated(values: Values) -> Config:
             utf8_path(key, flat[key])
     kinds = {}
     for kind in ("backbone", "method"):
-        if f"{kind}.name" not in flat:
-            raise ConfigError(f"{kind}.name: missing; known: {', '.join(choices(kind))}")
-        found = module(kind, flat[f"{kind}.name"])
+        found = module(kind, flat.get(f"{kind}.name"))
         # The options of a baseline depend on its loss.
         kinds[kind] = found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
     made = validate(_with_types(**kinds), values)

@@ -14,6 +14,7 @@ import io
 import re
 import threading
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import simplejpeg
@@ -55,30 +56,32 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     if data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS:
         raise DataError(f"more than {MAX_COMMENTS} comments, which would take very long; save it again")
+    with _usable(), _open(data) as image:
+        return _pixels(image, upright)
+
+
+def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
+    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
+    with _usable():
+        if image.width * image.height > LIMIT:
+            raise Image.DecompressionBombError
+        with LOADING_LOCK:
+            image.load()
+        return _pixels(image, upright)
+
+
+@contextlib.contextmanager
+def _usable() -> Iterator[None]:
+    """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise many types."""
     try:
-        with _open(data) as image:
-            return _pixels(image, upright)
+        yield
     except DataError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DataError(f"more than {LIMIT} pixels") from error
     except Image.UnidentifiedImageError as error:
-        raise DataError("empty" if not data else f"not an image ({', '.join(FORMATS)})") from error
-    except Exception as error:  # Pillow's plugins raise many types of exceptions for damaged files
-        raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
-
-
-def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
-    """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
-    if image.width * image.height > LIMIT:
-        raise DataError(f"more than {LIMIT} pixels")
-    try:
-        with LOADING_LOCK:
-            image.load()
-        return _pixels(image, upright)
-    except DataError:
-        raise
-    except Exception as error:  # as in `rgb`
+        raise DataError(f"not an image ({', '.join(FORMATS)})") from error
+    except Exception as error:
         raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
 
 

@@ -20,7 +20,7 @@ from dml_jax.data.prepare import check
 from dml_jax.data.prepare.sources import File, Files, Options, Recipe, bucket, listed, reaching, stamp, walk
 from dml_jax.data.split import Split
 from dml_jax.data.split_metadata import SplitMetadata
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
 
 MARKER, INDEX, RECORDS = "prepared.json", "index.arrow", "records"
@@ -102,13 +102,11 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
     Raises DataError if `data.path` is no such directory, not prepared, another data set, or damaged.
     """
     path, how = data.path, (data.decoded_side, data.exif_rotation)
-    if not path:
-        raise ConfigError("data.path: missing; give the directory of a data set prepared by dml-jax prepare")
     directory = Path(path).expanduser()
     remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"
     if unprepared is not None:
         remedy = "give one with --config.data.path, prepared or with one subfolder per class"
-    if not directory.is_dir():
+    if not path or not directory.is_dir():
         raise DataError(f"data.path={path}: no such directory; {remedy}")
     marker = read_marker(directory)
     if marker is None and unprepared is not None:

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation.compression import Compression
 from dml_jax.export.embedding_files import Exported
 
@@ -36,8 +35,7 @@ def faiss(
     """
     import faiss as library
 
-    if kind in ("int8", "binary") and compression is None:
-        raise DataError(f"kind={kind!r}: needs a compression; see dml_jax.evaluation.compression.fit")
+    assert compression or kind in ("flat", "hnsw"), "codes need a compression"
     index: Any
     rows = compression.reduced(exported.embeddings) if compression else np.array(exported.embeddings)
     width, product = rows.shape[1], library.METRIC_INNER_PRODUCT

@@ -164,11 +164,11 @@ class Model:
                 case bytes():
                     pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
                 case _:
-                    raise DataError(f"is of type {type(image).__name__}; {KINDS}")
+                    pixels = np.asarray(image)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
+            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; {KINDS}")
         return self._embedder.transformed(pixels, name)
 
     def embed(self, images: Images) -> np.ndarray:

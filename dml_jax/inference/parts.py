@@ -143,8 +143,6 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
     """
     with ExitStack() as stack:
         if isinstance(directory, Path):
-            if directory.exists() and not directory.is_dir():
-                raise DataError(f"{directory}: is a file, but embeddings are written there; give another --output")
             directory.mkdir(parents=True, exist_ok=True)
             try:
                 stack.enter_context(locked(directory, wait=False))

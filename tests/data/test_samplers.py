@@ -161,7 +161,9 @@ def test_plain_arguments() -> None:
         samplers.balanced(LABELS, batch_size=12, images_per_class=4, seed=3).batch(7), build("balanced", 12, 4).batch(7)
     )
     np.testing.assert_array_equal(samplers.shuffled(LABELS, 12, 3).batch(2), build("shuffled", 12, 4).batch(2))
-    with pytest.raises(ConfigError, match=r"^batch_size=40: with images_per_class=4 a batch needs 10 classes"):
+    with pytest.raises(
+        ConfigError, match=r"^data\.batch_size=40: with data\.images_per_class=4 a batch needs 10 classes"
+    ):
         samplers.ms(LABELS, 40, 4)
 
 

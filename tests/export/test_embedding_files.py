@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax import run
-from dml_jax.data import Split
+from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
 from tests.train.experiments import small

@@ -11,7 +11,6 @@ of published code. They take labels int [N] in 0..C-1, of which each class must 
 function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/sections.py`.
 """
 
-import re
 from collections.abc import Callable
 
 import numpy as np
@@ -20,7 +19,6 @@ from dml_jax.config import Data
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.data.samplers.base import Sampler, balanced, indices_by_class
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
-from dml_jax.errors import ConfigError
 
 __all__ = [
     "SAMPLERS", "Sampler", "balanced", "build", "diva", "hist_balanced", "indices_by_class", "mpn",
@@ -44,7 +42,4 @@ def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
     Raises ConfigError if the split has too few classes or images for such a batch.
     """
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
-    try:
-        return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
-    except ConfigError as error:
-        raise ConfigError(re.sub(r"\b(batch_size|images_per_class)\b", r"data.\1", str(error))) from error
+    return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)

@@ -101,8 +101,9 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
     classes = classes_per_batch(batch_size, images_per_class)
     if classes > available:
         raise ConfigError(
-            f"batch_size={batch_size}: with images_per_class={images_per_class} a batch needs {classes} classes, but "
-            f"the training split has {available}; use at most batch_size={images_per_class * available}"
+            f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch needs {classes} "
+            f"classes, but the training split has {available}; use at most "
+            f"data.batch_size={images_per_class * available}"
         )
     return classes
 

@@ -100,7 +100,7 @@ def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     divisors = [c for c in range(2, batch_size // 2 + 1) if batch_size % c == 0]
     if not divisors:
         raise ConfigError(
-            f"batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes times images, "
+            f"data.batch_size={batch_size}: the sampler 'mpn_redraw' divides a batch into classes times images, "
             "which a prime number does not allow"
         )
     steps = {c: _mpn_steps(batch_size, sizes, batch_size // c, c) for c in divisors}
@@ -193,8 +193,8 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
     total = int(np.sum(np.maximum(sizes, images) // images + 1))
     if -total % chunks > total:
         raise ConfigError(
-            f"batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but the "
-            f"{len(sizes)} training classes yield only {total}; use a smaller batch_size"
+            f"data.batch_size={batch_size}: a batch needs {chunks} chunks of {images} images, but the "
+            f"{len(sizes)} training classes yield only {total}; use a smaller data.batch_size"
         )
     return -(-total // chunks)
 
@@ -202,6 +202,6 @@ def _mpn_steps(batch_size: int, sizes: np.ndarray, images: int, chunks: int) -> 
 def _full_batches(batch_size: int, total: int) -> int:
     if batch_size > total:
         raise ConfigError(
-            f"batch_size={batch_size}: the training split has only {total} images; use a smaller batch_size"
+            f"data.batch_size={batch_size}: the training split has only {total} images; use a smaller data.batch_size"
         )
     return total // batch_size
