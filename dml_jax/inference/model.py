@@ -216,9 +216,7 @@ class Model:
         """What an embedder computes of images, float32 [N, …]; raises as `embed`."""
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
-            raise DataError(
-                f"{images if isinstance(images, str | Path) else 'images'}: is a single image; give a list of images"
-            )
+            raise DataError("images: is a single image; give a list of images")
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network

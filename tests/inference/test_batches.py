@@ -79,7 +79,7 @@ def test_images_of_every_kind(tmp_path: Path) -> None:
         ([Path("none.png")], "none.png: missing"),
         (b"no", "images: is a single image; give a list of images"),
         (Image.new("RGB", (4, 4)), "images: is a single image; give a list of images"),
-        ("x.png", "x.png: is a single image; give a list of images"),
+        ("x.png", "images: is a single image; give a list of images"),
         ([], "images: none were given"),
     ],
 )  # fmt: skip
