@@ -29,10 +29,7 @@ def choices(kind: str) -> list[str]:
 
 
 def module(kind: str, name: Any, key: str = "") -> ModuleType:
-    """The module of a data set, backbone or method, by its name in this package or its import path.
-
-    `kind` is the section; messages name `key` instead of the key of the configuration.
-    """
+    """The module of a data set, backbone or method, by its name in this package or its import path."""
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
         found = imported(where, name)

@@ -51,10 +51,7 @@ def luma(values: jax.Array) -> jax.Array:
 
 
 def erase(inputs: jax.Array, key: jax.Array, probability: float) -> jax.Array:
-    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform height / width.
-
-    `probability` is that of erasing a box of an image.
-    """
+    """Random erasing as in the code of MPN: of normalised images [B, H, W, 3], with a uniform height / width."""
     count, height, width, _ = inputs.shape
     boxes = erased_boxes(key, probability, count, height, width)
     top, left, box_height, box_width = (value[:, None, None] for value in boxes)

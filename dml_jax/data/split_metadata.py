@@ -145,10 +145,7 @@ def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> SplitMetadata:
 
 
 def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
-    """Metadata read from a file; raises ValueError unless it is columns of `count` values each.
-
-    To be called in `files.reading`, which names the file.
-    """
+    """Metadata read from a file; raises ValueError unless it is columns of `count` values each."""
     columns: dict[str, list[Scalar]] = TypeAdapter(dict[str, list[Scalar]]).validate_python(metadata, strict=True)
     if wrong := [name for name, values in columns.items() if len(values) != count]:
         raise ValueError(f"the column {wrong[0]!r} has {len(columns[wrong[0]])} values for {count} images")

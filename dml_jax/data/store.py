@@ -97,10 +97,7 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 
 def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
-    """The splits of a prepared data set; with a recipe, also of an unprepared folder, whose images it finds.
-
-    Raises DataError if `data.path` is no such directory, not prepared, another data set, or damaged.
-    """
+    """The splits of a prepared data set; with a recipe, also of an unprepared folder, whose images it finds."""
     path, how = data.path, (data.decoded_side, data.exif_rotation)
     directory = Path(path).expanduser()
     remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"

@@ -24,10 +24,7 @@ Box = tuple[int, int, int, int]  # top, left, height, width in pixels
 
 
 def training(data: Data) -> Callable[[np.ndarray, np.random.Generator], np.ndarray]:
-    """The crop of training, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3].
-
-    `augment` does the rest on the device.
-    """
+    """The crop of training, (image uint8 [h, w, 3], rng) -> uint8 [H, W, 3]."""
     size, method = data.training_side, data.interpolation
 
     def random_resized(image: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -36,11 +36,7 @@ PLATFORMS = ("cpu", "cuda", "tpu")
 
 
 def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
-    """Like `write_stablehlo`; the deviation is measured in onnxruntime.
-
-    Raises:
-      DataError: the converter or onnxruntime does not support an operator, or the deviation is too large.
-    """
+    """Like `write_stablehlo`; the deviation is measured in onnxruntime."""
     import onnxruntime
 
     with convolution.plain():

@@ -69,10 +69,7 @@ def qdrant(client: Any, collection: str, exported: Exported) -> None:
 
 
 def scann(exported: Exported, neighbors: int = 10) -> Any:
-    """A ScaNN searcher with exact search over all rows; use ScaNN's builder for partitioned search in larger sets.
-
-    `neighbors` is the default number of results of `search`.
-    """
+    """A ScaNN searcher with exact search over all rows; use ScaNN's builder for partitioned search in larger sets."""
     from scann import scann_ops_pybind
 
     builder = scann_ops_pybind.builder(np.array(exported.embeddings), neighbors, "dot_product")

@@ -273,11 +273,7 @@ class Index:
 
     @classmethod
     def load(cls, model: Embedder, path: str | Path) -> "Index":
-        """Reads an index written by `save`.
-
-        Raises:
-          DataError: no such file, not an index, damaged, or created with another model.
-        """
+        """Reads an index written by `save`."""
         path = Path(path).expanduser()
         with reading(path, "enroll again"), path.open("rb") as file:
             arrays = dict(np.load(file, allow_pickle=False))

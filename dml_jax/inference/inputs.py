@@ -57,10 +57,7 @@ def shards(directory: Path, besides: Path | str) -> list[str]:
 
 
 def bucket_shards(url: str, besides: Path | str) -> list[str]:
-    """The Parquet files and archives at a URL or below it, except those in `besides`.
-
-    Raises DataError if there are none, or loose images, which would be read one by one.
-    """
+    """The Parquet files and archives at a URL or below it, except those in `besides`."""
     names = sources.listed(url)
     if loose := [name for name in names if is_image(name or url)]:
         raise DataError(f"{url}: holds loose images, e.g. {loose[0]}; copy them to a directory, or give Parquet files")

@@ -15,10 +15,7 @@ from dml_jax.files import expand_path, reading
 
 
 def class_folders(paths: list[str]) -> dict[str, list[Path]]:
-    """Image files by class, with the classes that training finds in each directory (`formats.folder`).
-
-    Raises DataError for images outside of class folders, no such folders, or a class in two directories.
-    """
+    """Image files by class, with the classes that training finds in each directory (`formats.folder`)."""
     classes: dict[str, list[Path]] = {}
     directory_of: dict[str, str] = {}
     for name in paths:
@@ -40,10 +37,7 @@ def class_folders(paths: list[str]) -> dict[str, list[Path]]:
 
 
 def load(path: Path, data: Data) -> Split:
-    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder of classes.
-
-    `data` says how images are decoded.
-    """
+    """The test split of a prepared data set, with its gallery if it has one, or all images of a folder of classes."""
     if path.is_dir() and (prepared := store.read_marker(path)):
         return formats.load(replace(data, name=prepared["name"], path=str(path)))["test"]
     classes = class_folders([str(path)])

@@ -110,10 +110,7 @@ class Model:
         return " ".join([state.fingerprint(variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
-        """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`.
-
-        `sizes` int [C] are the numbers of enrolled images of the classes.
-        """
+        """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`."""
         if not is_run(self.directory) or self._added != (False, (1.0,)):
             raise DataError(
                 f"{self.directory}: has no embeddings of unseen classes by this model (published weights, --flip or "

@@ -139,10 +139,7 @@ class _Pool:
 
 @contextmanager
 def connect(address: str | None) -> Iterator[Any]:
-    """The ray package, connected to a cluster, or without an address to a new one of this machine alone.
-
-    Raises ConfigError if there is no such cluster.
-    """
+    """The ray package, connected to a cluster, or without an address to a new one of this machine alone."""
     import ray
 
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -23,10 +23,7 @@ class _Damaged(Exception):
 
 
 def client(error: type[UserError], needed_for: str) -> Any:
-    """The package `huggingface_hub`, which prints errors only and waits for answers at most `SECONDS`.
-
-    If it is not installed, raises an `error` that names what it is `needed_for`.
-    """
+    """The package `huggingface_hub`, which prints errors only and waits for answers at most `SECONDS`."""
     # Xet, the faster of its two ways to transfer files, tries for minutes to reach servers that a firewall blocks.
     os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
     try:

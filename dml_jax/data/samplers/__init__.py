@@ -37,9 +37,6 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 
 
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
-    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and a seed >= 0.
-
-    Raises ConfigError if the split has too few classes or images for such a batch.
-    """
+    """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and a seed >= 0."""
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
     return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
