@@ -227,7 +227,7 @@ def reaching(url: str, what: str = "read") -> Iterator[None]:
 
 
 def listed(url: str) -> dict[str, Any]:
-    """The files below a URL, sorted by their relative path, as `pyarrow.fs.FileInfo`; "" is the path of a single file."""
+    """The files below a URL, by their relative path, as `pyarrow.fs.FileInfo`; a single file has the path ""."""
     with reaching(url):
         system, root = bucket(url)
         there = system.get_file_info(root)
