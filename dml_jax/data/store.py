@@ -134,7 +134,10 @@ def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]
     `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
     """
     files = dict(sorted(walk(directory.resolve())))
-    splits = split_metadata.cached(_fingerprint(directory, files), lambda: _scan(directory, files, recipe))
+    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
+    lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
+    fingerprint = "\n".join(lines).encode(errors="surrogateescape")
+    splits = split_metadata.cached(fingerprint, lambda: _scan(directory, files, recipe))
     return {name: split._replace(note=recipe.note(files)) for name, split in splits.items()}
 
 
@@ -157,13 +160,6 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMe
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
     splits = split_metadata.from_entries(entries)
     return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
-
-
-def _fingerprint(directory: Path, files: Files) -> bytes:
-    """Names, sizes, modification and change times of the files."""
-    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
-    lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
-    return "\n".join(lines).encode(errors="surrogateescape")
 
 
 def staged(url: str) -> Path:
