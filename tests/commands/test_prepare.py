@@ -160,7 +160,7 @@ def bad_photos(root: Path) -> dict[str, str]:
     bomb = io.BytesIO()
     wide.save(bomb, "PNG")
     files = {
-        "empty.jpg": (b"", "empty"),
+        "empty.jpg": (b"", "not an image"),
         "cut.jpg": (good[: len(good) // 2], "damaged"),
         "text.jpg": (b"<html>not found</html>", "not an image"),
         "one.png": (pictures.encoded(2, 1, 1, "PNG"), "only 1x1 pixels"),

@@ -119,6 +119,8 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
+    if not source.is_file():
+        raise DataError("is not a regular file")
     left = archives.max_unpacked(source)
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
