@@ -30,8 +30,6 @@ from dml_jax.train.embedding import Embedder, check_finite
 from dml_jax.train.model import TrainedModel
 from dml_jax.train.variants import flips_and_scales
 
-KINDS = "give a path, the contents of a file, a Pillow image or an array uint8 [height, width(, 3)]"
-
 
 def locate(model: str | Path) -> Path:
     """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
@@ -165,7 +163,7 @@ class Model:
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
-            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; {KINDS}")
+            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
         return self._embedder.transformed(pixels, name)
 
     def embed(self, images: Images) -> np.ndarray:

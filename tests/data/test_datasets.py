@@ -456,7 +456,7 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
 def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits that share classes are merged; others keep theirs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(DataError, match="contains no dataset_info"):
+    with pytest.raises(DataError, match="with the dataset_info"):
         load("tfds", tmp_path)
     own = tfds_directories.write(
         tmp_path / "own",
