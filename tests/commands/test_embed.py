@@ -150,7 +150,7 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     assert run()[2] == f"error: {where}: holds other files than embeddings; give another --output\n"
     shutil.rmtree("out.parquet")
     Path("out.parquet").write_text("")
-    assert run()[2].startswith(f"error: {where}: is a file")
+    assert run()[2].startswith(f"error: {where}: cannot be used (File exists)")
     Path("out.parquet").unlink()
     assert run()[0] == 0
 
