@@ -33,7 +33,7 @@ from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument("--weights", metavar="FILE", required=True, help="file, URL or hf://owner/repository")
+    flags.add_argument("--weights", metavar="FILE", help="file, URL or hf://owner/repository")
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
@@ -70,6 +70,8 @@ def chosen(names: list[str], source: str) -> str:
 def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
+    if not options.weights:
+        raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
     named = published()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")

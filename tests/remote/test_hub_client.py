@@ -36,7 +36,7 @@ def weights() -> bytes:
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: bytes) -> None:
     """The command converts the small network as well."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(convert, "declared", lambda key: {"tiny": TINY})
+    monkeypatch.setattr(convert, "published", lambda: {"tiny": TINY})
 
 
 @pytest.fixture
