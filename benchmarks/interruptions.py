@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.table import Row
-from dml_jax.train.distributed import xla_flags
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
@@ -135,7 +134,7 @@ def start(name: str, folder: Path, directory: Path) -> subprocess.Popen[bytes]:
     config, *own = RUNS[name]
     file, colon, variant = config.partition(":")
     overrides = [f"--config.{text.format(folder=folder)}" for text in (*SMALL, *own)]
-    environment = os.environ | {"XLA_FLAGS": xla_flags.with_known(xla_flags.UNOPTIMIZED)}
+    environment = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     with open(f"{directory}.log", "ab") as log:
         return subprocess.Popen(
             [sys.executable, "-X", "faulthandler", "-m", "dml_jax.main",

@@ -12,10 +12,8 @@ compiler: it is the part of the temporary memory that grows with the batch.
 
 import os
 
-from dml_jax.train.distributed import xla_flags
-
 os.environ |= {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "8"}
-os.environ["XLA_FLAGS"] = xla_flags.with_known(xla_flags.UNOPTIMIZED)
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
 
 from functools import partial
 from itertools import product

@@ -1,6 +1,7 @@
 """A run from start to end: train, evaluate, export, report; and the other modes of the main command.
 
-From the command to the gradient: `main` → `run.train` → `train.loop.train` → `train.step` → `Method.loss`.
+From the command to the gradient, a reader opens at most nine files: `main`, this one, `train.loop`, `train.step`, the
+file of the method with its losses, and, for the parts of a run, `train.experiment`, `train.model`, `train.optimizers`.
 """
 
 import socket
@@ -26,17 +27,17 @@ from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, programs, query_results
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, run_rules
+from dml_jax.train import loop
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
-from dml_jax.train.records import run_records, timing, trackers, workdir
+from dml_jax.train.records import jsonl, run_records, timing, workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import frozen_features, teacher, warm_start
+from dml_jax.train.start import frozen_features, other_models
 from dml_jax.train.state import TrainState, check_finite, inference_state
-from dml_jax.train.variants import groups
+from dml_jax.train.variants import parameter_groups
 
 
 def train(
@@ -62,11 +63,11 @@ def train(
     workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
     started = (directory / "config.json").exists()  # such a run can be continued all the same
-    run_rules.check(experiment, () if started else typed, console)
+    experiments.check_options(experiment, () if started else typed, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
-    metrics = trackers.TrackedLines(directory / "metrics.jsonl", log, config, main)
+    metrics = jsonl.TrackedLines(directory / "metrics.jsonl", log, config, main)
     with workdir.locked(directory, active=main), metrics, console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
@@ -75,7 +76,7 @@ def train(
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
 
-        experiment = teacher.with_teacher(experiment, console)
+        experiment = other_models.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
         run |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
         if main:
@@ -141,10 +142,10 @@ def evaluate(
     """
     if config.init_from and not (directory / "config.json").exists():
         experiment = experiments.build(config)
-        state, checkpoint = warm_start.initial_state(experiment, console), "init_from"
+        state, checkpoint = other_models.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
-    run_rules.check(experiment, typed, console, of="evaluation.")
+    experiments.check_options(experiment, typed, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
     with device_memory.of_evaluation(config):
         results, _ = evaluation(experiment, state, model, console)
@@ -191,13 +192,13 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
     Raises DivergedError if the loss, the gradient or the state after that step is not finite.
     """
     experiment = experiments.build(config)
-    run_rules.check(experiment, typed, console)
-    experiment = teacher.with_teacher(experiment, console)
+    experiments.check_options(experiment, typed, console)
+    experiment = other_models.with_teacher(experiment, console)
     if config.head:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
     with device_memory.of_training(config):
-        state = warm_start.initial_state(experiment, console)
+        state = other_models.initial_state(experiment, console)
         key = mesh.replicate(experiment.mesh, jax.random.key(config.seed))
         with experiment.batches(0, 1) as batches:
             batch = experiment.device_batch(*next(batches))
@@ -245,7 +246,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     if note := experiment.splits["test"].note:
         console.print(note)
     params = experiment.template().params
-    groups.check(config.train.groups, experiment.method, params)
+    parameter_groups.check(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if pixels := store.overridden_pixels(asdict(config.backbone)):
@@ -279,7 +280,7 @@ def evaluated(
     """A model with the data of its run, for analyses; `options` are "batch" and "node"."""
 
     def before_training() -> TrainedModel:
-        return experiment.model(inference_state(warm_start.initial_state(experiment, Console(active=False))))
+        return experiment.model(inference_state(other_models.initial_state(experiment, Console(active=False))))
 
     return EvaluatedModel(
         directory,

@@ -23,12 +23,11 @@ from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
 from dml_jax.methods.contract import PyTree, teaching
+from dml_jax.train import embedding, state
 from dml_jax.train import model as models
-from dml_jax.train import state
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder, check_finite
 from dml_jax.train.model import TrainedModel
-from dml_jax.train.variants import flips_and_scales
 
 
 def locate(model: str | Path) -> Path:
@@ -88,7 +87,7 @@ class Model:
         if scales != (1.0,) and not OF_ANY_SIZE.holds(trained.config):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self._added = (flip, scales)
-        embed = flips_and_scales.averaged(trained.method.embed, flip=flip, scales=scales)
+        embed = embedding.averaged(trained.method.embed, flip=flip, scales=scales)
         everywhere = meshes.replicated(meshes.make())
         params, model_state = jax.device_put((trained.params, trained.model_state), everywhere)
         method = trained.method._replace(embed=embed)

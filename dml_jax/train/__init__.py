@@ -6,14 +6,14 @@
     experiment          from a configuration to the parts of a run
     model               the method of a configuration; a trained model, which is what remains of a run
     embedding           from images to embeddings
-    optimizers, radam   one optimizer per parameter group, and the schedule they share
+    optimizers          one optimizer per parameter group, and the schedule they share
     checkpoint          checkpoints on disk, verified before they are read
 
     start/              before the first step: weights of another run, a teacher, frozen features, a head
     variants/           wrappers of a method: chunks, class tables over devices, frozen groups, bfloat16
     distributed/        mesh, processes, signals, memory
-    records/            the work directory: metrics, timing, diagnostics, kept models, trackers
+    records/            the work directory: metrics, timing, diagnostics, kept models
     evaluation/         metrics of splits, during training and at its end
 
-`run_rules` warns of options that are pointless in a run. `dml_jax.run` calls `loop.train`.
+`dml_jax.run` calls `loop.train`.
 """

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, NamedTuple, Protocol, SupportsInt, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
@@ -20,6 +21,7 @@ from dml_jax.data import transforms
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.methods.contract import Embed, PyTree
+from dml_jax.numerics import unit
 from dml_jax.train.distributed import mesh as meshes
 
 CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
@@ -242,3 +244,30 @@ def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
 def usable_cores() -> int:
     """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
+    """The mean of the unit embeddings of several versions of each image, scaled to unit length.
+
+    Args:
+      embed: see `Method`; for scales other than 1 its network must take images of any size.
+      flip: also embeds the mirror image at each scale.
+      scales: factors of the image's sides; resizing is bilinear, with antialiasing where images shrink.
+    """
+    if not flip and scales == (1.0,):
+        return embed
+
+    def call(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        total = jnp.zeros(())
+        for scale in scales:
+            size = tuple(max(1, round(scale * side)) for side in images.shape[1:3])
+            shape = (len(images), *size, 3)
+            resized = images
+            if size != images.shape[1:3]:
+                smooth = jax.image.resize(images.astype(jnp.float32), shape, "linear")
+                resized = jnp.clip(jnp.round(smooth), 0, 255).astype(jnp.uint8)
+            for version in (resized, resized[:, :, ::-1]) if flip else (resized,):
+                total += unit(embed(params, model_state, version))
+        return unit(total)
+
+    return call

@@ -3,20 +3,22 @@
 Everything is validated here, early, and all processes must have built the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.contract import optional
-from dml_jax.config import Config, Data, Train
+from dml_jax.config import Config, Data, Train, fields
+from dml_jax.console import Console
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
@@ -26,13 +28,14 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed import process_group, xla_flags
+from dml_jax.train.distributed import process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants import chunks, class_tables
 
+UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
 
 
@@ -62,7 +65,7 @@ class Experiment(NamedTuple):
     shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
     # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
     readings: Mapping[str, Embed] = MappingProxyType({})
-    # The model that `method.loss` uses; set by `teacher.with_teacher`, because only training needs it.
+    # The model that `method.loss` uses; set by `other_models.with_teacher`, because only training needs it.
     teacher: Teacher | None = None
     # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
     # `frozen_features.with_features`.
@@ -116,7 +119,7 @@ class Experiment(NamedTuple):
         ema, batch = self.config.train.ema, self.example_batch()
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         key = meshes.replicate(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
-        compiled = partial(jax.jit, out_shardings=layout, compiler_options=xla_flags.unoptimized())
+        compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
         state: TrainState
         if self.config.backbone.pretrained == "none":
             state = compiled(step.initial, static_argnums=(0, 1, 4))(self.method, self.optimizer, key, batch, ema)
@@ -274,3 +277,44 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
     """(height, width) of the first training image after the transform of the evaluation."""
     image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
     return image.shape[0], image.shape[1]
+
+
+def check_options(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
+    """Warns of options whose keys begin with `of` and that have no effect in this run.
+
+    Raises ConfigError if the command line sets one (`typed`), or the embeddings have too few dimensions for
+    `evaluation.prefixes`.
+    """
+    config = experiment.config
+    if config.evaluation.prefixes:
+        _check_prefixes(experiment)
+    params = experiment.template().params if config.train.shard_classes else {}
+    paths = (meshes.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+    tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
+    run = _run(experiment, config.train, tables=tables)
+    head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
+    found = [problem for problem in fields.broken(config, run, head) if problem[0].startswith(of)]
+    fields.report(found, typed, lambda text: console.print(f"warning: {text}"))
+
+
+def _check_prefixes(experiment: Experiment) -> None:
+    state, image = experiment.template(), jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    for embed in experiment.readings.values() or [experiment.method.embed]:
+        width = jax.eval_shape(embed, state.params, state.model_state, image).shape[1]
+        longest = max(experiment.config.evaluation.prefixes)
+        if longest > width:
+            raise ConfigError(f"evaluation.prefixes: {longest}, but the embeddings have {width} dimensions")
+
+
+def _run(experiment: Experiment, train: Train, *, tables: bool) -> fields.Run:
+    """What is known of the run, or of the training of its head, which has the same batches."""
+    sampler, test = experiment.sampler, experiment.splits["test"]
+    steps = length(train, sampler)
+    first = train.evaluate_every or (sampler.first_step(1) if train.epochs else steps)
+    return fields.Run(
+        steps=steps,
+        epoch_end=lambda epoch: sampler.first_step(train.warmup_epochs + epoch),
+        first_evaluation=first if first < steps else 0,
+        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
+        tables=tables,
+    )

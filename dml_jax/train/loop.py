@@ -16,12 +16,12 @@ from dml_jax.methods.contract import Refresh
 from dml_jax.train.distributed import device_memory, mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.evaluation import readings, split_metrics
-from dml_jax.train.evaluation.readings import ReadingsEmbedder
+from dml_jax.train.evaluation import split_metrics
+from dml_jax.train.evaluation.split_metrics import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, timing
 from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from dml_jax.train.state import TrainState, inference_state
 from dml_jax.train.state import check_finite as check_state
 
@@ -44,7 +44,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
-    tested = readings.compiled(experiment, state)
+    tested = split_metrics.compiled(experiment, state)
     if progress.pending:
         progress = evaluate_and_record(experiment, out, tested, state, progress.pending, progress, stop)
     if start == total:
@@ -141,7 +141,7 @@ def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState
         state, progress = restored[0], Progress(**restored[1])
         out.console.print(f"resuming from step {int(state.step)}")
     else:
-        state, progress = warm_start.initial_state(experiment, out.console), Progress()
+        state, progress = other_models.initial_state(experiment, out.console), Progress()
         if experiment.method.hooks.fill:
             with experiment.batches(0, 2**31 - 1) as reader:
                 batches = (experiment.device_batch(*arrays) for arrays in reader)
@@ -224,7 +224,7 @@ def evaluate_and_record(
                 )
                 for reading, rows in tested.embed(model, name, split, on_progress).items()
             }
-            reading = readings.reported(options, found)
+            reading = split_metrics.reported(options, found)
             results, columns = found[reading], tested.columns[reading]
             seen = split_metrics.of_training_classes(
                 options, distance, tested.embedder, model, train, split, on_progress, columns

@@ -24,8 +24,7 @@ from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.variants import class_tables, flips_and_scales, low_rank
-from dml_jax.train.variants import groups as variant_groups
+from dml_jax.train.variants import class_tables, parameter_groups
 
 LARGEST = 224  # side in pixels of the images of a published transformer
 BATCH = 32  # images of published weights at once
@@ -67,12 +66,12 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         def build_on(backbone: Backbone) -> Method:
             erased = _with_erasing(backbone, config.data)
             built: Method = methods.build(config.method, erased, data._replace(classes=classes))
-            return variant_groups.by_path(built, groups)
+            return parameter_groups.by_path(built, groups)
 
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
-            method = build_on(variant_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
-        return low_rank.updating(variant_groups.keeping_state(method, frozen), groups)
+            method = build_on(parameter_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
+        return parameter_groups.updating(parameter_groups.keeping_state(method, frozen), groups)
 
     method = build_for(data.classes)
     if config.train.shard_classes:
@@ -81,7 +80,7 @@ def build_method(config: Config, data: TrainingSet) -> Method:
         method = class_tables.spread(build_for, data.classes, batch)
     if not config.train.feature_views:
         evaluation = config.evaluation
-        embed = flips_and_scales.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
+        embed = embedding.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
         method = method._replace(embed=embed)
     return in_bfloat16(method) if config.train.precision == "bfloat16" else method
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DivergedError
-from dml_jax.train.variants import low_rank
+from dml_jax.train.variants import parameter_groups
 
 
 class TrainState(NamedTuple):
@@ -28,7 +28,7 @@ def inference_state(state: TrainState) -> TrainState:
     """
     if state.average is not None:
         state = state._replace(params=state.average[0], model_state=state.average[1])
-    return state._replace(params=low_rank.merged(state.params))
+    return state._replace(params=parameter_groups.merged(state.params))
 
 
 def fingerprint(variables: Any) -> str:

@@ -15,7 +15,6 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train import run_rules
 from dml_jax.train.start import frozen_features
 from tests.train.experiments import values
 
@@ -205,16 +204,16 @@ def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None
     given["evaluation"]["ks"] = (1, 895, 896)  # the 896 test images are compared with one another
     experiment = experiments.build(configs.resolve(given))
     with Console() as console:
-        run_rules.check(experiment, ("train.steps",), console)
+        experiments.check_options(experiment, ("train.steps",), console)
     shown = capsys.readouterr().out
     for key in ("train.linear_warmup=40", "train.milestones=(2,)", "evaluation.ks=(1, 895, 896)"):
         assert f"warning: {key}: " in shown
     for key in ("train.linear_warmup", "train.milestones", "evaluation.ks"):
         with Console() as console, pytest.raises(ConfigError, match=f"^{key}="):
-            run_rules.check(experiment, (key,), console)
+            experiments.check_options(experiment, (key,), console)
     with Console() as console:
-        run_rules.check(experiment, ("train.linear_warmup",), console, of="evaluation.")
+        experiments.check_options(experiment, ("train.linear_warmup",), console, of="evaluation.")
         options = replace(experiment.config.evaluation, prefixes=(1, 999))
         config = replace(experiment.config, evaluation=options)
         with pytest.raises(ConfigError, match=r"evaluation\.prefixes: 999, but the embeddings have \d+ dimensions"):
-            run_rules.check(experiment._replace(config=config), (), console, of="evaluation.")
+            experiments.check_options(experiment._replace(config=config), (), console, of="evaluation.")

@@ -21,9 +21,9 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
 from dml_jax.train import experiment, step
+from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed import xla_flags
 from dml_jax.train.model import build_method
 from dml_jax.train.state import TrainState
 from dml_jax.train.variants import class_tables
@@ -131,7 +131,7 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     initial = partial(step.initial, method, optimizer)
     shapes = jax.eval_shape(initial, jax.random.key(0), batch)
     layout = meshes.shardings(meshes.make(), shapes, method.hooks.class_axis)
-    program = jax.jit(initial, out_shardings=layout, compiler_options=xla_flags.unoptimized())
+    program = jax.jit(initial, out_shardings=layout, compiler_options=experiments.UNOPTIMIZED)
     compiled = program.lower(jax.random.key(0), batch).compile()
     memory = compiled.memory_analysis()
     assert memory is not None

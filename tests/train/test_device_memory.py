@@ -15,7 +15,7 @@ from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluation import split_metrics
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from tests.train.experiments import linear, small
 
 DEVICES = 1
@@ -26,7 +26,7 @@ def too_large(*_: Any, **__: Any) -> jax.Array:
 
 
 def test_too_little_memory_is_one_sentence_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm_start, "initial_state", too_large)
+    monkeypatch.setattr(other_models, "initial_state", too_large)
     with pytest.raises(
         ConfigError, match=r"data\.batch_size=16: .*precision=bfloat16 or backbone\.remat=true or "
     ) as caught:

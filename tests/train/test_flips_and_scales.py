@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from dml_jax import config as configs
+from dml_jax.train import embedding
 from dml_jax.train.model import build_method
-from dml_jax.train.variants import flips_and_scales
 from tests import toys
 from tests.train.experiments import values
 
@@ -31,7 +31,7 @@ def unit(x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_the_mean_over_versions(flip: bool) -> None:
-    averaged = jax.jit(flips_and_scales.averaged(projected, flip=flip, scales=(1.0, 2.0, 0.5)))
+    averaged = jax.jit(embedding.averaged(projected, flip=flip, scales=(1.0, 2.0, 0.5)))
     total = np.zeros((3, 6))
     for size in ((12, 8), (24, 16), (6, 4)):
         resized = np.stack(
@@ -46,7 +46,7 @@ def test_the_mean_over_versions(flip: bool) -> None:
 
 
 def test_one_version_is_the_embedding_itself() -> None:
-    assert flips_and_scales.averaged(projected, flip=False, scales=(1.0,)) is projected
+    assert embedding.averaged(projected, flip=False, scales=(1.0,)) is projected
 
 
 def test_options_of_the_evaluation() -> None:
@@ -56,6 +56,6 @@ def test_options_of_the_evaluation() -> None:
     plain, method = (build_method(c, toys.training_set(5)) for c in (config, replace(config, evaluation=evaluation)))
     params, model_state = plain.init(jax.random.key(0), toys.batch(1))
     images = toys.batch(1).images[0]
-    expected = flips_and_scales.averaged(plain.embed, flip=True, scales=(1.0, 2.0))(params, model_state, images)
+    expected = embedding.averaged(plain.embed, flip=True, scales=(1.0, 2.0))(params, model_state, images)
     np.testing.assert_allclose(method.embed(params, model_state, images), expected, atol=1e-6)
     assert float(jnp.abs(expected - plain.embed(params, model_state, images)).max()) > 1e-3

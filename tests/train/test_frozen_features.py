@@ -19,7 +19,7 @@ from dml_jax.methods import baseline, crt
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.start import frozen_features, warm_start
+from dml_jax.train.start import frozen_features, other_models
 from tests.train.experiments import values
 
 DEVICES, STEPS = 1, 3
@@ -43,7 +43,7 @@ def with_features(experiment: Experiment, directory: Path) -> Experiment:
 
 
 def trained(experiment: Experiment) -> Any:
-    state = warm_start.initial_state(experiment, Console(active=False))
+    state = other_models.initial_state(experiment, Console(active=False))
     step, key = experiment.jitted_step(), experiment.key
     with experiment.batches(0, STEPS) as batches:
         for arrays in batches:
@@ -69,7 +69,7 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
             found.params[name],
             expected.params[name],
         )
-    start = warm_start.initial_state(images, Console(active=False))
+    start = other_models.initial_state(images, Console(active=False))
     assert np.abs(found.params["embedding"]["kernel"] - start.params["embedding"]["kernel"]).max() > 1e-3
     pixels = np.stack([images.splits["test"].read(i, None) for i in range(8)])
     np.testing.assert_allclose(

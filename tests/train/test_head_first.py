@@ -21,7 +21,7 @@ from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from tests.train.experiments import values
 
 DEVICES = 1
@@ -63,11 +63,11 @@ def test_the_network_starts_from_the_head(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     results = train(directory)
     experiment = experiments.build(config())._replace(start=str(directory / "head"))
-    start = warm_start.initial_state(experiment, Console(active=False))
+    start = other_models.initial_state(experiment, Console(active=False))
     head = model.load(directory / "head", "latest")
     assert head.step == 4
     jax.tree.map(np.testing.assert_array_equal, start.params["embedding"], head.params["embedding"])
-    random = warm_start.initial_state(experiments.build(config()), Console(active=False))
+    random = other_models.initial_state(experiments.build(config()), Console(active=False))
     jax.tree.map(np.testing.assert_array_equal, start.params["backbone"], random.params["backbone"])
     assert np.any(start.params["embedding"]["kernel"] != random.params["embedding"]["kernel"])
     pixels = np.stack([experiment.splits["test"].read(i, None) for i in range(4)])

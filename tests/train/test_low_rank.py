@@ -21,7 +21,7 @@ from dml_jax.train import optimizers, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
 from dml_jax.train.state import fingerprint
-from dml_jax.train.variants import low_rank
+from dml_jax.train.variants import parameter_groups
 from tests import toys
 from tests.train.experiments import values
 
@@ -56,7 +56,7 @@ def linear() -> Method:
 
 def test_values_and_gradients() -> None:
     """Against the products in NumPy, in float64, as peft's layers compute them: x W + (alpha / r) (x A) B."""
-    method = low_rank.updating(linear(), GROUPS)
+    method = parameter_groups.updating(linear(), GROUPS)
     rng = np.random.default_rng(0)
     with jax.enable_x64():
         params, _ = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
@@ -78,7 +78,7 @@ def test_values_and_gradients() -> None:
             return method.loss(params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0))[0]
 
         value, gradients = jax.jit(jax.value_and_grad(objective))(params)
-        plain = low_rank.merged(params)
+        plain = parameter_groups.merged(params)
         embed = jax.jit(method.embed)
         np.testing.assert_allclose(embed(plain, {}, x), embed(params, {}, x), rtol=1e-12)
         np.testing.assert_allclose(jax.jit(linear().embed)(plain, {}, x), embed(params, {}, x), rtol=1e-12)
@@ -117,18 +117,18 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
         return params | {"net": net}, model_state
 
     hooks = Hooks(refresh=Refresh(1, linear().embed, update))
-    method = low_rank.updating(linear()._replace(hooks=hooks), GROUPS)
+    method = parameter_groups.updating(linear()._replace(hooks=hooks), GROUPS)
     params, _ = method.init(jax.random.key(0), toys.batch(1))
     params["net"] = jax.tree.map(lambda leaf: leaf + 1.0, params["net"])
     assert method.hooks.refresh is not None
     after, _ = method.hooks.refresh.update(params, {}, np.zeros((1, 3)), jax.random.key(0))
-    np.testing.assert_array_equal(low_rank.merged(after)["net"]["dense"]["kernel"], 1)
+    np.testing.assert_array_equal(parameter_groups.merged(after)["net"]["dense"]["kernel"], 1)
     assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
 
 
 def test_a_layer_of_the_network_may_have_such_a_name() -> None:
     params = {"down_lora": {"kernel": jnp.ones((2, 3))}}
-    assert low_rank.merged(params) is params
+    assert parameter_groups.merged(params) is params
 
 
 def vit_values(**groups: Any) -> dict[str, Any]:
@@ -169,11 +169,12 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     assert sum(jax.tree.leaves(changed)) == 6
     embed = jax.jit(method.embed)
     rows = [
-        embed(params, {"backbone": {}}, batch.images[0]) for params in (after.params, low_rank.merged(after.params))
+        embed(params, {"backbone": {}}, batch.images[0])
+        for params in (after.params, parameter_groups.merged(after.params))
     ]
     np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
     assert not np.allclose(
-        rows[0], embed(low_rank.split(after.params)[0], {"backbone": {}}, batch.images[0]), atol=1e-4
+        rows[0], embed(parameter_groups.split(after.params)[0], {"backbone": {}}, batch.images[0]), atol=1e-4
     )
 
     store = Checkpoints(tmp_path, lambda: after, pytest.fail, run={})
@@ -183,7 +184,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     one, other = (update(before, batch, jax.random.key(2))[0] for before in (after, restored[0]))
     assert fingerprint(one) == fingerprint(other)
     jax.tree.map(
-        np.testing.assert_array_equal, store.select("latest", "last").params, low_rank.merged(after.average[0])
+        np.testing.assert_array_equal, store.select("latest", "last").params, parameter_groups.merged(after.average[0])
     )
     store.close()
 

@@ -13,7 +13,7 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
 from dml_jax.train import optimizers
-from dml_jax.train.variants import groups
+from dml_jax.train.variants import parameter_groups
 
 PARAMS = {
     "backbone": {
@@ -37,7 +37,7 @@ def method() -> Method:
 def test_rates_by_path() -> None:
     """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that fits counts."""
     params = jax.tree.map(jnp.asarray, PARAMS)
-    made = groups.by_path(method(), RATES)
+    made = parameter_groups.by_path(method(), RATES)
     train = Train(groups={name: Group(rate) for name, rate in RATES.items()}, steps=1, optimizer="sgd")
     optimizer = optimizers.build(train, made, lambda step: 1.0)
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
@@ -51,27 +51,27 @@ def test_rates_by_path() -> None:
         "embedding": {"kernel": 1.0},
     }
     jax.tree.map(lambda a, b: np.testing.assert_allclose(-a, b, rtol=1e-6), updates, expected)
-    groups.check(train.groups, made, params)
+    parameter_groups.check(train.groups, made, params)
 
 
 def test_a_frozen_path() -> None:
     options = {"all": Group(1.0), "backbone/layer1_0": Group(0.0, freeze=True)}
-    made = groups.by_path(method(), options)
+    made = parameter_groups.by_path(method(), options)
     optimizer = optimizers.build(Train(groups=options, steps=1, optimizer="sgd"), made, lambda step: 1.0)
     params = jax.tree.map(jnp.asarray, PARAMS)
     updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
     assert not any(jax.tree.leaves(updates["backbone"].pop("layer1_0")))
     assert all(jax.tree.leaves(updates))
-    groups.check(options, made, params)
+    parameter_groups.check(options, made, params)
 
 
 def test_a_path_without_parameters() -> None:
-    made = groups.by_path(method(), ["all", "backbone/layer3_0"])
+    made = parameter_groups.by_path(method(), ["all", "backbone/layer3_0"])
     message = (
         r"train\.groups\.backbone/layer3_0: fits no parameter that longer patterns leave; did you mean backbone/layer"
     )
     with pytest.raises(ConfigError, match=message):
-        groups.check({name: Group(1.0) for name in made.groups}, made, jax.tree.map(jnp.asarray, PARAMS))
+        parameter_groups.check({name: Group(1.0) for name in made.groups}, made, jax.tree.map(jnp.asarray, PARAMS))
 
 
 def test_a_path_on_the_command_line() -> None:

@@ -9,7 +9,7 @@ import pytest
 from dml_jax.config import Group, Train
 from dml_jax.methods.contract import Method
 from dml_jax.train import optimizers
-from dml_jax.train.radam import scale_by_radam
+from dml_jax.train.optimizers import scale_by_radam
 
 
 def reference(gradients: np.ndarray, b1: float, b2: float, eps: float) -> np.ndarray:

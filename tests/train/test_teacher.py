@@ -25,7 +25,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.start import teacher
+from dml_jax.train.start import other_models
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
 
@@ -75,7 +75,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 
     whole = tmp_path / "whole"
     whole.mkdir()
-    experiment = teacher.with_teacher(experiments.build(config), QUIET)
+    experiment = other_models.with_teacher(experiments.build(config), QUIET)
     store = checkpoints(experiment, whole)
     metrics, timing = (JsonLines(whole / name) for name in ("metrics.jsonl", "timing.jsonl"))
     state = loop.train(experiment, RunRecords(store, metrics, timing, QUIET), Stop())
@@ -108,7 +108,7 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     """Its variables are arguments of the compiled program, not constants in it."""
-    experiment = teacher.with_teacher(experiments.build(pupil(source)), QUIET)
+    experiment = other_models.with_teacher(experiments.build(pupil(source)), QUIET)
     assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
     batch = experiment.device_batch(np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
@@ -153,7 +153,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
     assert (
-        teacher.with_teacher(experiments.build(pupil(hist)), QUIET).teacher is not None
+        other_models.with_teacher(experiments.build(pupil(hist)), QUIET).teacher is not None
     )  # distances need no classifier
 
 

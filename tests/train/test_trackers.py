@@ -15,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import trackers
+from dml_jax.train.records import jsonl
 from dml_jax.train.records.jsonl import JsonLines
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt, train
@@ -105,7 +105,7 @@ def test_wandb_continues_where_its_server_is(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "wandb", service)  # type: ignore[arg-type]
 
     def run(*, kept: int, steps: range) -> None:
-        with trackers.TrackedLines(tmp_path / "metrics.jsonl", ("wandb",), CONFIG) as lines:
+        with jsonl.TrackedLines(tmp_path / "metrics.jsonl", ("wandb",), CONFIG) as lines:
             lines.truncate(kept)
             for step in steps:
                 lines.write({"step": step, "loss": 0.5, "warnings": {"rank": "…"}})
@@ -133,7 +133,7 @@ def test_a_failed_start_leaves_no_work_directory(tmp_path: Path, monkeypatch: py
 
 
 def test_only_the_first_process_shows_anything(tmp_path: Path) -> None:
-    with trackers.TrackedLines(tmp_path / "metrics.jsonl", ("tensorboard", "wandb"), CONFIG, active=False) as lines:
+    with jsonl.TrackedLines(tmp_path / "metrics.jsonl", ("tensorboard", "wandb"), CONFIG, active=False) as lines:
         lines.truncate(0)
         lines.write({"step": 1})
     assert list(tmp_path.iterdir()) == []

@@ -20,7 +20,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from tests.train.experiments import values
 
 MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
@@ -62,7 +62,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
 
 
 def started(experiment: Experiment, source: Path) -> Any:
-    return warm_start.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
+    return other_models.initial_state(experiment._replace(start=str(source)), Console(quiet=True))
 
 
 def assert_equal(a: PyTree, b: PyTree) -> None:

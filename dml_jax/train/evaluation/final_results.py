@@ -25,11 +25,11 @@ from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Method, zeros
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import read_ahead
-from dml_jax.train.evaluation import readings, split_metrics
-from dml_jax.train.evaluation.readings import Embeddings
+from dml_jax.train.evaluation import split_metrics
+from dml_jax.train.evaluation.split_metrics import Embeddings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from dml_jax.train.state import TrainState
 
 SIDE = 32  # of the images whose pixels are compared
@@ -42,11 +42,11 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     `model` says how it was selected.
     """
     config, test = experiment.config, experiment.splits["test"]
-    tested = readings.compiled(experiment, state).embed(state, "test", test)
+    tested = split_metrics.compiled(experiment, state).embed(state, "test", test)
     console.print("evaluating on the unseen classes")
     prefixes = config.evaluation.prefixes
     found = {name: _metrics(experiment, rows, per_query=True, prefixes=prefixes) for name, rows in tested.items()}
-    reading = readings.reported(config.evaluation, found)
+    reading = split_metrics.reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
         each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
@@ -111,7 +111,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
             name = "head on frozen features"
         elif experiment.start or config.backbone.pretrained != "none":
             name = "before training"
-        rows[name] = _embeddings(experiment, experiment.method, warm_start.initial_state(experiment, console))
+        rows[name] = _embeddings(experiment, experiment.method, other_models.initial_state(experiment, console))
         controls = {name: _metrics(experiment, found) for name, found in rows.items()}
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")

@@ -21,7 +21,7 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, fingerprint
-from dml_jax.train.variants import low_rank
+from dml_jax.train.variants import parameter_groups
 
 SUFFIX = ".safetensors"
 MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
@@ -80,7 +80,7 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
             raise CheckpointError(f"{path}: is not a model of this run ({_name(key_path)}); delete it")
         return found
 
-    wanted = jax.eval_shape(low_rank.merged, template.params), template.model_state
+    wanted = jax.eval_shape(parameter_groups.merged, template.params), template.model_state
     params, model_state = jax.tree_util.tree_map_with_path(find, wanted)
     return TrainState(np.int32(step), params, model_state, ())  # type: ignore[arg-type]
 

@@ -34,7 +34,7 @@ from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import run_records
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import warm_start
+from dml_jax.train.start import other_models
 from dml_jax.train.state import TrainState, fingerprint
 
 DIRECTORY = "features"  # in the work directory
@@ -52,7 +52,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     config = experiment.config
     if not config.train.feature_views:
         return experiment
-    state = warm_start.initial_state(experiment, console)
+    state = other_models.initial_state(experiment, console)
     features = _features(config)
     _check_method(experiment, features, state)
     embedder = experiment.embedder(features)

@@ -20,16 +20,3 @@ def with_known(*flags: str) -> str:
     """The value of XLA_FLAGS that adds those of `flags` that XLA knows to its present value."""
     present = os.environ.get("XLA_FLAGS", "").split()
     return " ".join([*present, *(flag for flag in flags if flag not in present and known(flag))])
-
-
-@functools.cache
-def unoptimized() -> dict[str, int]:
-    """Compiler options for a program that runs once; none if XLA does not know them."""
-    import jax  # here, because importing it takes a second
-
-    options = {"xla_backend_optimization_level": 0}
-    try:
-        jax.jit(lambda: 0, compiler_options=options).lower().compile()
-    except jax.errors.JaxRuntimeError:
-        return {}
-    return options

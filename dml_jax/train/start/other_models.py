@@ -1,20 +1,60 @@
-"""Starting from the variables of another run or of published weights."""
+"""Trained models that a run starts or learns from: variables of another run or of published weights, and a teacher.
 
+A teacher is read from its work directory and is never part of the student's checkpoints.
+"""
+
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from dml_jax import config as configs
 from dml_jax.backbones.weights import store
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.methods.contract import PyTree
-from dml_jax.train import model
+from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.methods.contract import PyTree, teaching
+from dml_jax.train import model, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models
-from dml_jax.train.state import TrainState
-from dml_jax.train.variants import class_tables, low_rank
+from dml_jax.train.experiment import Experiment, Teacher
+from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.variants import class_tables, parameter_groups
+
+
+def with_teacher(experiment: Experiment, console: Console) -> Experiment:
+    """The experiment with the teacher that its method names, if it names one: the reported model of that run."""
+    if not experiment.method.hooks.teacher:
+        return experiment
+    key = f"method.teacher={experiment.method.hooks.teacher!r}"
+    source = Path(experiment.method.hooks.teacher).expanduser()
+    try:
+        facts = workdir.read_config(source)
+        if facts["data_hash"] != experiment.data_hash:
+            raise CheckpointError(
+                f"was trained on other data, {facts['config']['data']['name']} with {facts['classes']} classes; this "
+                f"run uses {experiment.config.data.name} with {len(experiment.splits['train'].classes)}, and the "
+                "teacher needs the same images in the same splits"
+            )
+        if tuple(facts["shape"]) != experiment.shape:
+            theirs, ours = ("x".join(map(str, shape)) for shape in (facts["shape"], experiment.shape))
+            raise CheckpointError(f"was trained on images of {theirs} pixels, here they have {ours}")
+        teacher = model.load(source, "reported", console.print)
+    except UserError as error:
+        raise CheckpointError(f"{key}: {error}") from error
+    config = teacher.config
+    variables = meshes.replicate(experiment.mesh, (teacher.params, teacher.model_state))
+    origin = {"hash": configs.digest(config), "step": teacher.step, "sha256": fingerprint(variables)}
+    origin |= {"finished": not teacher.unfinished}
+    teach = jax.tree_util.Partial(teaching(teacher.method), *variables)
+    experiment = experiment._replace(teacher=Teacher(teach, origin))
+    state = experiment.template()
+    batch = experiment.example_batch()._replace(teacher=teach)
+    # The loss, which is traced and not computed, checks that the teacher's outputs fit it.
+    loss = partial(step.loss, experiment.method)
+    jax.eval_shape(loss, state.params, state.model_state, batch, state.step, jax.random.key(0))
+    console.print(f"teacher: {config.method.name} of {source}, step {teacher.step}")
+    return experiment
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
@@ -31,13 +71,13 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
             f"init_from={source}: there is no such directory; give a work directory or one of converted weights"
         )
     method = experiment.method
-    base, updates = low_rank.split(state.params)
+    base, updates = parameter_groups.split(state.params)
     own = class_tables.unpadded(base, method.hooks.class_axis, len(experiment.splits["train"].classes))
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
     else:
         params, model_state, kept = store.load_method(str(source), own, state.model_state)
-    variables = low_rank.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
+    variables = parameter_groups.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
     params, model_state = meshes.place(experiment.mesh, variables, method.hooks.class_axis)
