@@ -88,9 +88,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         for name, part in (("train", train), ("test", test)):
             parts = with_gallery({name: part})
             embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
-            found = split_metrics.metrics(
-                options, distance, part, embeddings[name], embeddings.get("gallery"), cluster=False
-            )
+            found = split_metrics.metrics(options, distance, part, embeddings, cluster=False)
             rows.append((model.step, name, found["recall@1"], found["map@r"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     return [

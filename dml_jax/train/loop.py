@@ -219,9 +219,7 @@ def evaluate_and_record(
         with device_memory.of_evaluation(experiment.config):
             model = inference_state(state)
             found = {
-                reading: split_metrics.metrics(
-                    options, distance, split, rows[name], rows.get("gallery"), cluster=False, shared=True
-                )
+                reading: split_metrics.metrics(options, distance, split, rows, cluster=False, shared=True)
                 for reading, rows in tested.embed(model, name, split, on_progress).items()
             }
             reading = split_metrics.reported(options, found)

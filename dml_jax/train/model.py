@@ -198,10 +198,8 @@ def load(
         unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")
         if unfinished and checkpoint == "reported":
             warnings.warn(unfinished, stacklevel=4)  # the caller of `dml_jax.load`
-    classes = facts.get("class_names") or [str(number) for number in range(facts["classes"])]
-    return TrainedModel(
-        given, method, state.params, state.model_state, int(state.step), (height, width), classes, unfinished
-    )
+    variables, names = (state.params, state.model_state), facts.get("class_names") or ()
+    return TrainedModel(given, method, *variables, int(state.step), (height, width), names, unfinished)
 
 
 def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:

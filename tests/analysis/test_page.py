@@ -77,7 +77,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A work directory with the report of such a run."""
     directory = tmp_path_factory.mktemp("run")
     config, run = resolved("digits_hist"), Photographs()
-    files.write_json(directory / "config.json", workdir.provenance(config, "x", 40, 900, (160, 120)))
+    files.write_json(
+        directory / "config.json", workdir.provenance(config, "x", list(map(str, range(40))), 900, (160, 120))
+    )
     for name, subject in ((name, subject) for name, subject in SUBJECTS.items() if subject.standard):
         found = [finding._replace(plot=draw) for finding in subject.findings(run, "test")]
         findings.write(directory, name, subject.title, 60, found, to=findings.STANDARD_DIRECTORY)

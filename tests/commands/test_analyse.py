@@ -49,7 +49,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     experiment = experiments.build(config)
     state = experiment.initial_state()
     split = experiment.splits["train"]
-    facts = workdir.provenance(config, experiment.data_hash, len(split.classes), len(split.labels), experiment.shape)
+    facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
     store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})

@@ -252,7 +252,7 @@ def test_data_that_have_moved(
     from dml_jax.train.records import workdir  # imports absl, whose handler takes the captured stderr with it
 
     config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
-    facts = workdir.provenance(config, "x", 2, 4, (8, 8))
+    facts = workdir.provenance(config, "x", ["a", "b"], 4, (8, 8))
     files.write_json(tmp_path / "config.json", facts)
     monkeypatch.setattr(sys, "argv", ["dml-jax explore", f"--model={tmp_path}"])
     monkeypatch.chdir(tmp_path)

@@ -105,7 +105,7 @@ def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
     """With other weights or readings, but training goes on only as models were selected."""
     for select in ("last", "test"):
         config = diva_config(select)
-        write_json(tmp_path / "config.json", workdir.provenance(config, "", 4, 64, (8, 8)))
+        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
         other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
         other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
         workdir.check_same_run(tmp_path, other, selecting=False)

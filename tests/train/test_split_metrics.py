@@ -49,5 +49,5 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = split_metrics.metrics(OPTIONS, distance, part, rows, cluster=False)  # type: ignore[arg-type]
+            found = split_metrics.metrics(OPTIONS, distance, part, {"test": rows}, cluster=False)  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance

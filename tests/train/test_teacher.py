@@ -37,7 +37,7 @@ def trained(directory: Path, config: Config, step: int = 5) -> Path:
     experiment = experiments.build(config)
     state = experiment.initial_state()._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
     split = experiment.splits["train"]
-    facts = workdir.provenance(config, experiment.data_hash, len(split.classes), len(split.labels), experiment.shape)
+    facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
     directory.mkdir(exist_ok=True)
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))

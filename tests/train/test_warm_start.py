@@ -52,7 +52,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
     state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), template)
     state = state._replace(step=np.int32(3))
     train = experiment.splits["train"]
-    facts = workdir.provenance(experiment.config, "", len(train.classes), len(train.labels), experiment.shape)
+    facts = workdir.provenance(experiment.config, "", train.classes, len(train.labels), experiment.shape)
     directory.mkdir()
     files.write_json(directory / "config.json", facts)
     store = Checkpoints(directory / "checkpoints", lambda: template, None, run=workdir.identity(facts))

@@ -73,21 +73,22 @@ def metrics(
     options: Evaluation,
     distance: Distance,
     split: Split,
-    embeddings: np.ndarray,
-    gallery: np.ndarray | None = None,
+    embeddings: Embeddings,
     *,
     cluster: bool,
     per_query: bool = False,
     shared: bool = False,
     prefixes: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """`protocol.evaluate` for embeddings float [N, D] of a split, and [G, D] of its gallery if it has one."""
+    """`protocol.evaluate` for the embeddings of a split."""
+    (queries, *others) = (rows for name, rows in sorted(embeddings.items(), key=lambda entry: entry[0] == "gallery"))
     searched: dict[str, Any] = {}
+    candidates = len(queries) - 1
     if split.gallery is not None:
-        searched = {"gallery": gallery, "gallery_labels": split.gallery.labels}
-    candidates = len(embeddings) - 1 if gallery is None else len(gallery)
+        searched = {"gallery": others[0], "gallery_labels": split.gallery.labels}
+        candidates = len(others[0])
     return protocol.evaluate(
-        embeddings,
+        queries,
         split.labels,
         ks=[k for k in options.ks if k <= candidates],
         protocol=options.protocol,
@@ -123,5 +124,5 @@ def of_training_classes(
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
     rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
-    found = metrics(options, distance, sample, rows, cluster=False, shared=True)
+    found = metrics(options, distance, sample, {"train": rows}, cluster=False, shared=True)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}

@@ -3,7 +3,7 @@
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -235,16 +235,20 @@ def _remove_unused(workdir: Path, existed: bool) -> None:
         shutil.rmtree(workdir)
 
 
-def provenance(config: Config, data_hash: str, classes: int, images: int, shape: tuple[int, int]) -> dict[str, Any]:
+def provenance(
+    config: Config, data_hash: str, classes: Sequence[str], images: int, shape: tuple[int, int]
+) -> dict[str, Any]:
     """The contents of `config.json`: the resolved configuration, the data, the commit and the library versions.
 
-    With `classes`, `images` and `shape`, (height, width), the model can be rebuilt without the data.
+    With the names of the training `classes`, the number of `images` and `shape`, (height, width), the model can be
+    rebuilt without the data.
     """
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
         "data_hash": data_hash,
-        "classes": classes,
+        "classes": len(classes),
+        "class_names": [str(name) for name in classes],
         "images": images,
         "shape": list(shape),
         "x64": bool(jax.config.read("jax_enable_x64")),
