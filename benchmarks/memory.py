@@ -31,7 +31,7 @@ from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import in_bfloat16
-from dml_jax.train.variants import chunks, class_tables
+from dml_jax.train.variants import class_tables
 
 SIZES = (64, 128)
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks
@@ -110,7 +110,7 @@ def main() -> None:
     method = baseline.build(baseline.make_config(loss="multi_similarity", embedding_dim=512), body, TrainingSet(100, 1))
     with convolution.plain():
         for size, parts in BATCHES:
-            cells = planned(chunks.chunked(method, parts), images(size, 224, one), one)
+            cells = planned(step.chunked(method, parts), images(size, 224, one), one)
             print(f"| {size:,} images in {parts} chunks, 1 device | {cells} |", flush=True)
     print(f"\n| {CLASSES:,} classes × 512, batch 128, 8 devices | arguments, MiB | temporary, MiB |\n|---|--:|--:|")
     body = resnet.build(resnet.Config(block="basic", stem="small", depths=(1,), widths=(8,)))

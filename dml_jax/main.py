@@ -148,12 +148,12 @@ def run_mode(
     runtime.keep_freed_memory()
     from dml_jax import run
     from dml_jax.console import Console
-    from dml_jax.train.distributed import cluster, mesh, process_group
+    from dml_jax.train.distributed import mesh, process_group
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode: Mode = options.mode
     if options.coordinator:
-        cluster.connect(options.coordinator, options.processes, options.process)
+        process_group.connect(options.coordinator, options.processes, options.process)
     console = Console(quiet=options.quiet, active=mesh.is_main_process())
     copy = buckets.working_copy(
         "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()

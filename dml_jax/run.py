@@ -28,7 +28,7 @@ from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, programs, query_results
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop
-from dml_jax.train.distributed import device_memory, mesh
+from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
@@ -96,13 +96,13 @@ def train(
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         recorded = run_records.opened(directory, run, experiment.template, console, metrics, traced)
-        with recorded as out, device_memory.of_training(config):
+        with recorded as out, loop.training_memory(config):
             state = inference_state(loop.train(experiment, out, stop))
             if config.train.select != "last":
                 state = out.checkpoints.select("reported", config.train.select)
 
         stop.stop_immediately()
-        with device_memory.of_evaluation(config):
+        with loop.evaluation_memory(config):
             results, embeddings = evaluation(experiment, state, config.train.select, console)
         queries = query_results.split_off(results)
         if not main:
@@ -147,7 +147,7 @@ def evaluate(
         experiment, state = restore(config, directory, checkpoint, console)
     experiments.check_options(experiment, typed, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
-    with device_memory.of_evaluation(config):
+    with loop.evaluation_memory(config):
         results, _ = evaluation(experiment, state, model, console)
     query_results.split_off(results)
     run_report.print_table(config, results, console.rich)
@@ -172,7 +172,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     experiment, state = restore(config, directory, checkpoint, console)
     model, splits = experiment.model(state, reading_in_results(config, directory)), with_gallery(experiment.splits)
     embedder = model.embedder()
-    with device_memory.of_evaluation(config):
+    with loop.evaluation_memory(config):
         embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
     variables = jax.tree.map(mesh.to_host, (model.params, model.model_state))  # together, where it is spread
     if not mesh.is_main_process():
@@ -197,7 +197,7 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
     if config.head:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
-    with device_memory.of_training(config):
+    with loop.training_memory(config):
         state = other_models.initial_state(experiment, console)
         key = mesh.replicate(experiment.mesh, jax.random.key(config.seed))
         with experiment.batches(0, 1) as batches:

@@ -33,7 +33,7 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants import chunks, class_tables
+from dml_jax.train.variants import class_tables
 
 UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
@@ -188,7 +188,7 @@ def build(config: Config) -> Experiment:
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
     images = training_set(splits["train"])
-    method = chunks.chunked(build_method(config, images), train.chunks)
+    method = step.chunked(build_method(config, images), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     experiment = Experiment(

@@ -6,14 +6,18 @@ after the checkpoint are removed and written again, bit for bit the same. Checkp
 goes on.
 """
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
 import jax
 
+from dml_jax.backbones.contract import optional
+from dml_jax.config import Config
 from dml_jax.data.samplers import Sampler
-from dml_jax.errors import CheckpointError, DivergedError
+from dml_jax.errors import CheckpointError, ConfigError, DivergedError
 from dml_jax.methods.contract import Refresh
-from dml_jax.train.distributed import device_memory, mesh
+from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluation import split_metrics
@@ -24,6 +28,7 @@ from dml_jax.train.records.run_records import RunRecords
 from dml_jax.train.start import other_models
 from dml_jax.train.state import TrainState, inference_state
 from dml_jax.train.state import check_finite as check_state
+from dml_jax.train.variants import class_tables
 
 
 class Progress(NamedTuple):
@@ -216,7 +221,7 @@ def evaluate_and_record(
     split, train = experiment.splits[name], experiment.splits["train"]
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
-        with device_memory.of_evaluation(experiment.config):
+        with evaluation_memory(experiment.config):
             model = inference_state(state)
             found = {
                 reading: split_metrics.metrics(options, distance, split, rows, cluster=False, shared=True)
@@ -270,3 +275,38 @@ def refresh_state(
     updated = refresh.update(*local, found, key)
     params, model_state = mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)
+
+
+def training_memory(config: Config) -> AbstractContextManager[None]:
+    """Within this context, too little memory for the training of a configuration is a ConfigError with the remedies."""
+    helpful = " or ".join([*memory_remedies(config, jax.device_count()), "a smaller batch size"])
+    return _memory(f"data.batch_size={config.data.batch_size}: the training", helpful)
+
+
+def evaluation_memory(config: Config) -> AbstractContextManager[None]:
+    """Within this context, too little memory for an evaluation is a ConfigError with the remedy."""
+    return _memory(f"evaluation.batch_size={config.evaluation.batch_size}: the evaluation", "a smaller one")
+
+
+@contextmanager
+def _memory(what: str, helpful: str) -> Iterator[None]:
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ConfigError(f"{what} needs more memory than a device has; set {helpful}") from error
+
+
+def memory_remedies(config: Config, devices: int) -> list[str]:
+    """The options that would lower the memory that a training step needs on each of some devices, cheapest first."""
+    train, backbone = config.train, optional(config.backbone)
+    shared = devices > 1 and class_tables.MULTIPLE % devices == 0
+    freeze = " with backbone.freeze_bn=true" if backbone.freeze_bn is False else ""
+    found = {
+        "train.precision=bfloat16": train.precision == backbone.dtype == "float32",
+        "backbone.remat=true": backbone.remat is False,
+        f"train.chunks={2 * train.chunks}{freeze}": config.data.batch_size % (2 * train.chunks * devices) == 0,
+        "train.shard_classes=true (for many classes)": shared and not train.shard_classes,
+    }
+    return [remedy for remedy, helps in found.items() if helps]

@@ -26,8 +26,7 @@ from dml_jax.config import Group
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train import optimizers, step
-from dml_jax.train.distributed import device_memory
+from dml_jax.train import loop, optimizers, step
 from dml_jax.train.model import build_method
 from tests import toys
 from tests.train.experiments import values
@@ -126,9 +125,9 @@ def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureF
 def test_remedies_without_options_of_the_network() -> None:
     """Too little memory: only options that the network has are proposed."""
     config = configs.resolve(values(steps=1))
-    assert "backbone.remat=true" in device_memory.remedies(config, 1)
+    assert "backbone.remat=true" in loop.memory_remedies(config, 1)
     bare = replace(config, backbone=SimpleNamespace(name="mypaper.net", pretrained="none", pixels=Pixels()))
-    assert device_memory.remedies(bare, 1) == ["train.chunks=2"]
+    assert loop.memory_remedies(bare, 1) == ["train.chunks=2"]
 
 
 @pytest.mark.usefixtures("package")

@@ -20,8 +20,8 @@ from dml_jax.backbones import contract
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
-from dml_jax.train.distributed import cluster
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import process_group
 from tests import toys
 from tests.contract.test_compiled_step import BATCH, METHODS, build
 from tests.e2e.test_process_group import free_port
@@ -141,6 +141,6 @@ def test_pixels_in_float64() -> None:
 
 if __name__ == "__main__":
     address, folder, number = sys.argv[1:]
-    cluster.connect(address, 2, int(number))
+    process_group.connect(address, 2, int(number))
     found = [(name, dtype, losses(name, dtype, jax.device_count())) for name in METHODS for dtype in STEPS]
     Path(folder, f"{number}.json").write_text(json.dumps(found))

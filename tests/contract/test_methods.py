@@ -25,7 +25,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import in_bfloat16
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants.chunks import chunked
+from dml_jax.train.step import chunked
 from tests import toys
 
 DATA = TrainingSet(classes=8, images=64)

@@ -81,9 +81,9 @@ def test_a_signal_ends_a_process_that_waits_for_the_others(number: signal.Signal
     program = (
         "import os, signal, sys, threading\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "from dml_jax.train.distributed import cluster\n"
+        "from dml_jax.train.distributed import process_group\n"
         f"threading.Timer(1.0, os.kill, (os.getpid(), {int(number)})).start()\n"
-        f"cluster.connect('localhost:{free_port()}', 2, 1)\n"
+        f"process_group.connect('localhost:{free_port()}', 2, 1)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, timeout=300

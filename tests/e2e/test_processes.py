@@ -51,11 +51,11 @@ RETRIEVAL = """
 import json, resource, sys, time
 import numpy as np
 from dml_jax.evaluation import metrics
-from dml_jax.train.distributed import cluster
+from dml_jax.train.distributed import process_group
 
 process, processes, port, file = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 if processes > 1:
-    cluster.connect(f"localhost:{port}", processes, process)
+    process_group.connect(f"localhost:{port}", processes, process)
 rng = np.random.default_rng(0)
 labels = rng.permutation(np.repeat(np.arange(2000), 50))
 points = rng.normal(size=(2000, 128)).astype(np.float32)[labels]

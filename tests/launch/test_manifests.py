@@ -16,7 +16,7 @@ from jax._src import clusters, xla_bridge
 from dml_jax import main
 from dml_jax.commands import embed
 from dml_jax.errors import ConfigError
-from dml_jax.train.distributed import cluster
+from dml_jax.train.distributed import process_group
 from tests.test_main import ROOT
 
 LAUNCH = ROOT / "launch"
@@ -164,25 +164,20 @@ def test_each_slurm_task_sees_its_devices(
 ) -> None:
     """What JAX makes of the variables; [] hides no device."""
     slurm(monkeypatch, tasks, nodes, tasks // nodes - 1, **more)
-    given = cluster.local_devices()
+    given = process_group.local_devices()
     if given is None and "JAX_LOCAL_DEVICE_IDS" in more:  # read by JAX before it asks the cluster
         given = [int(index) for index in more["JAX_LOCAL_DEVICE_IDS"].split(",")]
     found = clusters.ClusterEnv.auto_detect_unset_distributed_params(None, None, None, given, None, 300)
     assert found == (f"gpu07:{65536 - 4096 + 1}", tasks, tasks - 1, devices)
 
 
-@pytest.mark.parametrize(
-    ("variable", "message"),
-    [
-        ("KUBERNETES_SERVICE_HOST", r"needs the package kubernetes here; pip install kubernetes, or give HOST:PORT"),
-        ("NONE", "no Slurm, TPU pod or Kubernetes found; give HOST:PORT, --processes and --process"),
-    ],
-)
-def test_no_cluster(variable: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:Kubernetes environment detected")
+@pytest.mark.parametrize("variable", ["KUBERNETES_SERVICE_HOST", "NONE"])
+def test_no_cluster(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)  # other tests have used devices
     monkeypatch.setenv(variable, "10.0.0.1")
-    with pytest.raises(ConfigError, match=message):
-        cluster.connect("auto", 1, 0)
+    with pytest.raises(ConfigError, match="no Slurm, TPU pod or Kubernetes can be asked .*; give HOST:PORT"):
+        process_group.connect("auto", 1, 0)
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,5 +185,5 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError("No module named 'requests'", name="requests")
 
     monkeypatch.setattr(jax.distributed, "initialize", initialize)
-    with pytest.raises(ConfigError, match=r"--coordinator=auto: needs the package requests here; pip install requests"):
-        cluster.connect("auto", 1, 0)
+    with pytest.raises(ConfigError, match="No module named 'requests'"):
+        process_group.connect("auto", 1, 0)

@@ -11,14 +11,13 @@ from dml_jax.config import Config
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment, step
-from dml_jax.train.variants import chunks
 from tests import toys
 from tests.train.experiments import small
 
 
 def test_rows_come_back_in_their_order() -> None:
     rows, others = np.arange(24.0).reshape(12, 2), np.asarray([[[1.0]], [[2.0]], [[3.0]]])
-    doubled = chunks.in_chunks(lambda x, other: {"twice": 2 * x, "other": x * 0 + other}, 3, rows, others)
+    doubled = step.in_chunks(lambda x, other: {"twice": 2 * x, "other": x * 0 + other}, 3, rows, others)
     np.testing.assert_array_equal(doubled["twice"], 2 * rows)
     np.testing.assert_array_equal(doubled["other"][:6, 0], [1, 2, 3, 1, 2, 3])  # every third row is of one chunk
 
@@ -31,7 +30,7 @@ def test_chunks_need_a_fraction_of_the_memory() -> None:
     state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), batch)
 
     def temporary(parts: int) -> int:
-        run = jax.jit(step.build(chunks.chunked(made, parts), optimizer))
+        run = jax.jit(step.build(step.chunked(made, parts), optimizer))
         memory = run.lower(state, batch, jax.random.key(0)).compile().memory_analysis()
         assert memory is not None
         return memory.temp_size_in_bytes

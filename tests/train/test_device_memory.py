@@ -11,7 +11,7 @@ import pytest
 from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train.distributed import device_memory
+from dml_jax.train import loop
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluation import split_metrics
@@ -36,25 +36,25 @@ def test_too_little_memory_is_one_sentence_with_the_remedies(monkeypatch: pytest
 
 def test_other_errors_of_the_runtime_stay() -> None:
     error = jax.errors.JaxRuntimeError("INTERNAL: unknown")
-    with pytest.raises(jax.errors.JaxRuntimeError) as caught, device_memory.of_training(small(steps=1)):
+    with pytest.raises(jax.errors.JaxRuntimeError) as caught, loop.training_memory(small(steps=1)):
         raise error
     assert caught.value is error
 
 
 def test_only_what_would_help_is_named() -> None:
     config = small(steps=1)
-    assert device_memory.remedies(config, 1) == [
+    assert loop.memory_remedies(config, 1) == [
         "train.precision=bfloat16",
         "backbone.remat=true",
         "train.chunks=2 with backbone.freeze_bn=true",
     ]
     frozen = replace(config, backbone=replace(config.backbone, remat=True, freeze_bn=True))
-    assert device_memory.remedies(frozen, 8)[1:] == ["train.chunks=2", "train.shard_classes=true (for many classes)"]
+    assert loop.memory_remedies(frozen, 8)[1:] == ["train.chunks=2", "train.shard_classes=true (for many classes)"]
     everything = replace(frozen, train=replace(frozen.train, precision="bfloat16", chunks=2, shard_classes=True))
-    assert device_memory.remedies(everything, 8) == []
-    assert not any("shard_classes" in text for text in device_memory.remedies(frozen, 3))  # it would be refused
+    assert loop.memory_remedies(everything, 8) == []
+    assert not any("shard_classes" in text for text in loop.memory_remedies(frozen, 3))  # it would be refused
     rounded = replace(frozen, backbone=replace(frozen.backbone, dtype="bfloat16"))
-    assert "train.precision=bfloat16" not in device_memory.remedies(rounded, 1)
+    assert "train.precision=bfloat16" not in loop.memory_remedies(rounded, 1)
 
 
 def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The processes of a run start with the same experiment and end together.
+"""The processes of a run find each other, start with the same experiment and end together.
 
 Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
@@ -17,19 +17,106 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import Any
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from dml_jax.errors import ConfigError, exit_code_of, printable
+from dml_jax import files
+from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
 from dml_jax.train.distributed.stop_signals import Interrupted
 
+START_PATIENCE = 300.0  # seconds until all processes must have started
 HANGING = 30.0  # seconds without a sign of life, after which a process is lost
 PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
 ADDRESS = 256  # bytes
+
+
+def connect(coordinator: str, processes: int, process: int) -> None:
+    """Joins the other processes of the run; must come before any device is used.
+
+    While this process waits, SIGTERM and Ctrl-C end it at once, also as PID 1 of a container, which has no default
+    action for signals. If one of the others does not start, it ends with a message, as JAX would do with a crash.
+
+    Args:
+      coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
+      processes: their number; ignored with "auto".
+      process: index of this one; ignored with "auto".
+
+    Raises:
+      ConfigError: no cluster is found, or a package is missing.
+      PeerError: the first process cannot be reached or has ended.
+    """
+    address = None if coordinator == "auto" else coordinator
+    jax.config.update("jax_enable_preemption_service", False)  # it would replace the handlers of `stop_signals`
+    end = threading.Timer(START_PATIENCE, _give_up, (coordinator,))
+    end.daemon = True
+    end.start()
+    failures: list[Exception] = []
+
+    def initialize() -> None:
+        try:
+            jax.distributed.initialize(
+                address,
+                processes if address else None,
+                process if address else None,
+                local_device_ids=local_devices(),
+                initialization_timeout=int(2 * START_PATIENCE),
+            )
+        except Exception as error:
+            failures.append(error)
+
+    previous = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        # Python handles signals in the main thread only, and not while that thread waits in JAX.
+        thread = threading.Thread(target=initialize, daemon=True)
+        thread.start()
+        thread.join()
+        if failures:
+            raise failures[0]
+    except (ModuleNotFoundError, ValueError) as error:  # of a missing package, JAX warns or raises the former
+        problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
+        raise ConfigError(f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process") from error
+    except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
+        if exit_code_of(error) == os.EX_TEMPFAIL:
+            raise PeerError(f"--coordinator={coordinator}: cannot be reached ({files.reason(error)})") from error
+        raise ConfigError(f"--coordinator={coordinator}: cannot be used ({files.reason(error)})") from error
+    finally:
+        end.cancel()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    print(f"stopped by {signal.Signals(number).name} before all processes had connected", file=sys.stderr, flush=True)
+    os._exit(128 + number)
+
+
+def _give_up(coordinator: str) -> None:
+    print(
+        f"error: --coordinator={coordinator}: not all processes have connected within {START_PATIENCE:.0f} s; start "
+        "all with the same address, which every host must be able to reach",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(os.EX_TEMPFAIL)
+
+
+def local_devices() -> list[int] | None:
+    """Arguments of `jax.distributed.initialize` about the devices of this process.
+
+    Under Slurm, JAX would use the one with the task's index on its node. That is right only for tasks that share their
+    devices: a task that is alone on its node has all of them, and one that Slurm has bound to a device sees no other.
+
+    Returns:
+      [] for all that are visible; None to leave it to JAX.
+    """
+    tasks, nodes = (os.environ.get(name) for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES"))
+    bound = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
+    return [] if (tasks == nodes or bound) and "JAX_LOCAL_DEVICE_IDS" not in os.environ else None
 
 
 class _Peer:

@@ -18,7 +18,7 @@ from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import Batch, Method, PyTree
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants.chunks import in_chunks
+from dml_jax.train.step import in_chunks
 
 PREFIX = "health/"
 QUANTILES = (10, 50, 90)  # of the distances, in percent

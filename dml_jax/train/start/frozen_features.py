@@ -28,7 +28,6 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop
-from dml_jax.train.distributed import device_memory
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
@@ -158,7 +157,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
     first = with_features(first, head, console, stop)
     metrics = JsonLines(head / "metrics.jsonl", meshes.is_main_process())
     recorded = run_records.opened(head, run, first.template, console, metrics)
-    with recorded as out, device_memory.of_training(first.config):
+    with recorded as out, loop.training_memory(first.config):
         loop.train(first, out, stop)
     buckets.pull(directory)  # on the other processes, which have written nothing
     return experiment._replace(start=str(head))
