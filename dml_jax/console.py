@@ -47,6 +47,10 @@ class Console:
         self.log(message)
         self._show(message)
 
+    def warn(self, message: str) -> None:
+        """Prints a warning."""
+        self.print(f"warning: {message}")
+
     def _show(self, message: str) -> None:
         self.rich.print(printable(message), markup=False)
 

@@ -28,6 +28,7 @@ from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, programs, query_results
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.evaluation import final_results
@@ -221,13 +222,20 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, config, selecting=False)
     experiment = experiments.build(config)
-    check_data_fits(directory, run, experiment, console)
-    opened = run_records.open_checkpoints(directory, run, experiment.template, console, writing=False)
-    with closing(opened) as checkpoints:
+    data, split = config.data, experiment.splits["train"]
+    sizes = {"classes": len(split.classes), "images": len(split.labels), "shape": list(experiment.shape)}
+    if different := [f"{key} {here} (there {run[key]})" for key, here in sizes.items() if run[key] != here]:
+        raise CheckpointError(
+            f"data.path={data.path}: has training {different[0]}, unlike the run in {directory}; give its data, or "
+            "evaluate other data with dml-jax embed and dml-jax evaluate"
+        )
+    if run["data_hash"] != experiment.data_hash:
+        console.warn(f"data.path={data.path}: not the images that the run in {directory} was trained on")
+    identity, stored = workdir.identity(run), directory / "checkpoints"
+    with closing(Checkpoints(stored, experiment.template, console.warn, run=identity, writing=False)) as checkpoints:
         state = checkpoints.select(checkpoint, config.train.select)
-    reported = checkpoint == "reported"
-    if reported and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
-        console.print(f"warning: {unfinished}")
+    if checkpoint == "reported" and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
+        console.warn(unfinished)
     return experiment, state
 
 
@@ -250,23 +258,9 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
     if pixels := store.overridden_pixels(asdict(config.backbone)):
-        console.print(f"warning: {config.backbone.pretrained} was trained with {', '.join(pixels)}")
+        console.warn(f"{config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
         console.print(f"work directory: {directory}")
-
-
-def check_data_fits(directory: Path, run: Mapping[str, Any], experiment: Experiment, console: Console) -> None:
-    """Raises CheckpointError if the data cannot be those of the run; warns if they differ but have the same sizes."""
-    data, split = experiment.config.data, experiment.splits["train"]
-    sizes = {"classes": len(split.classes), "images": len(split.labels), "shape": list(experiment.shape)}
-    for key, here in sizes.items():
-        if run[key] != here:
-            raise CheckpointError(
-                f"data.path={data.path}: has training {key} {here}, the run in {directory} had {run[key]}; give the "
-                "data of the run, or evaluate other data with dml-jax embed and dml-jax evaluate"
-            )
-    if run["data_hash"] != experiment.data_hash:
-        console.print(f"warning: data.path={data.path}: not the images that the run in {directory} was trained on")
 
 
 def evaluated(

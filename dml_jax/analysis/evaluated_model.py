@@ -106,7 +106,7 @@ class EvaluatedModel:
             assert self.before_training is not None
             yield self.before_training()
         except UserError as error:
-            self.console.print(f"warning: the model before the first step cannot be restored: {error}")
+            self.console.warn(f"the model before the first step cannot be restored: {error}")
         run, class_axis = workdir.identity(workdir.read_config(self.directory)), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:

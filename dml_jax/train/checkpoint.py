@@ -117,9 +117,7 @@ class Checkpoints:
         )
         buckets.check_writer(self.kept)
         with name_file(path):
-            saved = manager.save(step, args=items)
-        if not saved:
-            raise CheckpointError(f"{path}: was not written, because there is a newer one")
+            manager.save(step, args=items)
         self._pending = self._background.submit(_commit, manager, path, self.run, self.kept)
         if not background:
             self.wait()
@@ -143,8 +141,7 @@ class Checkpoints:
         """(state, notes) of the checkpoint of a step, or of the newest; None if there is none.
 
         If the newest is corrupt, warns, deletes it and reads the one before it. Of several processes, the first decides
-        which one. Raises CheckpointError if `step` does not exist or is corrupt, if all are corrupt, or if the
-        checkpoint belongs to another run.
+        which one.
         """
         self.wait()
         if step is not None:

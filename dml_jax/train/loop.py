@@ -169,7 +169,7 @@ def check_lines(experiment: Experiment, out: RunRecords, progress: Progress, sta
     """
     path, digest = out.metrics.path, out.metrics.digest()
     if progress.metrics and not digest:
-        out.console.print(f"warning: {path}: is missing; the report will show the lines after step {start}")
+        out.console.warn(f"{path}: is missing; the report will show the lines after step {start}")
     elif digest != progress.metrics:
         raise CheckpointError(
             f"{path}: is not what the run had written up to step {start}; restore it from a copy, or delete it to go "

@@ -50,11 +50,6 @@ class TrainedModel(NamedTuple):
 def build_method(config: Config, data: TrainingSet) -> Method:
     """The method of a configuration on its backbone, with the variants that the configuration asks for."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
-    if not isinstance(backbone, Backbone):
-        raise ConfigError(
-            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
-            "adapt it as in docs/guides/extend.md"
-        )
     if config.train.feature_views:
         backbone = on_features(backbone)
     methods = configs.module("method", config.method.name)
@@ -166,11 +161,6 @@ def load(
     """
     if is_published(directory):
         return _load_published(directory, checkpoint, dtype)
-    if not (directory / "config.json").exists():
-        raise CheckpointError(
-            f"{directory}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
-            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
-        )
     from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
 
     facts = workdir.read_config(directory)

@@ -183,11 +183,11 @@ def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
         "import sys, time\n"
         "from dml_jax import main\n"
         "from dml_jax.train.records import run_records\n"
-        "opened = run_records.open_checkpoints\n"
+        "opened = run_records.Checkpoints\n"
         "def slow(*args, **options):\n"
         "    time.sleep(20 * ('--process=1' in sys.argv))\n"
         "    return opened(*args, **options)\n"
-        "run_records.open_checkpoints = slow\n"
+        "run_records.Checkpoints = slow\n"
         "sys.exit(main.main())\n"
     )
     for steps in (4, 6):

@@ -176,7 +176,7 @@ def test_each_slurm_task_sees_its_devices(
 def test_no_cluster(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(xla_bridge, "backends_are_initialized", lambda: False)  # other tests have used devices
     monkeypatch.setenv(variable, "10.0.0.1")
-    with pytest.raises(ConfigError, match="no Slurm, TPU pod or Kubernetes can be asked .*; give HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"no Slurm, TPU pod or Kubernetes can be asked .*; give HOST:PORT"):
         process_group.connect("auto", 1, 0)
 
 

@@ -2,7 +2,6 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,9 +46,6 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
     kept_models.write(tmp_path, state(5), RUN)
-    other: Any = state(0)._replace(params={"w": jnp.zeros((2, 2))})
-    with pytest.raises(CheckpointError, match=r"5.safetensors: is not a model of this run \(0/w\)"):
-        kept_models.read(tmp_path, 5, other, RUN)
     with pytest.raises(
         CheckpointError, match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)"
     ):

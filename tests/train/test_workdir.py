@@ -26,16 +26,16 @@ def written(directory: Path, config: Config = CONFIG) -> Path:
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
-        ({}, ""),
-        ({"schedule": "step", "milestones": (1, 2), "gamma": 0.5}, ""),
-        ({"linear_warmup": 5}, ""),
-        ({"select": "test", "evaluate_every": 10}, ""),
-        ({"schedule": "cosine"}, "train.schedule='cosine' depends on the length"),
-        ({"select": "test", "evaluate_every": 8}, "the evaluation at its end, which the longer run would not make"),
-        ({"select": "test"}, "the evaluation at its end, which the longer run would not make"),
+        ({}, False),
+        ({"schedule": "step", "milestones": (1, 2), "gamma": 0.5}, False),
+        ({"linear_warmup": 5}, False),
+        ({"select": "test", "evaluate_every": 10}, False),
+        ({"schedule": "cosine"}, True),
+        ({"select": "test", "evaluate_every": 8}, True),
+        ({"select": "test"}, True),
     ],
 )
-def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], refused: str, tmp_path: Path) -> None:
+def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], refused: bool, tmp_path: Path) -> None:
     written(tmp_path, small(steps=20, **options))
     workdir.check_same_run(tmp_path, small(steps=20, **options))
     with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
@@ -43,8 +43,9 @@ def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], 
     if not refused:
         workdir.check_same_run(tmp_path, small(steps=30, **options))
         return
-    message = rf"shorter run, train\.steps \(20 there, 30 here\), which cannot be continued: {refused}.*; give another"
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(
+        CheckpointError, match=r"another configuration: train\.steps \(20 there, 30 here\); give another"
+    ):
         workdir.check_same_run(tmp_path, small(steps=30, **options))
 
 

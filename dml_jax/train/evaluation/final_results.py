@@ -65,7 +65,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
         try:
             results |= geometry.pair_errors(embeddings["test"], test.labels)
         except UserError as problem:  # e.g. a single image of each class
-            console.print(f"warning: no error rates of pairs: {problem}")
+            console.warn(f"no error rates of pairs: {problem}")
     if config.evaluation.refine:
         results["refined"] = _refined(experiment, state, embeddings, console)
     results |= {
@@ -117,7 +117,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
         try:
             controls["published weights without further training"] = _published(experiment)
         except UserError as problem:  # they may have been moved since; the results are not lost for that
-            console.print(f"warning: {problem}")
+            console.warn(str(problem))
     return controls
 
 
@@ -146,7 +146,7 @@ def _refined(
         try:
             refined, facts = refined_embeddings(experiment.config, refine, state, kind, embeddings)
         except UserError as problem:
-            console.print(f"warning: {problem}")
+            console.warn(str(problem))
             results[kind] = {"problem": str(problem)}
             continue
         if facts.get("noise"):

@@ -69,7 +69,7 @@ class Monitor:
         numbers = summary(embeddings, labels) | {name: float(value) for name, value in values.items()}
         found = problems(numbers, grad_norm)
         for name in found.keys() - self._shown:
-            self._console.print(f"warning: step {int(state.step)}: {found[name]}")
+            self._console.warn(f"step {int(state.step)}: {found[name]}")
         self._shown = set(found)
         line: dict[str, Any] = {f"{PREFIX}{name}": value for name, value in numbers.items()}
         return line | ({"warnings": found} if found else {})

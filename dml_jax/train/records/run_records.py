@@ -17,12 +17,7 @@ from dml_jax.train.state import TrainState
 
 
 class Trace:
-    """Context manager of the training loop that traces `steps`, the first and the last one, from 1; None: nothing.
-
-    XProf or https://ui.perfetto.dev show what the devices and the host do when.
-
-    After a resume, the remaining ones are traced. Only this process writes to the directory.
-    """
+    """Context manager of the training loop that traces `steps`, the first and the last one, from 1; None: nothing."""
 
     def __init__(self, directory: Path = Path(), steps: tuple[int, int] | None = None):
         self._directory, self._steps = directory, steps
@@ -82,21 +77,9 @@ def opened(
     """
     timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
     trace = Trace(directory / "profile" / process_name(), traced)
-    with closing(open_checkpoints(directory, facts, template, console, writing=True)) as checkpoints:
+    stored = Checkpoints(directory / "checkpoints", template, console.warn, run=workdir.identity(facts))
+    with closing(stored) as checkpoints:
         yield RunRecords(checkpoints, metrics, timing, console, trace)
-
-
-def open_checkpoints(
-    directory: Path, facts: Mapping[str, Any], template: Callable[[], TrainState], console: Console, *, writing: bool
-) -> Checkpoints:
-    """The checkpoints of a work directory; the arguments are those of `opened`."""
-    return Checkpoints(
-        directory / "checkpoints",
-        template,
-        lambda text: console.print(f"warning: {text}"),
-        run=workdir.identity(facts),
-        writing=writing,
-    )
 
 
 def process_name() -> str:

@@ -61,7 +61,10 @@ def read_config(workdir: Path) -> dict[str, Any]:
     """The `config.json` of a work directory."""
     path = workdir / "config.json"
     if not path.exists():
-        raise CheckpointError(f"{workdir}: is not a work directory (no config.json)")
+        raise CheckpointError(
+            f"{workdir}: is not a work directory (no config.json) and holds no converted weights (no weights.json); "
+            "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
+        )
     manifest.check_file(path, CheckpointError, REMEDY)
     facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
     return facts
@@ -135,8 +138,9 @@ def _check_same_config(
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
     lengths = ("train.steps", "train.epochs")
-    numbers = {key: (old.get(key), new.get(key)) for key in lengths}
-    keys += [key for key, (a, b) in numbers.items() if not (isinstance(a, int) and isinstance(b, int) and a <= b)]
+    known = all(isinstance(old.get(key), int) for key in lengths)  # else config.json was edited by hand
+    longer = not keys and known and _may_be_longer(new, old["train.steps"])
+    keys += [key for key in lengths if old.get(key) != new[key] and not (longer and old[key] < new[key])]
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
@@ -144,12 +148,6 @@ def _check_same_config(
         raise CheckpointError(
             f"{where}: belongs to a run of another configuration: {differences}{more}; give another --workdir"
         )
-    for key in lengths:
-        if new[key] > old[key] and (reason := _why_not_longer(new, old["train.steps"])):
-            raise CheckpointError(
-                f"{where}: belongs to a shorter run, {key} ({old[key]} there, {new[key]} here), which cannot be "
-                f"continued: {reason}; give another --workdir"
-            )
 
 
 def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -159,15 +157,14 @@ def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return config
 
 
-def _why_not_longer(config: Mapping[str, Any], steps: int) -> str:
-    """Why a longer run, given by dotted keys, would not begin with one of `steps` steps (0: of epochs); else empty."""
-    if config.get("train.schedule") == "cosine":
-        return "train.schedule='cosine' depends on the length"
-    every = config.get("train.evaluate_every")
-    regular = every and not config.get("train.warmup_epochs") and steps % every == 0 if steps else not every
-    if config.get("train.select") != "last" and not regular:
-        return "the evaluation at its end, which the longer run would not make, may have selected the model"
-    return ""
+def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
+    """Whether a longer run, given by dotted keys, begins with the one of `steps` steps (0: of epochs).
+
+    A cosine depends on the length, and the evaluation at the end of the shorter run may have selected its model.
+    """
+    every = config["train.evaluate_every"]
+    regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
+    return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or bool(regular))
 
 
 @contextmanager
@@ -181,14 +178,12 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(files.locked(workdir / "config.json", wait=False))
-        except FileExistsError:
-            raise CheckpointError(f"--workdir={workdir}: is a file, not a directory") from None
-        except BlockingIOError:
-            raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         except OSError as error:
-            if exit_code_of(error) != 2:
+            if exit_code_of(error) != 2 and not isinstance(error, BlockingIOError):
                 raise
-            raise CheckpointError(f"--workdir={workdir}: is not writable ({error.strerror})") from error
+            used = isinstance(error, BlockingIOError)
+            problem = "another run is using it" if used else f"is not writable ({error.strerror})"
+            raise CheckpointError(f"--workdir={workdir}: {problem}") from error
         try:
             with _counted_start(workdir):
                 yield workdir
