@@ -52,14 +52,8 @@ def train(
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
-    Args:
-      log: where the metrics are shown besides `metrics.jsonl`.
-      traced: first and last step of a trace.
-      typed: keys of the configuration that the command line sets.
-
-    Raises:
-      UserError: before training, if the configuration, the data or the work directory do not fit.
-      Interrupted: on a signal, with a checkpoint on disk.
+    `log` are the trackers of metrics, `traced` the first and last step of a trace, `typed` the keys of the
+    configuration that the command line sets.
     """
     workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
@@ -188,10 +182,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
 
 
 def check(config: Config, console: Console, typed: Collection[str] = ()) -> None:
-    """Validates configuration and data and makes one training step; nothing is written.
-
-    Raises DivergedError if the loss, the gradient or the state after that step is not finite.
-    """
+    """Validates configuration and data and makes one training step; nothing is written."""
     experiment = experiments.build(config)
     experiments.check_options(experiment, typed, console)
     experiment = other_models.with_teacher(experiment, console)
@@ -215,10 +206,7 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
 
 
 def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
-    """The experiment of an existing run, whose configuration must be this, and one of its states.
-
-    Raises CheckpointError if there is no such run or checkpoint, or the data does not fit its model.
-    """
+    """The experiment of an existing run, whose configuration must be this, and one of its states."""
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, config, selecting=False)
     experiment = experiments.build(config)

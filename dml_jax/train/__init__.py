@@ -1,7 +1,7 @@
 """Training, to be read in this order:
 
     loop                the training loop, from top to bottom: batch, step, log, evaluate, save
-    step                one update as a pure function: encode, loss, gradient, optimizer
+    step                one update as a pure function: encode, in chunks or at once, loss, gradient, optimizer
     state               what one step passes to the next, and what a checkpoint holds
     experiment          from a configuration to the parts of a run
     model               the method of a configuration; a trained model, which is what remains of a run
@@ -10,8 +10,8 @@
     checkpoint          checkpoints on disk, verified before they are read
 
     start/              before the first step: weights of another run, a teacher, frozen features, a head
-    variants/           wrappers of a method: chunks, class tables over devices, frozen groups, bfloat16
-    distributed/        mesh, processes, signals, memory
+    variants/           wrappers of a method: class tables over devices, groups of parameters, frozen or of low rank
+    distributed/        mesh, processes, signals
     records/            the work directory: metrics, timing, diagnostics, kept models
     evaluation/         metrics of splits, during training and at its end
 

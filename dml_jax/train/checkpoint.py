@@ -48,8 +48,7 @@ class Checkpoints:
 
     Args:
       directory: `<workdir>/checkpoints`.
-      template: () -> a TrainState with the structure, shapes, dtypes and shardings to restore (arrays or
-        ShapeDtypeStructs).
+      template: gives a TrainState with the shapes, dtypes and shardings to restore.
       warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
       run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.

@@ -120,7 +120,7 @@ class Embedder(NamedTuple):
         on_bad: Callable[[DataError], object] | None = None,
         on_progress: Callable[[int], None] = lambda done: None,
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, reading ahead across their borders.
+        """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each group.
 
         Args:
           model: the variables.
@@ -129,12 +129,6 @@ class Embedder(NamedTuple):
           name: gives the name of an image for messages.
           on_bad: called with the error of each image that cannot be read; its row is NaN. With one process only.
           on_progress: called after each batch with the number of images of its group that are done.
-
-        Yields:
-          For each group float32 [N, ...].
-
-        Raises:
-          DataError: an image cannot be read, and there is no `on_bad`; or an embedding is not finite.
         """
 
         def begin(items: Sequence[T], found: list[np.ndarray | DataError]) -> tuple[jax.Array, np.ndarray]:
@@ -249,10 +243,8 @@ def usable_cores() -> int:
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
     """The mean of the unit embeddings of several versions of each image, scaled to unit length.
 
-    Args:
-      embed: see `Method`; for scales other than 1 its network must take images of any size.
-      flip: also embeds the mirror image at each scale.
-      scales: factors of the image's sides; resizing is bilinear, with antialiasing where images shrink.
+    The versions have the sides of the image times each of `scales`, resized bilinearly with antialiasing, and with
+    `flip` are also mirrored.
     """
     if not flip and scales == (1.0,):
         return embed

@@ -18,7 +18,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, assert_never
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,15 +36,9 @@ FIXED = ""  # label of parameters that only their low-rank updates change
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
     """The schedule of the factor that multiplies every learning rate.
 
-    Args:
-      train: kind of schedule, gamma, and the steps in which the factor rises linearly to that of the schedule.
-      start: first step after the warm-up; before it the factor is 1.
-      stop: number of steps of the whole run.
-      milestones: steps at which "step" multiplies by gamma.
+    It is 1 before `start`, the first step after the warm-up; `stop` is the number of steps of the whole run, and
+    `milestones` are the steps at which "step" multiplies by gamma.
     """
-
-    def constant(step: Any) -> Any:
-        return jnp.ones(())
 
     def cosine(step: Any) -> Any:
         progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
@@ -57,16 +51,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     def rising(step: Any) -> Any:
         return jnp.minimum(jnp.asarray(step + 1, float) / train.linear_warmup, 1.0) * chosen(step)
 
-    chosen: Schedule
-    match train.schedule:
-        case "constant":
-            chosen = constant
-        case "cosine":
-            chosen = cosine
-        case "step":
-            chosen = stairs
-        case _:
-            assert_never(train.schedule)
+    chosen = {"constant": lambda step: jnp.ones(()), "cosine": cosine, "step": stairs}[train.schedule]
     return rising if train.linear_warmup else chosen
 
 
@@ -74,19 +59,14 @@ def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate."""
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
     momentum = optax.trace(train.momentum) if train.momentum else optax.identity()
-    match train.optimizer:
-        case "adam":
-            return optax.chain(coupled, optax.scale_by_adam())
-        case "adamw":
-            return optax.chain(optax.scale_by_adam(), decoupled)
-        case "radam":
-            return optax.chain(scale_by_radam(), decoupled)
-        case "sgd":
-            return optax.chain(coupled, momentum)
-        case "rmsprop":
-            return optax.chain(coupled, optax.scale_by_rms(train.alpha, eps_in_sqrt=False), momentum)
-        case _:
-            assert_never(train.optimizer)
+    parts = {
+        "adam": (coupled, optax.scale_by_adam()),
+        "adamw": (optax.scale_by_adam(), decoupled),
+        "radam": (scale_by_radam(), decoupled),
+        "sgd": (coupled, momentum),
+        "rmsprop": (coupled, optax.scale_by_rms(train.alpha, eps_in_sqrt=False), momentum),
+    }
+    return optax.chain(*parts[train.optimizer])
 
 
 def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int) -> optax.GradientTransformation:
@@ -130,12 +110,11 @@ def _layer(path: Any) -> int | None:
 
 def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
     """The optimizer of a run."""
-    for name in train.groups:
-        if name not in method.groups:
-            raise ConfigError(f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}")
-    for name in method.groups:
-        if name not in train.groups:
-            raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
+    for name in (*train.groups, *method.groups):
+        if (name in train.groups) != (name in method.groups):
+            unknown = f"the method has no such group; {suggest(name, method.groups)}"
+            problem = unknown if name in train.groups else "missing; give its learning_rate"
+            raise ConfigError(f"train.groups.{name}: {problem}")
 
     def labels(params: Any) -> Any:
         def label(path: Any, _: Any) -> str:

@@ -113,16 +113,9 @@ def state_shapes(
 
 
 def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *others: jax.Array) -> PyTree:
-    """Calls a function that treats rows independently on one chunk of them after the other.
+    """Calls a function that treats rows [B, ...] independently on one chunk of them after the other.
 
-    Args:
-      function: (rows [B / chunks, ...], *others without their first axis) -> a pytree with one row per row.
-      chunks: their number, a divisor of B.
-      rows: [B, ...], sharded along the first axis or not.
-      others: [chunks, ...], one entry per chunk.
-
-    Returns:
-      A pytree with leaves [B, ...].
+    `chunks` divides B; `others` [chunks, ...] have one entry per chunk. The leaves of the result are [B, ...].
     """
     # Chunk i has every row i + chunks * j, so that each device computes its own rows of every chunk.
     split = jnp.moveaxis(rows.reshape(-1, chunks, *rows.shape[1:]), 1, 0)

@@ -41,14 +41,8 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     While this process waits, SIGTERM and Ctrl-C end it at once, also as PID 1 of a container, which has no default
     action for signals. If one of the others does not start, it ends with a message, as JAX would do with a crash.
 
-    Args:
-      coordinator: "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes).
-      processes: their number; ignored with "auto".
-      process: index of this one; ignored with "auto".
-
-    Raises:
-      ConfigError: no cluster is found, or a package is missing.
-      PeerError: the first process cannot be reached or has ended.
+    `coordinator` is "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes), which also
+    gives the number of `processes` and the index of this one.
     """
     address = None if coordinator == "auto" else coordinator
     jax.config.update("jax_enable_preemption_service", False)  # it would replace the handlers of `stop_signals`
@@ -108,11 +102,9 @@ def _give_up(coordinator: str) -> None:
 def local_devices() -> list[int] | None:
     """Arguments of `jax.distributed.initialize` about the devices of this process.
 
-    Under Slurm, JAX would use the one with the task's index on its node. That is right only for tasks that share their
-    devices: a task that is alone on its node has all of them, and one that Slurm has bound to a device sees no other.
-
-    Returns:
-      [] for all that are visible; None to leave it to JAX.
+    [] stands for all that are visible; None leaves it to JAX, which under Slurm uses the device with the task's index
+    on its node. That is right only for tasks that share their devices: a task that is alone on its node has all of
+    them, and one that Slurm has bound to a device sees no other.
     """
     tasks, nodes = (os.environ.get(name) for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES"))
     bound = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
@@ -199,8 +191,7 @@ _group: _Group | None = None
 def end_together() -> Iterator[Callable[[int], None]]:
     """Within this context, an exception in one process of several is reported by the others, which then end too.
 
-    Yields:
-      A function that ends this process at once with an exit code; may be called from any thread.
+    Yields a function that ends this process at once with an exit code, from any thread.
     """
     global _group
     if jax.process_count() == 1:
@@ -257,14 +248,7 @@ def _own_address() -> str:
 
 
 def check_same(facts: dict[str, Any]) -> None:
-    """Checks that all processes run the same experiment; each waits here for the others.
-
-    Args:
-      facts: what must be equal, by name; JSON values.
-
-    Raises:
-      ConfigError: on all processes, if any of them has other facts than the first; names them.
-    """
+    """Raises ConfigError on all processes if one has other facts (JSON values by name) than the first."""
     if jax.process_count() == 1 or _group is None:
         return
     if jax.process_index() != 0:
@@ -289,10 +273,7 @@ def _difference(facts: dict[str, Any], index: int, other: dict[str, Any]) -> str
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
-    """The value of `decide` in process 0, which alone calls it; the others wait for the value here.
-
-    For what depends on files that process 0 may change before another process has looked at them.
-    """
+    """The value of `decide` in process 0, which alone calls it, as it may change files that others look at."""
     return decide() if _group is None else int(_from_first(decide))
 
 

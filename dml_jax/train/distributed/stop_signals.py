@@ -20,12 +20,7 @@ GRACE = 5.0  # seconds between an exception in a signal handler and the end of t
 
 
 class Interrupted(Exception):
-    """The run stopped on a signal, with its last step on disk.
-
-    Attributes:
-      code: the exit code, 128 + the signal.
-      alone: the other processes do not know yet.
-    """
+    """The run stopped on a signal, with its last step on disk; `alone` if the other processes do not know yet."""
 
     def __init__(self, number: int, *, alone: bool = False):
         super().__init__(signal.Signals(number).name)
@@ -34,13 +29,9 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Context manager that records the first SIGTERM or SIGINT; a second one stops the process at once.
+    """Context manager that records the first SIGTERM or SIGINT in `signal`; a second one stops the process at once.
 
-    Args:
-      leave: ends the process with an exit code; called from another thread.
-
-    Attributes:
-      signal: the recorded one, 0 for none.
+    `leave` ends the process with an exit code; it is called from another thread.
     """
 
     def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
@@ -83,13 +74,7 @@ class Stop:
         self.signal = number
 
     def stop_immediately(self) -> None:
-        """From here on there is nothing to save: a signal ends the run without waiting for a step.
-
-        All processes must call this.
-
-        Raises:
-          Interrupted: any process has received a signal before.
-        """
+        """From here on there is nothing to save: a signal ends the run at once; all processes must call this."""
         self._immediate = True
         if number := self.agreed():
             raise Interrupted(number)
@@ -97,8 +82,7 @@ class Stop:
     def poll(self) -> int:
         """The signal that any process had received when all last called this, 0 for none.
 
-        As it asks for the next call, not for this one, the devices never wait; all processes must call this equally
-        often.
+        As it asks for the next call, the devices never wait; all processes must call this equally often.
         """
         if jax.process_count() == 1:
             return self.agreed()

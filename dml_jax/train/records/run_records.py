@@ -70,11 +70,7 @@ def opened(
     metrics: JsonLines,
     traced: tuple[int, int] | None = None,
 ) -> Iterator[RunRecords]:
-    """The records of a run in its work directory.
-
-    `facts` are the contents of `config.json`, `template` as for `Checkpoints`, `metrics` are `metrics.jsonl` and
-    wherever else its lines are shown, `traced` the first and last step of a trace.
-    """
+    """The records of a run in its work directory; `facts` are the contents of its `config.json`."""
     timing = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
     trace = Trace(directory / "profile" / process_name(), traced)
     stored = Checkpoints(directory / "checkpoints", template, console.warn, run=workdir.identity(facts))

@@ -135,12 +135,7 @@ def machine() -> str:
 
 
 def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
-    """Training time, speed and memory of a run, from the lines of its `timing.jsonl`.
-
-    Returns:
-      "seconds" of training, without compilation and evaluation; "images_per_second", the median over the lines; and
-      "peak_memory", bytes, where it is known. Empty if nothing was measured.
-    """
+    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps."""
     seconds, before, rates = 0.0, 0, []
     for line in lines:
         if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
@@ -150,6 +145,4 @@ def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float
     if not rates:
         return {}
     found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
-    if memory := [line["peak_memory"] for line in lines if line.get("peak_memory")]:
-        found["peak_memory"] = max(memory)
-    return found
+    return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
