@@ -20,10 +20,11 @@ import numpy as np
 
 import dml_jax
 from dml_jax.commands import embed
+from dml_jax.data.pipeline import usable_cores
 from dml_jax.files import sha256
 from dml_jax.inference import inputs
 from dml_jax.inference.model import Model
-from dml_jax.train.embedding import CHUNK, usable_cores
+from dml_jax.train.embedding import CHUNK
 from tests.data import pictures
 
 SIZE = (120, 160)  # of the images in pixels, unless the model does not crop

@@ -3,7 +3,8 @@
 Both read the same JPEG files, crop the same boxes (decode, RandomResizedCrop 224, flip) and use the same number of
 processes or threads; their pixels are compared first. The batches of torch are uint8 or, as is usual, normalised
 floats; dml_jax normalises on the device, which is included in its time. The rows "in a bare loop" are for
-reference: two threads that read, crop and discard images, without batches, order or device.
+reference: threads that read, crop and discard images, without batches, order or device. With one thread, they give the
+rate of a core and the cores that a training needs.
 
 Also measured: data sets prepared with --short_side=256, the speed of preparation, the time until the first batch, and
 the samplers; and with `--rows` alone, what opening the index of many images costs.
@@ -42,6 +43,8 @@ from dml_jax.data.store import FileReader
 from dml_jax.train import experiment
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
+ONE_THREAD = "one thread in a bare loop"
+NEEDED = (1_000, 5_000, 20_000)  # images per second, for which the cores are printed
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -113,8 +116,8 @@ def our_batches(split: Split, data: Data) -> pipeline.BatchReader[Any]:
     return pipeline.training(split, sampler, data, seed=SEED, stop=10**6)
 
 
-def bare_throughput(split: Split, data: Data, seconds: float) -> float:
-    """Images per second that two threads read, crop and resize."""
+def bare_throughput(split: Split, data: Data, seconds: float, threads: int = 2) -> float:
+    """Images per second that threads read, crop and resize."""
     transform, total = transforms.training(data), len(split.ids)
     until = time.perf_counter() + seconds
 
@@ -125,8 +128,8 @@ def bare_throughput(split: Split, data: Data, seconds: float) -> float:
             count += 1
         return count
 
-    with ThreadPoolExecutor(2) as pool:
-        return sum(pool.map(work, (0, total // 2))) / seconds
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(work, range(0, total, -(-total // threads)))) / seconds
 
 
 def device_step(data: Data, normalised: bool) -> Callable[[Any], Any]:
@@ -198,6 +201,7 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
     for name, store in stores.items():
         cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)
+        cases[f"{ONE_THREAD}, {name}"] = partial(bare_throughput, store, data, seconds, 1)
     measured: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):  # cases alternate, so that drift in the speed of the machine affects all of them
         for name, case in cases.items():
@@ -212,6 +216,12 @@ def print_throughput(measured: dict[str, list[float]]) -> None:
     for name, values in measured.items():
         ratios = [f"{np.median(np.array(values) / measured[b]):.2f}" if b in measured else "–" for b in base.values()]
         print(f"| {name} | {np.median(values):.0f} | {' | '.join(ratios)} |")
+    print("| data set | images/s of a core |", *(f"cores for {rate:,}/s |" for rate in NEEDED))
+    print("|---" * (2 + len(NEEDED)) + "|")
+    for name, values in measured.items():
+        if name.startswith(ONE_THREAD):
+            cores = [f"{np.ceil(rate / np.median(values)):.0f} |" for rate in NEEDED]
+            print(f"| {name.removeprefix(ONE_THREAD + ', ')} | {np.median(values):.0f} |", *cores)
 
 
 def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.Row]:

@@ -2,15 +2,17 @@
 
 Published: R@1 83.41 (Table 4); how the epoch was selected is not stated. Its ablations are studies,
 configs/studies/crt_*.py; all numbers: configs/published.csv. Cost: not published. For the variants, and the values
-chosen where the paper is silent, see configs/recipes/crt.py.
+chosen where the paper is silent, see configs/recipes/crt.py. `devices8` and `devices16` are not the paper's: see
+configs/recipes/large_batch.py.
 """
 
 from ml_collections import ConfigDict
 
-from configs.recipes import crt
+from configs.recipes import crt, large_batch
 
-PAPER_PROTOCOL, VARIANTS = crt.PAPER_PROTOCOL, crt.VARIANTS
+PAPER_PROTOCOL = crt.PAPER_PROTOCOL
+VARIANTS = {**crt.VARIANTS, **large_batch.variants(180, per_device=60)}
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    return crt.config("sop", variant, batch_size=180, lambda1=(1.0, 0.9))
+    return crt.config("sop", variant, VARIANTS, batch_size=180, lambda1=(1.0, 0.9))

@@ -6,12 +6,14 @@ is followed here, has another.
 
 Ablations: configs/studies/diva_*.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
 than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
+`devices8` and `devices16` are not the paper's: see configs/recipes/large_batch.py; their queues are about as long as
+the paper's.
 """
 
 from ml_collections import ConfigDict
 
 from configs.base import Variants
-from configs.recipes import diva
+from configs.recipes import diva, large_batch
 
 PAPER_PROTOCOL = diva.MANY_CLASSES
 BN_INCEPTION = {
@@ -20,12 +22,15 @@ BN_INCEPTION = {
     **diva.alpha(0.1),
     "train.milestones": (80,),
 }
+LARGE = large_batch.variants(112, per_device=64)
 VARIANTS: Variants = {
     "triplet": {"method.base": "triplet"},
     "bn_inception": BN_INCEPTION,
     "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
     "printed": diva.PRINTED,
     "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.2)},
+    "devices8": {**LARGE["devices8"], "method.queue_batches": 15},
+    "devices16": {**LARGE["devices16"], "method.queue_batches": 8},
 }
 
 

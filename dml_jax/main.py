@@ -19,9 +19,15 @@ from dml_jax.config import Config, show
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 
-Mode = Literal["train", "evaluate", "export", "check", "show"]
+Mode = Literal["train", "evaluate", "export", "check", "show", "compile"]
 MODES = get_args(Mode)
-VALID_WITH = {"checkpoint": ("evaluate", "export"), "output": ("evaluate",), "log": ("train",), "profile": ("train",)}
+VALID_WITH = {
+    "checkpoint": ("evaluate", "export"),
+    "output": ("evaluate",),
+    "log": ("train",),
+    "profile": ("train",),
+    "topology": ("compile",),
+}
 HELP = ("-h", "--help")
 LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: module and package
 
@@ -47,7 +53,10 @@ def parser() -> cli.Parser:
         "--mode",
         default="train",
         help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; check: make one "
-        "step; show: print the resolved configuration",
+        "step; show: print the resolved configuration; compile: compile the programs for --topology, on any machine",
+    )
+    flags.add_argument(
+        "--topology", metavar="CHIP:DEVICES", help="for --mode=compile: h100:1, h100:8, h100:2x8, v5e:2x2, v5e:4x4 …"
     )
     flags.add_argument("--checkpoint", help="to evaluate or export: reported (default), latest, best or a step")
     flags.add_argument("--output", metavar="FILE", help="results as JSON, with --mode=evaluate")
@@ -88,6 +97,8 @@ def execute(arguments: list[str]) -> None:
         show.print_options(config)
     elif options.mode == "show":
         show.print_values(config)
+    elif options.mode == "compile":
+        compile_programs(config, options, directory)
     else:
         run_mode(options, config, overrides, directory, output, log)
 
@@ -105,6 +116,8 @@ def check_options(options: Namespace) -> None:
         if getattr(options, option) and options.mode not in modes:
             raise ConfigError(f"--{option} is only valid with --mode={' or '.join(modes)}")
     options.checkpoint = checkpoint or "reported"
+    if options.mode == "compile" and not options.topology:
+        raise ConfigError("--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4")
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
     if options.coordinator and options.coordinator != "auto":
@@ -137,6 +150,27 @@ def work_directory(options: Namespace) -> Path | str:
     file, _, variant = options.config.partition(":")
     protocol = "" if options.protocol == "clean" else options.protocol
     return Path("runs") / "-".join(filter(None, (Path(file).stem, variant, protocol)))
+
+
+def compile_programs(config: Config, options: Namespace, directory: Path | str) -> None:
+    """Compiles for `--topology`, prints what the programs cost and writes it to `compile.json`."""
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")  # whatever devices this machine has, none is used
+    from dml_jax.console import Console
+    from dml_jax.train import compile as compiling
+    from dml_jax.train.distributed import topologies
+
+    console = Console(quiet=options.quiet)
+    topology = topologies.find(options.topology)
+    found = compiling.programs(config, topology, console.print)
+    title = f"{config.name}, batch {config.data.batch_size}, {config.train.precision}, on {topology.name}"
+    console.rich.print(compiling.table(title, found, topology.chip))
+    file = Path(directory) / "compile.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    facts = {"name": config.name, "topology": topology.name, "batch_size": config.data.batch_size, "programs": found}
+    files.write_json(file, facts)
+    console.print(f"written: {file}")
 
 
 def run_mode(
@@ -172,8 +206,8 @@ def run_mode(
                     run.export(config, directory, options.checkpoint, console)
                 case "check":
                     run.check(config, console, typed)
-                case "show":
-                    raise AssertionError("printed without JAX")
+                case "show" | "compile":
+                    raise AssertionError("done without devices")
                 case _:
                     assert_never(mode)
     except Interrupted as interrupted:

@@ -42,32 +42,34 @@ def log1p_sum_exp(values: jax.Array, where: jax.Array, axis: int) -> jax.Array:
     return shift + jnp.log(jnp.exp(-shift) + jnp.sum(jnp.exp(values - jnp.expand_dims(shift, axis)), axis=axis))
 
 
-_ROUNDED = ContextVar("rounded", default=False)
+_HEADS = ContextVar("heads", default="float32")
 
 
 @contextmanager
-def in_bfloat16() -> Iterator[None]:
-    """Context in which `product` is traced with operands in bfloat16.
+def heads_in(precision: str) -> Iterator[None]:
+    """Context in which `product` is traced in "float32", "tensorfloat32" or "bfloat16".
 
     A function that is jitted on its own keeps the precision of its first trace.
     """
-    token = _ROUNDED.set(True)
+    token = _HEADS.set(precision)
     try:
         yield
     finally:
-        _ROUNDED.reset(token)
+        _HEADS.reset(token)
 
 
 def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:
-    """`jnp.einsum` of two arrays; float32 operands are rounded to bfloat16 within `in_bfloat16`.
+    """`jnp.einsum` of two arrays with the precision of `heads_in`: full precision by default.
 
     Args:
       equation: every index of an operand must also occur in the other operand or in the result.
-      **options: options of `jnp.einsum`, used unless the operands are rounded.
+      **options: options of `jnp.einsum`, used unless the operands are rounded to bfloat16.
     """
-    if _ROUNDED.get() and a.dtype == b.dtype == jnp.float32:
+    precision = _HEADS.get()
+    if precision == "bfloat16" and a.dtype == b.dtype == jnp.float32:
         return _rounded_product(equation, a, b)
-    return jnp.einsum(equation, a, b, **options)
+    full = precision == "float32" or a.dtype == jnp.bfloat16
+    return jnp.einsum(equation, a, b, **{"precision": "highest" if full else "tensorfloat32", **options})
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

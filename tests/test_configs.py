@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 
@@ -21,9 +22,11 @@ from dml_jax.backbones.weights import store
 from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
+from dml_jax.data import samplers
 from dml_jax.errors import ConfigError, WeightsError
 from dml_jax.evaluation import metric_table
 from dml_jax.methods.contract import Batch, Method, TrainingSet
+from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
 from dml_jax.train.state import TrainState
 
@@ -64,6 +67,48 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
         path = f"{ROOT / 'configs' / name}.py{':' if variant else ''}{variant}"
         for protocol in config_files.PROTOCOLS:
             config_files.resolved(path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol)
+
+
+@pytest.mark.parametrize("name", ["sop_hist", "sop_mpn", "sop_crt", "sop_diva"])
+def test_variants_for_many_devices(name: str) -> None:
+    """Each device has as many images, the rates grow with the batch, and no published number stands beside."""
+    own = resolved(name)
+    assert "`devices8` and `devices16` are not the paper's" in " ".join((module(name).__doc__ or "").split())
+    for devices in (8, 16):
+        config = resolved(name, f"devices{devices}")
+        assert config.data.batch_size % devices == 0
+        assert config.data.batch_size // devices in (60, 64)
+        assert (config.train.scale_rates, config.train.rates_for_batch) == ("sqrt", own.data.batch_size)
+        assert config.train.groups == own.train.groups
+        assert (config.paper, own.paper == {}) == ({}, False)
+        sampler = samplers.build(config.data, np.arange(59_551) % 11_318, 0)
+        assert len(sampler.batch(0)) == config.data.batch_size
+        assert experiments.length(config.train, sampler) > 10 * config.train.linear_warmup
+
+
+def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
+    """The file's own, whatever the command line and the `config.json` of a run say later."""
+    typed = {"data.batch_size": "256", "train.scale_rates": "linear"}
+    config = config_files.resolved(str(ROOT / "configs/digits_hist.py"), typed)
+    own = resolved("digits_hist").data.batch_size
+    assert (own, config.data.batch_size, config.train.rates_for_batch) == (64, 256, 64)
+    stored = tmp_path / "config.json"
+    stored.write_text(json.dumps({"config": asdict(config)}))
+    again = config_files.resolved(str(stored), {"data.batch_size": "512"})
+    assert again.train == config.train
+    with pytest.raises(ConfigError, match=r"rates_for_batch=32: has no effect without train\.scale_rates="):
+        config_files.resolved(str(ROOT / "configs/digits_hist.py"), {"train.rates_for_batch": "32"})
+
+
+@pytest.mark.parametrize(("size", "near"), [(54, 56), (90, 88), (3, 8)])
+def test_a_batch_that_the_devices_do_not_divide(size: int, near: int) -> None:
+    """With the eight devices of the tests."""
+    typed = {"data.batch_size": str(size), "data.images_per_class": "1"}
+    config = config_files.resolved(str(ROOT / "configs/digits_hist.py"), typed)
+    with pytest.raises(
+        ConfigError, match=rf"batch_size={size}: must be .* 8 devices; the nearest that fits is {near}$"
+    ):
+        experiments.build(config)
 
 
 # Copied from the papers' tables and the authors' commands, independently of `configs/`: keys, and values by file.
@@ -125,7 +170,7 @@ def test_settings_of_the_papers(keys: tuple[str, ...], expected: dict[str, tuple
 
 def test_every_configuration_fits_its_weights() -> None:
     """Also in what the shapes do not show; the directories are named after the published networks."""
-    named, found = convert.declared("PUBLISHED"), set()
+    named, found = convert.published(), set()
     for path in (ROOT / "configs").glob("*.py"):
         for variant in variants(path.stem) if "get_config" in path.read_text() else ():
             options = asdict(resolved(path.stem, variant).backbone)
@@ -368,7 +413,7 @@ def test_vision_transformers(variant: str) -> None:
     """The variants of losses on ViT-S start from weights of that network, on its class token, and build."""
     config = resolved("cub_vit", variant)
     loss, _, weights = (variant or "proxy_anchor-dinov2_vits14").partition("-")
-    assert replace(config.backbone, pretrained="none") == convert.declared("PUBLISHED")[weights]
+    assert replace(config.backbone, pretrained="none") == convert.published()[weights]
     assert config.backbone.pretrained == f"weights/{weights}"
     assert loss in (config.method.name, getattr(config.method, "loss", ""))
     assert (config.name, config.paper) == ("-".join(filter(None, ("cub_vit", variant))), {})

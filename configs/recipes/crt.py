@@ -38,12 +38,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def config(dataset: str, variant: str, *, batch_size: int, lambda1: tuple[float, float]) -> ConfigDict:
+def config(
+    dataset: str, variant: str, variants: base.Variants = VARIANTS, *, batch_size: int, lambda1: tuple[float, float]
+) -> ConfigDict:
     """CRT on a data set."""
     return base.experiment(
         f"{dataset}_crt",
         variant,
-        VARIANTS,
+        variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", sampler="ms", batch_size=batch_size, images_per_class=5, flip=0.5,
             resize=256, resize_first=True, crop="random_resized", crop_scale=(0.16, 1.0), image_size=227,

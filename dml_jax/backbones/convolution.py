@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.depthwise import depthwise, pad, shifts
 
@@ -23,6 +24,7 @@ Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Padding = tuple[tuple[int, int], tuple[int, int]]
 
 _PLAIN = ContextVar("plain", default=False)
+_DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 
 @contextmanager
@@ -33,6 +35,16 @@ def plain() -> Iterator[None]:
         yield
     finally:
         _PLAIN.reset(token)
+
+
+@contextmanager
+def batches_over(mesh: Mesh) -> Iterator[None]:
+    """Within this context, batches are split over the only axis of a mesh; see `_rounded`."""
+    token = _DEVICES.set(mesh)
+    try:
+        yield
+    finally:
+        _DEVICES.reset(token)
 
 
 def explicit(
@@ -53,7 +65,8 @@ def conv_general_dilated(
     """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
 
     Inputs [B, H, W, C] and kernel [k, k, C / groups, C'] -> float [B, H', W', C']. The padding is (before, after) rows
-    and columns, or "SAME"; the options are those of lax.
+    and columns, or "SAME"; the options are those of lax. A kernel that is wider than the inputs is rounded to their
+    type, its gradient is not.
     """
     padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
 
@@ -63,14 +76,61 @@ def conv_general_dilated(
     dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
     groups = options["feature_group_count"]
     one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
+    narrow = kernel.astype(inputs.dtype)
     if dilated or _PLAIN.get() or (groups > 1 and not one_per_channel):
-        return general(inputs, kernel)
+        return general(inputs, narrow)
     on_cpu = partial(_convolve, general, strides, padding)
     if groups > 1:
         on_cpu = partial(depthwise, strides, padding)
     elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
-    return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
+    if kernel.dtype == inputs.dtype:
+        return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
+    rounded = partial(_rounded, general, _DEVICES.get())
+    return lax.platform_dependent(
+        inputs, kernel, cpu=lambda x, kernel: on_cpu(x, kernel.astype(x.dtype)), default=rounded
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _rounded(general: Convolution, mesh: Mesh | None, x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """A convolution with the kernel rounded to the type of x.
+
+    The devices' gradients of the kernel are summed in the kernel's own type. Left to itself, the compiler sums them in
+    that of x; and told to compute them in the wider type, cuDNN would also widen the operands.
+    """
+    return general(x, kernel.astype(x.dtype))
+
+
+def _rounded_forward(
+    general: Convolution, mesh: Mesh | None, x: jax.Array, kernel: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _rounded(general, mesh, x, kernel), (x, kernel)
+
+
+def _rounded_backward(
+    general: Convolution, mesh: Mesh | None, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    narrow = kernel.astype(x.dtype)
+    (x_gradient,) = jax.linear_transpose(lambda x: general(x, narrow), x)(grad)
+
+    def own(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
+        """The gradient from a device's part of the batch."""
+        return jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)[0].astype(kernel.dtype)
+
+    if mesh is None or mesh.size == 1 or len(x) % mesh.size:
+        return x_gradient, own(x, narrow, grad)
+    rows, axis = PartitionSpec(mesh.axis_names[0]), mesh.axis_names[0]
+    summed = jax.shard_map(
+        lambda *parts: lax.psum(own(*parts), axis),
+        mesh=mesh, in_specs=(rows, PartitionSpec(), rows), out_specs=PartitionSpec(),
+        check_vma=False,  # otherwise JAX would sum the gradient of the replicated kernel itself
+    )  # fmt: skip
+    return x_gradient, summed(x, narrow, grad)
+
+
+_rounded.defvjp(_rounded_forward, _rounded_backward)
 
 
 def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -> jax.Array:

@@ -4,9 +4,10 @@ XLA's "SAME", which is TensorFlow's, pads strided windows more on the right than
 equally, so networks from PyTorch give every padding explicitly.
 """
 
+import importlib.util
 import math
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -100,9 +101,10 @@ class Dense(nn.Module):
         default = uniform_fan_in(x.shape[-1])
         kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
-        x, kernel, bias = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)
+        x, kernel, bias = _promote_all_but_kernel(x, kernel, bias, dtype=self.dtype)
         # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
-        y = product("ni,io->no", x.reshape(-1, x.shape[-1]), kernel)
+        rows = x.reshape(-1, x.shape[-1])
+        y = _rounded_dense(rows, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", rows, kernel)
         y = y if bias is None else y + bias[None, :]
         return y.reshape(*x.shape[:-1], -1)
 
@@ -155,9 +157,34 @@ def conv(
         feature_group_count=groups,
         dtype=dtype,
         kernel_init=kernel_init,
+        promote_dtype=_promote_all_but_kernel,
         conv_general_dilated=conv_general_dilated,
         name=name,
     )
+
+
+def _promote_all_but_kernel(*arrays: jax.Array | None, dtype: Dtype | None = None, inexact: bool = True) -> Any:
+    inputs, kernel, bias = arrays
+    inputs, _, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=dtype, inexact=inexact)
+    return [inputs, kernel, bias]
+
+
+@jax.custom_vjp
+def _rounded_dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
+    """x [n, i] times the kernel [i, o], rounded to the type of x; the kernel's gradient is not, nor are its sums."""
+    return x @ kernel.astype(x.dtype)
+
+
+def _rounded_dense_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return _rounded_dense(x, kernel), (x, kernel)
+
+
+def _rounded_dense_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    x, kernel = saved
+    return grad @ kernel.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=kernel.dtype)
+
+
+_rounded_dense.defvjp(_rounded_dense_forward, _rounded_dense_backward)
 
 
 def layer_norm(
@@ -204,9 +231,38 @@ def attend(weights: jax.Array, values: jax.Array) -> jax.Array:
 def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
     """Scaled dot-product attention, softmax(q k^T / sqrt(d)) v, of every head: float [..., N, heads * d].
 
-    Queries are float [..., N, heads, d], keys and values [..., M, heads, d].
+    Queries are float [..., N, heads, d], keys and values [..., M, heads, d]. On NVIDIA GPUs, cuDNN's flash attention
+    computes it in bfloat16, which never stores the N x M weights.
     """
-    return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
+
+    def plain(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+        return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
+
+    width = queries.shape[-1]
+    if queries.dtype != jnp.bfloat16 or queries.ndim != 4 or width % 8 or width > 128 or not _has_cudnn():
+        return plain(queries, keys, values)
+    return jax.lax.platform_dependent(queries, keys, values, cuda=_flash_attention, default=plain)
+
+
+def _has_cudnn() -> bool:
+    """Whether JAX can compile for NVIDIA GPUs, whether or not this machine has one."""
+    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+
+
+def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:
+    count, tokens = queries.shape[:2]
+
+    def even(x: jax.Array) -> jax.Array:  # as cuDNN's gradient demands
+        return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))
+
+    lengths = [jnp.full(count, x.shape[1], jnp.int32) for x in (queries, keys)]
+    mixed = jax.nn.dot_product_attention(
+        *map(even, (queries, keys, values)),
+        query_seq_lengths=lengths[0],
+        key_value_seq_lengths=lengths[1],
+        implementation="cudnn",
+    )
+    return mixed[:, :tokens].reshape(count, tokens, -1)
 
 
 def global_pool(features: jax.Array, kind: Pooling, exponent: jax.Array | int = 3) -> jax.Array:

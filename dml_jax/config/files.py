@@ -21,6 +21,7 @@ from dml_jax.files import expand_path, read_json
 PROTOCOLS = ("clean", "paper")
 # The authors' protocol for a file that does not state one as PAPER_PROTOCOL.
 AUTHORS = {"train.select": "test", "evaluation.protocol": "paper"}
+PRECISION = {"train.precision": "float32"}  # of every author: their GPUs had nothing less
 
 
 def configs_root() -> Path:
@@ -105,6 +106,7 @@ def load_config(
     """
     stored = path.endswith(".json")
     values = _stored(path, protocol) if stored else _from_python(path, protocol)
+    own_batch_size = flatten(values).get("data.batch_size")
     if "backbone.name" in overrides:
         _choose_network(values, overrides["backbone.name"])
     if "method.loss" in overrides:
@@ -112,6 +114,9 @@ def load_config(
     for key, value in overrides.items():
         apply_override(values, key, value)
     flat = flatten(values)
+    for section in ("head", "train"):
+        if flat.get(f"{section}.scale_rates", "none") != "none" and flat.get(f"{section}.rates_for_batch") == 0:
+            values[section].rates_for_batch = own_batch_size
     weights = flat.get("init_from") or flat.get("backbone.pretrained") != "none"
     if "backbone.name" in overrides and flat.get("train.groups.backbone.freeze") and not weights:
         raise ConfigError(
@@ -138,7 +143,7 @@ def _stored(path: str, protocol: str | None) -> ConfigDict:
         raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
     with running(f"--config={path}"):  # whatever the keys are called
         config = ConfigDict(values)
-    for key, value in AUTHORS.items() if protocol == "paper" else ():
+    for key, value in (PRECISION | AUTHORS).items() if protocol == "paper" else ():
         apply_override(config, key, value)
     return config
 
@@ -158,7 +163,7 @@ def _from_python(path: str, protocol: str | None) -> ConfigDict:
             raise TypeError(f"get_config() must return a ConfigDict, not {type(config).__name__}")
         if protocol == "paper":
             stated = getattr(module, "PAPER_PROTOCOL", None)
-            for key, value in (AUTHORS if stated is None else stated).items():
+            for key, value in (PRECISION | (AUTHORS if stated is None else stated)).items():
                 apply_override(config, key, value)
             if stated is not None:
                 config.name += "-paper"

@@ -8,7 +8,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from dml_jax.config.fields import (
     AtLeastTwo,
-    Dtype,
     Fraction,
     Needs,
     NonEmpty,
@@ -47,6 +46,7 @@ RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rms
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
+SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs(
     "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
 )
@@ -95,7 +95,8 @@ class Data:
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
-    threads: Annotated[PositiveInt, THREADED] = 2  # that read batches ahead
+    # That read batches ahead; 0: as many as the cores that the process may use.
+    threads: Annotated[NonNegativeInt, THREADED] = 0
     workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
 
     def __post_init__(self) -> None:
@@ -175,7 +176,8 @@ class Train:
     # evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
-    precision: Dtype = "float32"  # of the backbone's activations and of the operands of the heads' products
+    # Of the backbone and of the heads' products; losses, similarities and the optimizer are float32 in all three.
+    precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
     # Spread tables of classes (proxies, classifiers) over the devices; same results.
     shard_classes: Annotated[
         bool,
@@ -187,6 +189,10 @@ class Train:
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd and rmsprop
     alpha: Annotated[Fraction, RMSPROP] = 0.99  # decay of rmsprop's mean of squared gradients
+    # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its square root.
+    scale_rates: Literal["none", "linear", "sqrt"] = "none"
+    # The batch size for which the learning rates are given; 0: that of the configuration file.
+    rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
@@ -219,6 +225,8 @@ class Train:
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
         require((self.steps > 0) != (self.epochs > 0), "steps", self.steps, rule)
+        rule = f"scale_rates={self.scale_rates!r} needs the batch size for which the learning rates are given"
+        require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
 

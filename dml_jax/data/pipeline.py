@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -21,8 +22,16 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of version 2 of cgroups: microseconds, or max, in each period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
+
+
+def usable_cores() -> int:
+    """Number of cores that this process may use, by its affinity and the quota of its container."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota, period = CPU_QUOTA.read_text().split() if CPU_QUOTA.exists() else ("max", "")
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 class BatchReader(Generic[T]):
@@ -34,16 +43,16 @@ class BatchReader(Generic[T]):
         # grain's worker processes leak shared memory when their data set ends, so it is made endless for them.
         end = stop if data.workers == 0 else np.iinfo(np.int64).max
         batches = grain.MapDataset.range(start, end).map(partial(_until, stop, make))
-        ahead = max(PREFETCHED, data.threads)
         if data.workers == 0:
-            options = grain.ReadOptions(num_threads=data.threads, prefetch_buffer_size=ahead)
+            threads = data.threads or usable_cores()
+            options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads))
             self._iterator = iter(batches.to_iter_dataset(options))
             self._receive: Callable[[T], T] = lambda batch: batch
         else:
             _parse_flags()
             options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
             each = grain.MultiprocessingOptions(
-                num_workers=data.workers, per_worker_buffer_size=max(1, ahead // data.workers)
+                num_workers=data.workers, per_worker_buffer_size=max(1, PREFETCHED // data.workers)
             )
             started = partial(_start_worker, os.getpid())
             self._iterator = iter(batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=started))

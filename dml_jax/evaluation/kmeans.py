@@ -244,6 +244,16 @@ def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
     return jax.lax.while_loop(lambda state: state.changed & (state.iterations < until), step, state)
 
 
+def lower_iterations(points: Any, centers: Any) -> jax.stages.Lowered:
+    """Lloyd's iterations for the shapes of points [N, D] and centres [K, D] on an accelerator."""
+
+    def place(*shape: int, dtype: Any = jnp.int32) -> Any:
+        return jax.ShapeDtypeStruct(shape, dtype, sharding=points.sharding)
+
+    state = _State(centers, place(points.shape[0]), place(), place(dtype=bool))
+    return _iterate.lower(points, state, 20, scatter=False)
+
+
 @partial(jax.jit, static_argnames="k")
 def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     """Greedy k-means++: each centre is the best of a few points drawn by squared distance to the nearest centre."""

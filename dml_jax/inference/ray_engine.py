@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import dml_jax
+from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import parts
 from dml_jax.inference.inputs import Unit
-from dml_jax.train.embedding import usable_cores
 
 CORES = 8  # of an actor without a GPU, or all of a smaller machine
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so

@@ -5,7 +5,6 @@ programs for different batch sizes or numbers of devices may round differently.
 """
 
 import itertools
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from jax.sharding import Mesh
 
 from dml_jax.config import Config, Data
 from dml_jax.data import transforms
+from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.methods.contract import Embed, PyTree
@@ -233,11 +233,6 @@ def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
         if len(taken) > count:
             yield taken.popleft()
     yield from taken
-
-
-def usable_cores() -> int:
-    """Number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:

@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.contract import optional
+from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Config, Data, Train, fields
 from dml_jax.console import Console
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
@@ -143,7 +144,12 @@ class Experiment(NamedTuple):
             layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
         else:
             layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        update = step.build(self.method, self.optimizer, self.augment, ema=self.config.train.ema)
+        built = step.build(self.method, self.optimizer, self.augment, ema=self.config.train.ema)
+
+        def update(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
+            with batches_over(self.mesh):
+                return built(state, batch, key)
+
         return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere))
 
     def embedder(self, function: Embed) -> Embedder:
@@ -162,10 +168,14 @@ class Experiment(NamedTuple):
         return workdir.provenance(self.config, self.data_hash, split.classes, len(split.labels), self.shape)
 
 
-def build(config: Config) -> Experiment:
-    """Loads the data set and assembles the run; nothing is trained or written."""
+def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None) -> Experiment:
+    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or written.
+
+    The mesh has all devices of all processes, unless it is given.
+    """
     data, train = config.data, config.train
-    splits = formats.load(data)
+    splits = formats.load(data) if splits is None else splits
+    mesh = mesh or meshes.make()
     if data.validation_share and "validation" in splits:
         raise ConfigError(
             f"data.validation_share={data.validation_share}: the data set has its own validation split; set it to 0"
@@ -176,7 +186,9 @@ def build(config: Config) -> Experiment:
         raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     for name, split in splits.items():
         check_split(name, split)
-    _check_batch_size(config, jax.device_count())
+    _check_batch_size(config, mesh.size)
+    if train.precision == "tensorfloat32" and mesh.devices.flat[0].platform == "tpu":
+        raise ConfigError("train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32")
 
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
@@ -187,8 +199,9 @@ def build(config: Config) -> Experiment:
         stop=steps,
         milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
     )
+    schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])
-    method = step.chunked(build_method(config, images), train.chunks)
+    method = step.chunked(build_method(config, images, mesh), train.chunks)
     _check_refinement(config, method, splits["test"])
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     experiment = Experiment(
@@ -200,9 +213,9 @@ def build(config: Config) -> Experiment:
         optimizer,
         schedule,
         steps,
-        meshes.make(),
+        mesh,
         _image_shape(data, splits["train"]),
-        {name: build_method(read_as(config, name), images).embed for name in config.evaluation.readings},
+        {name: build_method(read_as(config, name), images, mesh).embed for name in config.evaluation.readings},
         start=config.init_from,
     )
     if jax.process_count() > 1:
@@ -233,9 +246,11 @@ def check_split(name: str, split: Split) -> None:
 def _check_batch_size(config: Config, devices: int) -> None:
     size, parts = config.data.batch_size, config.train.chunks
     if size % (devices * parts):
+        near = max(1, round(size / (devices * parts))) * devices * parts
+        chunks = f" times train.chunks={parts}" if parts > 1 else ""
         raise ConfigError(
-            f"data.batch_size={size}: must be a multiple of {devices * parts}, the {devices} devices times "
-            f"train.chunks={parts}"
+            f"data.batch_size={size}: must be a multiple of the {devices} devices{chunks}; the nearest that fits is "
+            f"{near}"
         )
     if config.train.shard_classes and class_tables.MULTIPLE % devices:
         raise ConfigError(

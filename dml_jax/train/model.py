@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import jax
+from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax import numerics
@@ -19,7 +20,7 @@ from dml_jax.config.fields import validate, with_precision
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError, WeightsError
-from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, no_classes, zeros
+from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_functions, no_classes, zeros
 from dml_jax.train import embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
@@ -47,8 +48,11 @@ class TrainedModel(NamedTuple):
         return embedding.compiled(self.method.embed, self.config, meshes.make(), self.shape, few=few)
 
 
-def build_method(config: Config, data: TrainingSet) -> Method:
-    """The method of a configuration on its backbone, with the variants that the configuration asks for."""
+def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
+    """The method of a configuration on its backbone, with the variants that the configuration asks for.
+
+    `mesh` has the devices over which tables of classes are spread; by default all.
+    """
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
     if config.train.feature_views:
         backbone = on_features(backbone)
@@ -72,29 +76,38 @@ def build_method(config: Config, data: TrainingSet) -> Method:
     if config.train.shard_classes:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
-        method = class_tables.spread(build_for, data.classes, batch)
+        method = class_tables.spread(build_for, data.classes, batch, mesh or meshes.make())
     if not config.train.feature_views:
         evaluation = config.evaluation
         embed = embedding.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
         method = method._replace(embed=embed)
-    return in_bfloat16(method) if config.train.precision == "bfloat16" else method
+    return computed_in(method, config.train.precision)
 
 
-def in_bfloat16(method: Method) -> Method:
-    """The method with the products of its heads and classifiers in bfloat16 in training; its backbone stays as built.
+def computed_in(method: Method, precision: str) -> Method:
+    """The method with its products and convolutions in "float32", "tensorfloat32" or "bfloat16" (`train.precision`).
 
-    Parameters, similarities of embeddings, softmaxes, losses, gradients, the optimizer and metrics stay in float32, and
-    so do heads in evaluations.
+    float32 is float32 everywhere: left to itself, JAX computes products of float32 in tensorfloat32 on GPUs and in
+    bfloat16 on TPUs. Otherwise the backbone and the products of heads and classifiers are computed in less; with
+    bfloat16, the backbone's activations are bfloat16, too (`backbone.dtype`). Parameters, batch statistics,
+    similarities of embeddings, softmaxes, losses, gradients of parameters, the optimizer and metrics stay in float32
+    with full products in all three, and so do heads in evaluations.
     """
 
-    def rounded(function: Any) -> Any:
-        def call(*arguments: Any, **options: Any) -> Any:
-            with numerics.in_bfloat16():
-                return function(*arguments, **options)
+    def within(backbone: str, heads: str) -> Any:
+        def wrap(function: Any) -> Any:
+            def call(*arguments: Any, **options: Any) -> Any:
+                with jax.default_matmul_precision(backbone), numerics.heads_in(heads):
+                    return function(*arguments, **options)
 
-        return call
+            return call
 
-    return method._replace(encode=rounded(method.encode), loss=rounded(method.loss))
+        return wrap
+
+    backbone = "tensorfloat32" if precision == "tensorfloat32" else "highest"
+    full = map_functions(within("highest", "float32"), method)
+    encode, loss = within(backbone, precision)(method.encode), within("highest", precision)(method.loss)
+    return full._replace(encode=encode, loss=loss, embed=within(backbone, "float32")(method.embed))
 
 
 def read_as(config: Config, reading: str) -> Config:
@@ -209,7 +222,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
     data = Data(name="folder", crop="centre", image_size=side, resize=resize, interpolation=interpolation)
     train = Train(groups={}, steps=1)
     config = Config(directory.name, data, backbone, None, train, evaluation=Evaluation(batch_size=BATCH))
-    method = published_method(backbone)
+    method = computed_in(published_method(backbone), "float32")
     params, model_state = method.init(jax.random.key(0), zeros(1, (side, side)))
     return TrainedModel(config, method, params, model_state, 0, (side, side), ())
 

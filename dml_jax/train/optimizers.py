@@ -55,6 +55,15 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
     return rising if train.linear_warmup else chosen
 
 
+def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
+    """The schedule multiplied by what `train.scale_rates` says for batches of this size."""
+    if train.scale_rates == "none":
+        return schedule
+    ratio = batch_size / train.rates_for_batch
+    factor = ratio if train.scale_rates == "linear" else math.sqrt(ratio)
+    return lambda step: factor * schedule(step)
+
+
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     """The direction of an update including weight decay, before the learning rate."""
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)

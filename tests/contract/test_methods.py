@@ -23,7 +23,7 @@ from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.model import in_bfloat16
+from dml_jax.train.model import computed_in
 from dml_jax.train.state import TrainState
 from dml_jax.train.step import chunked
 from tests import toys
@@ -84,7 +84,7 @@ UNDRAWN = "{} without draws"
 def method(name: str, dtype: Any = None) -> Method:
     made = METHODS | {UNDRAWN.format(name): build for name, build in WITHOUT_DRAWS.items()}
     built = made[name](toys.backbone(dtype=dtype))
-    return in_bfloat16(built) if dtype is jnp.bfloat16 else built
+    return computed_in(built, "bfloat16" if dtype is jnp.bfloat16 else "float32")
 
 
 @cache

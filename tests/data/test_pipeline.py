@@ -6,7 +6,9 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import grain
 import numpy as np
 import pytest
 
@@ -69,6 +71,21 @@ def test_shapes_types_and_labels(split: Split) -> None:
 )
 def test_threads_and_workers_change_nothing(split: Split, changes: dict[str, int]) -> None:
     assert_same(read_batches(split, options()), read_batches(split, options(**changes)))
+
+
+def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Unless they are given; a container's quota of processor time limits the cores."""
+    asked: list[Any] = []
+    made = grain.ReadOptions
+    monkeypatch.setattr(grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
+    for number, (threads, quota) in enumerate([(0, "max 100000"), (0, "350000 100000"), (0, "50000 100000"), (5, "")]):
+        file = tmp_path / str(number)
+        if quota:
+            file.write_text(f"{quota}\n")
+        monkeypatch.setattr(pipeline, "CPU_QUOTA", file)
+        read_batches(split, options(threads=threads), start=8)
+    assert asked == [7, 3, 1, 5]
 
 
 def test_reading_can_start_at_any_step(split: Split) -> None:

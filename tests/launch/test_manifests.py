@@ -15,6 +15,7 @@ from jax._src import clusters, xla_bridge
 
 from dml_jax import main
 from dml_jax.commands import embed
+from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.train.distributed import process_group
 from tests.test_main import ROOT
@@ -55,7 +56,11 @@ def test_jobsets(file: Path) -> None:
     arguments = [argument.replace("$(JOB_COMPLETION_INDEX)", "1") for argument in container["args"]]
     options, overrides = main.parser().read(arguments)
     main.check_options(options)
-    assert (ROOT / options.config).exists()
+    config = config_files.resolved(str(ROOT / options.config), {})
+    limits, requests = container["resources"]["limits"], container["resources"]["requests"]
+    devices = job["completions"] * next(limits[name] for name in ("nvidia.com/gpu", "google.com/tpu") if name in limits)
+    assert config.name == f"sop_hist-devices{devices}"
+    assert requests.keys() == {"cpu", "memory"}
     name = jobset["metadata"]["name"]
     if options.coordinator != "auto":
         assert options.coordinator.startswith(f"{name}-{group['name']}-0-0.{name}:")

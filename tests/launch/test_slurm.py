@@ -85,7 +85,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 def submit(slurm: Callable[..., str], run: Path, *options: str) -> str:
     """The number of a new job."""
-    size = ("--parsable", "--nodes=2", "--gpus-per-node=0", "--cpus-per-task=1", f"--output={run}.out")
+    size = ("--parsable", "--nodes=2", "--gpus-per-node=0", "--cpus-per-task=1", "--mem=0", f"--output={run}.out")
     job = slurm("sbatch", *size, "launch/slurm.sbatch", CONFIG, *SHORT, f"--workdir={run}", *options)
     return job.strip()
 

@@ -9,12 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax import config as configs
+from dml_jax.backbones import convolution
 from dml_jax.errors import CheckpointError
 from dml_jax.files import write_json
-from dml_jax.numerics import in_bfloat16, product
-from dml_jax.train import experiment
+from dml_jax.numerics import heads_in, product
+from dml_jax.train import experiment, hlo
 from dml_jax.train.records import workdir
 from tests.train.experiments import small, values
 
@@ -34,7 +36,7 @@ def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tupl
 
     @jax.jit
     def run(a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-        with in_bfloat16():
+        with heads_in("bfloat16"):
             value, pull = jax.vjp(partial(product, equation), a, b)
         return value, pull(jnp.asarray(weights))
 
@@ -73,3 +75,35 @@ def test_another_precision_is_another_run(tmp_path: Path) -> None:
     write_json(tmp_path / "config.json", stored)
     with pytest.raises(CheckpointError, match=r"train\.precision \('float32' there, 'bfloat16' here\)"):
         workdir.check_same_run(tmp_path, small(steps=1, precision="bfloat16"))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 4])
+def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> None:
+    """The form for accelerators, run on CPUs: each device's part is rounded to bfloat16, as cuDNN gives it, their sum
+    is not. NumPy has the sum of the parts; the values do not depend on the devices."""
+    rng = np.random.default_rng(0)
+    x, grad = (rng.standard_normal(shape).astype(jnp.bfloat16) for shape in ((8, 6, 6, 3), (8, 4, 4, 5)))
+    kernel = rng.standard_normal((3, 3, 3, 5)).astype(np.float32)
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+
+    def general(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    @jax.jit
+    def gradients(x: jax.Array, kernel: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.vjp(partial(convolution._rounded, general, mesh), x, kernel)[1](grad)
+
+    arguments = jax.device_put(x, rows), kernel, jax.device_put(grad, rows)
+    of_x, of_kernel = gradients(*arguments)
+    assert (of_x.dtype, of_kernel.dtype) == (jnp.bfloat16, jnp.float32)
+    wide_x, wide_grad = x.astype(np.float64), grad.astype(np.float64)
+    expected = np.zeros(kernel.shape)
+    for part in np.split(np.arange(8), devices):
+        for i in range(3):
+            for j in range(3):
+                whole = np.einsum("nhwc,nhwd->cd", wide_x[part, i : i + 4, j : j + 4], wide_grad[part])
+                expected[i, j] += whole.astype(jnp.bfloat16).astype(np.float64)
+    np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
+    texts = gradients.lower(*arguments).compile().as_text()
+    assert devices == 1 or {kind for _, kind in hlo.collectives(texts)} == {"f32"}

@@ -73,6 +73,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
         "step": int(state.step),
         "steps": experiment.steps,
         "length": {"steps": config.train.steps, "epochs": config.train.epochs},
+        "precision": config.train.precision,
         "config_hash": configs.digest(config),
     }
     controls = _controls(experiment, console)

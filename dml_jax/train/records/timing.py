@@ -1,9 +1,9 @@
 """How fast a run trains: step time, images per second, waiting for data, memory, use of the devices' peak rate.
 
-`Meter` writes the lines of `timing.jsonl`, `summary` sums them up. The FLOPs of a step are those that XLA counts in the
-program as written, before optimisation, for the whole batch at once; encoding chunks of it a second time
-(`train.chunks`) does not count. The peak rate is the one of dense bfloat16 products, whatever the run computes in, so
-that utilisations are comparable.
+`Meter` writes the lines of `timing.jsonl`, `summary` sums them up. The FLOPs of a step are those of all products and
+convolutions of the program as written; what is computed again to save memory (`train.chunks`, `backbone.remat`) counts
+again. The peak rate is the one of dense bfloat16 products, whatever the run computes in, so that utilisations are
+comparable.
 """
 
 import os
@@ -19,8 +19,8 @@ import jax
 
 from dml_jax.data.pipeline import BatchReader
 from dml_jax.methods.contract import Batch
-from dml_jax.train.experiment import Experiment, training_set
-from dml_jax.train.model import build_method
+from dml_jax.train import hlo
+from dml_jax.train.experiment import Experiment
 from dml_jax.train.state import TrainState
 
 # FLOP/s of dense bfloat16 products of one JAX device, by the beginning of its `device_kind`; the first match counts.
@@ -52,11 +52,8 @@ def peak_rate(device_kind: str) -> float | None:
 
 def step_flops(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float:
     """The FLOPs of a step on all devices together; traces it, but compiles nothing."""
-    if experiment.config.train.chunks > 1:  # of the body of a loop, XLA counts one repetition
-        data = training_set(experiment.splits["train"])
-        experiment = experiment._replace(method=build_method(experiment.config, data))
-    cost: dict[str, float] = experiment.jitted_step().lower(state, batch, key).cost_analysis() or {}
-    return cost.get("flops", 0.0)
+    backend = jax.default_backend()
+    return hlo.flops(experiment.jitted_step(), state, batch, key, platform="cuda" if backend == "gpu" else backend)
 
 
 def fastest_step(experiment: Experiment, state: TrainState, batch: Batch, key: jax.Array) -> float | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
 from dml_jax.backbones.contract import PyTree
 from dml_jax.methods.contract import Batch, Method, map_functions
@@ -22,7 +23,7 @@ MULTIPLE = 256  # of the rows; every number of devices must divide it
 ClassAxis = Callable[[tuple[str, ...]], int | None]
 
 
-def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method:
+def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mesh) -> Method:
     """A method, built for a number of classes, whose tables of classes are padded and spread over the devices."""
     method = build(classes)
     class_axis = class_axes(method, build(classes + 1), batch).get
@@ -43,7 +44,7 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch) -> Method
         params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
     ) -> Any:
         # Each device compares its classes with all images. Left to itself, the compiler may gather the tables instead.
-        everywhere = meshes.replicated(meshes.make())
+        everywhere = meshes.replicated(mesh)
         encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
         return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
 

@@ -1,0 +1,274 @@
+"""Compiles the programs of a configuration for devices that need not be there, and reads what they cost.
+
+The bound of a step's time is the largest of three times at the vendor's peak figures: its products, its memory traffic
+and its transfers between devices. No run can be faster. The utilisation that the bound allows is the share of it that
+the products take.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.data import formats
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError
+from dml_jax.evaluation import kmeans
+from dml_jax.evaluation._engine import counting_kernels, tiles
+from dml_jax.train import experiment as experiments
+from dml_jax.train import hlo
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed.topologies import Chip, Topology
+from dml_jax.train.experiment import Experiment
+
+GIB = 2**30
+CHUNKS = (2, 4, 8, 16)  # values of train.chunks that are tried where a step does not fit
+Facts = dict[str, Any]
+
+
+def programs(config: Config, topology: Topology, announce: Callable[[str], None]) -> dict[str, Facts]:
+    """The facts of the training step, the embedding and the evaluation programs, by name.
+
+    Raises ConfigError if the batch does not fit the devices, the data set has no published size and is not there, or
+    the step needs more memory than a device has.
+    """
+    experiment = describe(config, topology)
+    found = {}
+    for name, lower in programs_of(experiment):
+        announce(f"compiling {name}")
+        started = time.monotonic()
+        found[name] = compiled(lower, topology)
+        found[name]["seconds_to_compile"] = round(time.monotonic() - started, 1)
+        if name == STEP:
+            _check_memory(config, topology, found[name], announce)
+            found[name] |= bound(experiment, topology, found[name])
+    return found
+
+
+STEP = "training step"
+
+
+def describe(config: Config, topology: Topology) -> Experiment:
+    """The experiment of a configuration on the devices of a topology, with random weights and images of no content."""
+    config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
+    if getattr(config.method, "teacher", ""):
+        raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled without it")
+    return experiments.build(config, _splits(config), topology.mesh)
+
+
+def _splits(config: Config) -> dict[str, Split]:
+    """Splits of the data set's published sizes; those of any other data set are read."""
+    recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
+    if recipe is None or recipe.counts is None:
+        return formats.load(config.data)
+    side = config.data.resize or config.data.image_size or 256
+
+    def blank(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        return np.zeros((side, side, 3), np.uint8)
+
+    def split(images: int, classes: int) -> Split:
+        return Split(np.arange(images) % classes, range(images), blank, range(classes))  # type: ignore[arg-type]
+
+    splits = {name: split(*sizes) for name, sizes in recipe.counts.items()}
+    return splits | {"test": splits["test"]._replace(gallery=splits.get("gallery"))}
+
+
+def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
+    """Shapes of the state, the batch and the key of the training step, with their places on the devices."""
+    mesh, batch = experiment.mesh, experiment.example_batch()
+    placed = batch._replace(
+        images=_shape(batch.images, meshes.row_sharded(mesh, 1)),
+        labels=_shape(batch.labels, meshes.row_sharded(mesh)),
+        index=_shape(batch.index, meshes.row_sharded(mesh)),
+    )
+    return experiment.template(), placed, _shape(experiment.key, meshes.replicated(mesh))
+
+
+def _shape(array: Any, sharding: Any) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+
+def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.stages.Lowered]]]:
+    """The name of each program, and a function that lowers it."""
+    mesh, test = experiment.mesh, experiment.splits["test"]
+    state, batch, key = arguments(experiment)
+    yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
+
+    embedder = experiment.embedder(experiment.method.embed)
+    images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
+    pixels = _shape(images, meshes.row_sharded(mesh))
+    yield "embedding", partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels)
+
+    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[1]
+    count, classes = len(test.labels), len(test.classes)
+    everywhere, split = meshes.replicated(mesh), meshes.row_sharded(mesh)
+    tile = tiles.choose_tile_size(count, mesh)
+    number = -(-count // tile)
+    rows = jax.ShapeDtypeStruct((number, tile, width), np.float32, sharding=everywhere)
+    pairs = jax.ShapeDtypeStruct((mesh.size, 2), np.int32, sharding=split)
+    product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
+    yield "retrieval, products", product
+
+    targets = min(-(-count // classes), 16)  # images of a class
+    side: Any = counting_kernels.Side(
+        *(
+            _shape(jax.ShapeDtypeStruct(shape, np.int32), everywhere)
+            for shape in ((number,), (number, tile), (number, targets + 1, tile), *[(number, targets, tile)] * 2)
+        )
+    )
+    sums = jax.ShapeDtypeStruct((mesh.size, number, targets, tile), np.int32, sharding=split)
+    keys = jax.ShapeDtypeStruct((mesh.size, tile, tile), np.int32, sharding=split)
+    counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
+    yield (
+        "retrieval, counting",
+        partial(counting_kernels.accumulate.lower, keys, side, side, sums, sums, pairs, pairs, mesh, counter),
+    )
+
+    # k-means runs on one device of each process.
+    first = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
+    points = jax.ShapeDtypeStruct((count, width), np.float32, sharding=first)
+    centers = jax.ShapeDtypeStruct((classes, width), np.float32, sharding=first)
+    yield "clustering", partial(kmeans.lower_iterations, points, centers)
+
+
+def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:
+    """Memory in bytes of a device, and what the optimised program does on it."""
+    try:
+        program = lower().compile(compiler_options=dict(topology.options))
+    except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        used = re.search(r"Used ([\d.]+)([MG]) of", str(error))
+        size = float(used[1]) * {"M": 2**20, "G": GIB}[used[2]] if used else float("inf")
+        return {"memory": {"needed": size}}
+    memory: Any = program.memory_analysis()
+    text = program.as_text() or ""
+    needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    moved = hlo.copies(text)
+    return {
+        "memory": {
+            "arguments": memory.argument_size_in_bytes,
+            "temporary": memory.temp_size_in_bytes,
+            "needed": needed - memory.alias_size_in_bytes,
+        },
+        "traffic": hlo.traffic(text),
+        "collectives": [
+            {"operation": kind, "type": dtype, "count": found.number, "bytes": found.bytes}
+            for (kind, dtype), found in hlo.collectives(text).items()
+        ],
+        "products": [
+            {"operation": kind, "type": dtype, "precision": precision, "count": count}
+            for (kind, dtype, precision), count in hlo.products(text).items()
+        ],
+        "copies": {"count": moved.number, "bytes": moved.bytes},
+    }
+
+
+def _check_memory(config: Config, topology: Topology, found: Facts, announce: Callable[[str], None]) -> None:
+    """Raises ConfigError if the step does not fit, with the first number of chunks that does."""
+    available, needed = topology.chip.memory, found["memory"]["needed"]
+    if needed <= available:
+        return
+    remedy = "give a smaller data.batch_size, or more devices"
+    for chunks in CHUNKS:
+        if chunks <= config.train.chunks or config.data.batch_size % (chunks * topology.mesh.size):
+            continue
+        announce(f"needs {needed / GIB:.1f} GiB; compiling with train.chunks={chunks}")
+        try:
+            smaller = describe(replace(config, train=replace(config.train, chunks=chunks)), topology)
+        except ConfigError:  # batch norm needs the whole batch
+            break
+        size = compiled(next(iter(programs_of(smaller)))[1], topology)["memory"]["needed"]
+        if size <= available:
+            remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
+            break
+    raise ConfigError(
+        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB of the "
+        f"{available / GIB:.1f} of {topology.name}; {remedy}"
+    )
+
+
+def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
+    """FLOPs, memory by kind, and the lower bound of the time of a training step."""
+    chip, devices = topology.chip, experiment.mesh.size
+    state, batch, key = arguments(experiment)
+    flops = hlo.flops(experiment.jitted_step(), state, batch, key, platform=topology.platform)
+    precision = experiment.config.train.precision
+    sent = sum(
+        collective["bytes"] * (2 if collective["operation"] == "all-reduce" else 1)
+        for collective in found["collectives"]
+    )
+    seconds = {
+        "compute": flops / devices / chip.flops[precision],
+        "memory": found["traffic"] / chip.bandwidth,
+        "network": sent * (devices - 1) / devices / chip.network,
+    }
+    limit = max(seconds, key=lambda name: seconds[name])
+    kinds = {"parameters": state.params, "optimizer": state.opt_state, "model state": state.model_state}
+    if state.average is not None:
+        kinds["moving average"] = state.average
+    memory = {name: _bytes(tree) for name, tree in kinds.items()} | {"activations": found["memory"]["temporary"]}
+    return {
+        "memory_by_kind": memory,
+        "flops": flops,
+        "precision": precision,
+        "seconds": seconds,
+        "bound": {"by": limit, "seconds": seconds[limit]},
+        "utilisation": seconds["compute"] / seconds[limit],
+        "images_per_second": experiment.config.data.batch_size * experiment.method.hooks.views / seconds[limit],
+    }
+
+
+def _bytes(tree: Any) -> int:
+    """Bytes of a device's part of the arrays of a tree."""
+
+    def part(leaf: Any) -> int:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            return 0
+        return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * jnp.dtype(leaf.dtype).itemsize
+
+    return sum(map(part, jax.tree.leaves(tree)))
+
+
+def table(title: str, found: dict[str, Facts], chip: Chip) -> Table:
+    """The facts of `programs`, one column for each program."""
+    made = Table("a device", *found, title=title, caption="bounds are for the vendor's peak figures; no run is faster")
+    columns = [_column(facts, chip) for facts in found.values()]
+    for name in columns[0]:  # the training step has all rows
+        made.add_row(name, *(column.get(name, "") for column in columns))
+    return made
+
+
+def _column(facts: Facts, chip: Chip) -> dict[str, str]:
+    lines = {name: _size(count) for name, count in facts.get("memory_by_kind", {}).items()}
+    lines[f"memory, of {_size(chip.memory)}"] = _size(facts["memory"]["needed"])
+    lines["memory traffic"] = _size(facts["traffic"])
+    lines["transposes, copies"] = f"{facts['copies']['count']}, {_size(facts['copies']['bytes'])}"
+    lines["products"] = "\n".join(
+        f"{p['count']} {p['operation']} {p['type']} {p['precision']}" for p in facts["products"]
+    )
+    lines["collectives"] = "\n".join(
+        f"{c['count']} {c['operation']} {c['type']} {_size(c['bytes'])}" for c in facts["collectives"]
+    )
+    if "bound" in facts:
+        lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"
+        for kind, seconds in facts["seconds"].items():
+            lines[f"{kind} takes"] = f"{1000 * seconds:.2f} ms"
+        lines["a step takes at least"] = f"{1000 * facts['bound']['seconds']:.2f} ms"
+        lines["utilisation, at most"] = f"{facts['utilisation']:.0%}"
+        lines["images/s, at most"] = f"{facts['images_per_second']:,.0f}"
+    lines["compiled in"] = f"{facts['seconds_to_compile']:.0f} s"
+    return lines
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:.2f} MiB"

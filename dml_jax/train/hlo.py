@@ -1,0 +1,176 @@
+"""What a compiled program does, read from the text of XLA's optimised HLO, and its FLOPs, counted from the jaxpr."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+
+SIZES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16} | {
+    f"{kind}{bits}": bits / 8 for kind in ("s", "u", "f", "bf") for bits in (8, 16, 32, 64)
+}
+INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
+ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\dm\d\w*)?|c\d+)\[([\d,]*)\]")
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+NO_TRAFFIC = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "copy-done")
+LIBRARY_PRODUCTS = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
+
+
+class Instruction(NamedTuple):
+    """One line of HLO: its name, result type, operation, and the rest: operands and attributes."""
+
+    name: str
+    result: str
+    operation: str
+    rest: str
+
+
+class Traffic(NamedTuple):
+    """Instructions of one kind, and the bytes of their results."""
+
+    number: int
+    bytes: int
+
+
+def instructions(text: str) -> Iterator[Instruction]:
+    """The instructions of all computations of a program."""
+    for line in text.splitlines():
+        if found := INSTRUCTION.match(line):
+            yield Instruction(*found.groups())
+
+
+def arrays(types: str) -> list[tuple[str, int]]:
+    """(data type, number of elements) of the arrays in a type, which may be a tuple."""
+    return [(kind, math.prod(map(int, filter(None, shape.split(","))))) for kind, shape in ARRAY.findall(types)]
+
+
+def size(types: str) -> int:
+    """Bytes of the arrays in a type."""
+    return int(sum(SIZES.get(kind, 1) * count for kind, count in arrays(types)))
+
+
+def collectives(text: str) -> dict[tuple[str, str], Traffic]:
+    """Transfers between devices by operation and data type; bytes are those of a device's result."""
+    counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for found in instructions(text):
+        operation = found.operation.removesuffix("-start")
+        if operation in COLLECTIVES:
+            result = found.result
+            if found.operation == "all-gather-start":  # (operand, result)
+                result = result[result.index(",", result.index("]")) :]
+            kinds = {kind for kind, count in arrays(result) if count > 1} or {kind for kind, _ in arrays(result)}
+            for kind in kinds:
+                counts[operation, kind] += 1
+                sizes[operation, kind] += int(
+                    sum(SIZES.get(other, 1) * count for other, count in arrays(result) if other == kind)
+                )
+    return {key: Traffic(counts[key], sizes[key]) for key in sorted(counts)}
+
+
+def products(text: str) -> dict[tuple[str, str, str], int]:
+    """Number of products and convolutions, by operation, data type of the operands, and precision.
+
+    The precision of an operation of cuDNN is not in the HLO; it follows from the type.
+    """
+    types, found = {}, []
+    for instruction in instructions(text):
+        types[instruction.name] = instruction.result
+        operation = instruction.operation
+        if operation == "custom-call":
+            target = re.search(r'custom_call_target="([^"]*)"', instruction.rest)
+            operation = next((kind for name, kind in LIBRARY_PRODUCTS.items() if target and name in target[1]), "")
+        if operation in ("dot", "convolution", "attention"):
+            found.append((operation, instruction.rest))
+    counts = Counter[tuple[str, str, str]]()
+    for operation, rest in found:
+        names = re.findall(r"%([\w.-]+)", rest.partition(")")[0])[:2]
+        kinds = sorted({kind for name in names for kind, _ in arrays(types.get(name, ""))})
+        asked = re.search(r'operand_precision"?[=:][\[{]"?(\w+)', rest)
+        counts[operation, "×".join(kinds), asked[1].lower() if asked else "default"] += 1
+    return dict(sorted(counts.items()))
+
+
+def copies(text: str) -> Traffic:
+    """Transposes and copies, fused ones included."""
+    results = [found.result for found in instructions(text) if found.operation in ("transpose", "copy", "copy-start")]
+    return Traffic(len(results), sum(map(size, results)))
+
+
+def traffic(text: str) -> float:
+    """Bytes that the program reads from and writes to a device's memory, an estimate.
+
+    Every instruction of the entry computation and of the loops in it, with fusions as one instruction, reads its
+    operands and writes its result; what a chip keeps in faster memory in between is counted all the same.
+    """
+    computations: dict[str, list[Instruction]] = {}
+    current: list[Instruction] = []
+    entry = ""
+    for line in text.splitlines():
+        if header := re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line):
+            current = computations.setdefault(header[2], [])
+            entry = header[2] if header[1] else entry
+        elif found := INSTRUCTION.match(line):
+            current.append(Instruction(*found.groups()))
+
+    def of(name: str) -> float:
+        total, types = 0.0, {found.name: found.result for found in computations.get(name, [])}
+        for found in computations.get(name, []):
+            if found.operation == "while":
+                trips = re.search(r"known_trip_count[^0-9]*(\d+)", found.rest)
+                body = re.search(r"body=%?([\w.-]+)", found.rest)
+                total += of(body[1] if body else "") * int(trips[1] if trips else 1)
+            elif found.operation not in NO_TRAFFIC:
+                operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
+                total += size(found.result) + sum(size(types.get(operand, "")) for operand in operands)
+        return total
+
+    return of(entry)
+
+
+def flops(function: Any, *arguments: Any, platform: str) -> float:
+    """FLOPs of the products and convolutions of a function of arrays or their shapes; XLA gives none for some devices.
+
+    Loops count as often as they run where that is known, once elsewhere. Of branches, that of the platform counts, or
+    the most expensive one.
+    """
+    return _flops(jax.make_jaxpr(function)(*arguments).jaxpr, platform)
+
+
+def _flops(jaxpr: Any, platform: str) -> float:
+    total = 0.0
+    for equation in jaxpr.eqns:
+        parameters = equation.params
+        result = math.prod(equation.outvars[0].aval.shape) if equation.outvars else 0
+        match equation.primitive.name:
+            case "dot_general":
+                contracted = parameters["dimension_numbers"][0][0]
+                total += 2.0 * result * math.prod(equation.invars[0].aval.shape[i] for i in contracted)
+            case "conv_general_dilated":
+                kernel, numbers = equation.invars[1].aval.shape, parameters["dimension_numbers"]
+                inserted = math.prod(parameters["lhs_dilation"])  # zeros between the inputs cost nothing
+                total += 2.0 * result * math.prod(kernel) / kernel[numbers.rhs_spec[0]] / inserted
+            case "cond":
+                branches = parameters["branches"]
+                if platforms := parameters.get("branches_platforms"):
+                    chosen = [i for i, names in enumerate(platforms) if names is None or platform in names]
+                    branches = branches[chosen[0] : chosen[0] + 1]
+                total += max(_flops(branch.jaxpr, platform) for branch in branches)
+            case name:
+                times = 1
+                if name == "scan":
+                    times = parameters["length"]
+                elif name == "shard_map":  # shapes are those of a device's part
+                    times = parameters["mesh"].size
+                total += times * sum(_flops(inner, platform) for inner in _inner(parameters))
+    return total
+
+
+def _inner(parameters: dict[str, Any]) -> Iterator[Any]:
+    for value in parameters.values():
+        for part in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(part, "eqns"):
+                yield part
+            elif hasattr(part, "jaxpr"):
+                yield part.jaxpr

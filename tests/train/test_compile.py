@@ -1,0 +1,143 @@
+"""Compiling for devices that are not there: without the wheels, lowering; what a user may type; with the wheels, facts.
+
+JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; their tests then run in the slow set.
+"""
+
+import json
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import accelerators
+from dml_jax import main
+from dml_jax.commands import cli
+from dml_jax.config import files as config_files
+from dml_jax.errors import ConfigError
+from dml_jax.train import compile as compiling
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed.topologies import CHIPS, Topology, find
+from tests.test_configs import ROOT
+
+# One configuration for each method and kind of network; the slow set lowers all.
+SOME = ["cub_hist", "cub_mpn", "cub_crt", "cub_diva", "cub_vit", "sop_hist", "cars_baseline"]
+ALL = sorted(
+    path.stem
+    for path in (ROOT / "configs").glob("*_*.py")
+    if path.stem.split("_")[0] in ("cub", "cars", "sop", "inshop") and not path.stem.endswith("student")
+)
+
+
+def on_this_machine(devices: int = 2) -> Topology:
+    mesh = jax.sharding.Mesh(jax.devices()[:devices], (meshes.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    return Topology("h100:2", "cuda", mesh, CHIPS["h100"], {})
+
+
+def lowered(name: str, **train: Any) -> dict[str, str]:
+    """The StableHLO of a training step by platform."""
+    config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
+    experiment = compiling.describe(config, on_this_machine(1))
+    traced = experiment.jitted_step().trace(*compiling.arguments(experiment))
+    return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cuda", "tpu")}
+
+
+def lines(text: str, operation: str) -> list[str]:
+    return [line for line in text.splitlines() if f"stablehlo.{operation}" in line]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in ALL])
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    for text in lowered(name).values():
+        products = lines(text, "convolution") + lines(text, "dot_general")
+        assert len(products) > 50
+        for line in products:
+            assert "HIGHEST, HIGHEST" in re.sub(r"#stablehlo<precision (\w+)>", r"\1", line), line
+            assert "bf16" not in line
+        assert "callback" not in text
+        assert "xf64" not in text
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_forms_for_cpus_leave_no_trace(platform: str) -> None:
+    """ResNet-50 has 53 convolutions, each with a gradient to its kernel and, but for the first, to its input."""
+    text = lowered("cub_hist", precision="bfloat16")[platform]
+    convolutions = lines(text, "convolution")
+    assert len(convolutions) == 53 + 53 + 52
+    for line in convolutions:
+        operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
+        assert operands is not None
+        assert operands.groups() == ("bf16", "bf16")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mode=compile"], "--topology: missing; --mode=compile needs devices"),
+        (["--topology=h100:8"], "--topology is only valid with --mode=compile"),
+        (["--mode=compile", "--topology=v5e:1x1"], "--topology=v5e:1x1: is unknown; give h100:N"),
+        (["--mode=compile", "--topology=h200:8"], "--topology=h200:8: is unknown; give h100:N"),
+    ],
+)
+def test_what_a_user_may_type(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "file"), [("h100:8", "requirements-cuda.txt"), ("v5e:2x2", "requirements-tpu.txt")])
+def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"):
+        find(name)
+
+
+def test_batches_that_the_devices_do_not_divide() -> None:
+    config = config_files.resolved(str(ROOT / "configs" / "cub_mpn.py"), {})
+    with pytest.raises(ConfigError, match=r"batch_size=54: must be a multiple of the 4 devices; .* fits is 56"):
+        compiling.describe(config, on_this_machine(4))
+
+
+def test_precisions_that_a_device_does_not_have() -> None:
+    """And the type of each product where it has them: the embedding layer's is that of the heads."""
+    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {"train.precision": "tensorfloat32"})
+    text = lowered("cub_hist", precision="tensorfloat32")["cuda"]
+    asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}
+    assert asked == {"HIGH"}
+    assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
+    tpu = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform="tpu")]))
+    with pytest.raises(ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not have it; use bfloat16"):
+        compiling.describe(config, on_this_machine(1)._replace(mesh=tpu))
+
+
+def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the smallest number of chunks that fits."""
+    needed = {1: 21.3, 2: 17.0, 4: 9.8}
+    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {})
+    monkeypatch.setattr(compiling, "describe", lambda config, _: config.train.chunks)
+    monkeypatch.setattr(compiling, "programs_of", lambda chunks: iter([("training step", chunks)]))
+    monkeypatch.setattr(compiling, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
+    topology = on_this_machine()._replace(name="v5e:2x2", chip=CHIPS["v5e"])
+    with pytest.raises(ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; train\.chunks=4 needs 9\.8"):
+        compiling._check_memory(config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h100:8", "v5e:2x2"])
+def test_compiled_facts(name: str, tmp_path: Path) -> None:
+    """In an environment with the wheels, types and traffic are as stored, and memory within 5 %."""
+    platform = "cuda" if name.startswith("h100") else "tpu"
+    if platform not in os.environ.get("JAX_TOPOLOGIES", ""):
+        pytest.skip(f"JAX_TOPOLOGIES does not name {platform}")
+    case = accelerators.Case("cub_hist", "bfloat16", name)
+    stored = json.loads((ROOT / "benchmarks" / "ACCELERATORS.json").read_text())[str(case)]
+    options = ["--config.train.precision=bfloat16", "--mode=compile", f"--topology={name}", f"--workdir={tmp_path}"]
+    main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])
+    step = json.loads((tmp_path / "compile.json").read_text())["programs"]["training step"]
+    for key in ("products", "collectives", "flops"):
+        assert step[key] == stored[key], key
+    assert step["memory"]["needed"] == pytest.approx(stored["memory"]["needed"], rel=0.05)
+    assert all(found["type"] != "bf16" for found in step["collectives"] if found["operation"] == "all-reduce")
