@@ -121,7 +121,7 @@ def main() -> None:
             config = baseline.make_config(loss=loss, embedding_dim=512)
             return baseline.build(config, body, TrainingSet(classes, 1))
 
-        rows = {"": build(CLASSES), ", spread": class_tables.spread(build, CLASSES, batch)}
+        rows = {"": build(CLASSES), ", spread": class_tables.spread(build, CLASSES, batch, eight)}
         for name, made in rows.items():
             print(f"| {loss}{name} | {planned(made, batch, eight)} |", flush=True)
 

@@ -106,7 +106,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "main": "dml_jax.main.run_mode",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
-    "evaluate": "dml_jax.commands.evaluate.work",
+    "evaluate": "dml_jax.commands.evaluate.print_table",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
     "export": "dml_jax.commands.export.export",
@@ -211,6 +211,9 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
+    for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source"):
+        monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
+    monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)

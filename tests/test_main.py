@@ -136,7 +136,7 @@ def test_invalid_option_in_a_process(tmp_path: Path) -> None:
     assert done.stderr == "error: method.tua: there is no such key; did you mean tau?\n"
 
 
-@pytest.mark.parametrize(("path", "wanted"), [("file", "is a file"), ("file/below", "Not a directory")])
+@pytest.mark.parametrize(("path", "wanted"), [("file", "File exists"), ("file/below", "Not a directory")])
 def test_work_directory_that_cannot_be_created(path: str, wanted: str, in_process: InProcess, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     done = in_process(CONFIG, f"--workdir={tmp_path / path}")

@@ -142,7 +142,7 @@ def test_messages_name_packages_that_can_be_installed_anywhere() -> None:
     asked = {
         word
         for file in (ROOT / "dml_jax").rglob("*.py")
-        for words in re.findall(r"pip install((?: +[\w.-]+)+)", file.read_text())
+        for words in re.findall(r"pip install((?: +\w[\w.-]*)+)", file.read_text())
         for word in words.split()
     }
     assert "uvicorn" in asked

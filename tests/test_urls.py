@@ -29,11 +29,10 @@ URL = "gs://bucket/run"
         ("evaluate", [f"--embeddings={URL}", "--labels=x.npy"]),
         ("evaluate", ["--embeddings=x.npy", f"--labels={URL}"]),
         ("evaluate", ["--embeddings=x.npy", "--labels=x.npy", f"--output={URL}"]),
-        ("enroll", ["--workdir=.", f"--index={URL}", "photos"]),
+        ("enroll", ["--workdir=.", f"--index={URL}.npz", "photos"]),
         ("enroll", ["--workdir=.", "--index=new.npz", URL]),
         ("evaluate", [f"--model={URL},other"]),
         ("export", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
-        ("report", [".", f"--output={URL}"]),
         ("study", ["--study=hist_alpha", f"--root={URL}", "--list"]),
     ],
 )
@@ -65,25 +64,19 @@ def test_a_url_is_refused(
         (
             "main",
             [CONFIG, "--workdir=s3://bucket/run"],
-            "--workdir=s3://bucket/run: checkpoints can only be written to gs",
+            "--workdir=s3://bucket/run: give gs://bucket/directory",
         ),
         (
             "embed",
             ["--model=s3://bucket/run", "photos"],
-            "--model=s3://bucket/run: checkpoints can only be written to gs",
-        ),
-        ("report", ["s3://bucket/run"], "DIRECTORY=s3://bucket/run: checkpoints can only be written"),
-        (
-            "export",
-            [f"--model={URL}", "--to=parquet"],
-            "--output: missing; give a directory for the files of gs://bucket/run",
+            "--model=s3://bucket/run: give gs://bucket/directory",
         ),
         (
             "analyse",
             [f"--model={URL}"],
             f"--model={URL}: analyses are written into the run; copy it to a directory first",
         ),
-        ("main", [CONFIG, "--workdir=gs://bucket"], "--workdir=gs://bucket: is a whole bucket; give a directory in it"),
+        ("main", [CONFIG, "--workdir=gs://bucket"], "--workdir=gs://bucket: give gs://bucket/directory"),
     ],
 )
 def test_buckets_that_a_command_cannot_use(
@@ -105,5 +98,5 @@ def test_readers_refuse_urls() -> None:
         files.read_json(Path("s3://bucket/x.npy"), dict)
     with pytest.raises(DataError, match="is a URL; give a path"):
         store.RecordReader("s3://bucket/records", "train")(0, None)
-    with pytest.raises(DataError, match="is a URL; give a path"):
+    with pytest.raises(DataError, match=r"gs://bucket/x\.jpg: missing"):
         store.FileReader(["gs://bucket/x.jpg"])(0, None)

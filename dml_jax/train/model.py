@@ -54,6 +54,11 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
     `mesh` has the devices over which tables of classes are spread; by default all.
     """
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
+    if not isinstance(backbone, Backbone):
+        raise ConfigError(
+            f"backbone.name={config.backbone.name!r}: its build() returns a {type(backbone).__name__}, not a Backbone; "
+            "adapt it as in docs/guides/extend.md"
+        )
     if config.train.feature_views:
         backbone = on_features(backbone)
     methods = configs.module("method", config.method.name)

@@ -56,7 +56,7 @@ def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pyt
     others = [sorted(Path("others", name).iterdir()) for name in CLASSES[2:]]
     expected = open_set.calibrate(model.embed([*others[0], *others[1]]), np.repeat([0, 1], 6), np.array([6, 6]))
     index = Index.load(model, "i.npz")
-    assert index.expect(0.1, "nearest") == open_set.expect(expected, "nearest", 0.1)
+    assert index.expect(0.1, "nearest") == open_set.expect(expected, 0.1)
     assert cli.exit_code(lambda: enroll.execute([*command, f"--calibrate={photos}"])) == 2
     assert "error: ash: is enrolled; a threshold must be measured on other classes" in capsys.readouterr().err
     index.remove("elm")  # forgets the calibration

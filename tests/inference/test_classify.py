@@ -37,7 +37,7 @@ def test_logits_are_those_of_the_loss(loss: str, scale: float, tmp_path: Path) -
     proxies /= np.linalg.norm(proxies, axis=-1, keepdims=True)
     cosines = np.einsum("nd,ckd->nck", model.embed(IMAGES), proxies.reshape(len(classes), -1, 8)).max(axis=2)
     np.testing.assert_allclose(logits, scale * cosines, atol=1e-4)
-    assert classes == [str(number) for number in range(len(proxies))]  # an earlier version's, without names
+    assert classes == workdir.read_config(model.directory)["class_names"]
     assert names == [classes[best] for best in cosines.argmax(axis=1)]
     words = [f"word {number}" for number in reversed(range(len(classes)))]
     stored = workdir.read_config(model.directory)

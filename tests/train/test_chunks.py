@@ -41,7 +41,7 @@ def test_chunks_need_a_fraction_of_the_memory() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"chunks": 3}, "data.batch_size=16: must be a multiple of the 8 devices times train.chunks=3"),
+        ({"chunks": 3}, "data.batch_size=16: must be a multiple of the 2 devices times train.chunks=3"),
         ({"chunks": 2}, "train.chunks=2: batch norm .*backbone.freeze_bn=true"),
     ],
 )

@@ -63,7 +63,7 @@ def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any)
 def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -> None:
     whole, optimizer = build(name), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge the rounding of small gradients
     batch = toys.batch(whole.hooks.views)
-    parts = class_tables.spread(partial(build, name), CLASSES, batch)
+    parts = class_tables.spread(partial(build, name), CLASSES, batch, meshes.make())
     state = step.initial(whole, optimizer, jax.random.key(1), batch)
     padded = step.initial(parts, optimizer, jax.random.key(1), batch)
     mesh = meshes.make()
@@ -100,7 +100,7 @@ def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name:
     """By the compiler's own figures; nothing is computed."""
     classes, optimizer = 1_000_000, optax.adam(1e-2)
     batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
-    method = class_tables.spread(partial(build, name), classes, batch)
+    method = class_tables.spread(partial(build, name), classes, batch, meshes.make())
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
     mesh = meshes.make()
     layout = meshes.shardings(mesh, shapes, method.hooks.class_axis)
@@ -127,7 +127,7 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     """No device holds or sends a whole table, by the compiler's own figures."""
     classes, optimizer = 1_000_000, optax.adam(1e-2)
     batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
-    method = class_tables.spread(partial(build, "proxy_anchor"), classes, batch)
+    method = class_tables.spread(partial(build, "proxy_anchor"), classes, batch, meshes.make())
     initial = partial(step.initial, method, optimizer)
     shapes = jax.eval_shape(initial, jax.random.key(0), batch)
     layout = meshes.shardings(meshes.make(), shapes, method.hooks.class_axis)
@@ -150,7 +150,7 @@ def test_a_million_classes_train() -> None:
         return baseline.build(config, toys.backbone(), toys.training_set(classes))
 
     batch = toys.batch(1, size=128)
-    method = class_tables.spread(million, classes, batch)
+    method = class_tables.spread(million, classes, batch, meshes.make())
     mesh, fast = meshes.make(), {"xla_backend_optimization_level": 3}  # of so much data, computing takes longest
     initial = jax.jit(partial(step.initial, method, optimizer), compiler_options=fast)
     state = meshes.place(mesh, initial(jax.random.key(0), batch), method.hooks.class_axis)
