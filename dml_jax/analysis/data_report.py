@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import StrictInt
 
-from dml_jax.analysis import drawing, html, views
-from dml_jax.analysis.html import Cell, text
-from dml_jax.analysis.views import Mark, Picture, Pictures
+from dml_jax.analysis import drawing, html
+from dml_jax.analysis.html import Cell, Mark, Picture, Pictures, text
 from dml_jax.data import store
 from dml_jax.data.prepare import check
 from dml_jax.data.split import Split
@@ -59,11 +58,11 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
     if model is not None:
         rows = np.concatenate([model.embed_split(split) for split in splits.values()])
         doubtful, labels = _doubtful(directory, images, rows)
-    listed = views.listing(("image", "reason"), known["skipped"])
+    listed = html.listing(("image", "reason"), known["skipped"])
     sections = {
         "Classes": _classes(splits),
         "Images": _sizes(known),
-        "Left out": views.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
+        "Left out": html.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
         "Duplicates": _duplicates(known, {split.ids[i]: (split, i) for split, i in images}),
         "Doubtful labels": labels,
     }
@@ -95,8 +94,8 @@ def _classes(splits: Mapping[str, Split]) -> str:
         f"Images per class and split, largest first: {max(sizes):,} to {min(sizes):,}, median "
         f"{int(np.median(sizes)):,}."
     )
-    listed = views.listing(("class", "split", "images"), [(name, split, number) for (name, split), number in rows])
-    return html.chart(_profile(sizes), "class_sizes", caption) + views.as_html(listed, "class_sizes", "")
+    listed = html.listing(("class", "split", "images"), [(name, split, number) for (name, split), number in rows])
+    return html.chart(_profile(sizes), "class_sizes", caption) + html.as_html(listed, "class_sizes", "")
 
 
 def _profile(sizes: Sequence[int]) -> bytes:
@@ -143,7 +142,7 @@ def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
         "--drop=duplicates leaves out all but one within a class, and all duplicates in several classes. "
         f'<a href="{check.TABLE}" title="a file beside this page">All pairs</a>'
     )
-    return html.table(("kind", "where", "pairs"), rows, "numbers of duplicates") + views.as_html(
+    return html.table(("kind", "where", "pairs"), rows, "numbers of duplicates") + html.as_html(
         Pictures(strips), "duplicates", caption
     )
 
@@ -204,9 +203,9 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
         "first those that resemble another class, maybe mislabelled, then those that resemble none, maybe outliers. "
         f'Correct labels of unusual images are among them. <a href="{TABLE}" title="a file beside this page">All</a>'
     )
-    return len(listed), views.as_html(Pictures(strips), "doubtful_labels", caption)
+    return len(listed), html.as_html(Pictures(strips), "doubtful_labels", caption)
 
 
 def _picture(image: Image, mark: Mark = "") -> Picture:
     split, i = image
-    return Picture(views.jpeg(split.read(i, None)), split.ids[i], split.classes[split.labels[i]], mark=mark)
+    return Picture(html.jpeg(split.read(i, None)), split.ids[i], split.classes[split.labels[i]], mark=mark)

@@ -4,7 +4,7 @@ matplotlib is imported only when a figure is drawn.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,15 @@ def figure(width: float, height: float) -> "Figure":
 def save(drawn: "Figure", path: Path) -> None:
     """Writes a figure as a PNG file."""
     drawn.savefig(path, dpi=130)
+
+
+def plot_alone(path: Path, draw: "Callable[[Axes], None]", size: tuple[float, float]) -> None:
+    """Writes a figure of one pair of axes with a legend; the size is in inches."""
+    made = figure(*size)
+    axes = made.subplots()
+    draw(axes)
+    legend(axes)
+    save(made, path)
 
 
 def style(axes: "Axes") -> "Axes":

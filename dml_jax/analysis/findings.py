@@ -16,7 +16,7 @@ import pydantic
 
 from dml_jax.analysis import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.views import View
+from dml_jax.analysis.html import View
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import atomic_write, reading, write_csv, write_json
 

@@ -12,23 +12,18 @@ from rich.table import Table
 
 from dml_jax.analysis import (
     attention,
-    classes,
     curves,
     distances,
     embedding_maps,
     findings,
     heat_maps,
     html,
-    influence,
     retrieval,
     spectra,
-    verification,
-    views,
 )
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown, Subject
-from dml_jax.analysis.html import Cell, text
-from dml_jax.analysis.views import Listing
+from dml_jax.analysis.html import Cell, Listing, text
 from dml_jax.config import Config, flatten, published
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.evaluation import metric_table
@@ -38,14 +33,14 @@ from dml_jax.train.records import workdir
 # All analyses by name, in the order of the report.
 SUBJECTS = {
     "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
-    "classes": Subject("Classes", classes.findings, standard=True),
+    "classes": Subject("Classes", retrieval.class_findings, standard=True),
     "components": Subject(
         "Map of the embeddings (principal components)", embedding_maps.by_components, standard=True, compared=True,
         is_map=True,
     ),
     "distances": Subject("Distances of pairs", distances.findings, standard=True, compared=True),
     "verification": Subject(
-        "Verification of pairs", verification.findings, verification.reason_not_to, standard=True
+        "Verification of pairs", distances.verification_findings, distances.reason_not_to_verify, standard=True
     ),
     "overfitting": Subject(
         "Training classes beside test classes", curves.findings, by_split=False, of_run=True, compared=True
@@ -57,7 +52,7 @@ SUBJECTS = {
         of_run=True,
     ),
     "influence": Subject(
-        "Influence of the batch on a prediction", influence.findings, attention.reason_not_to, by_split=False,
+        "Influence of the batch on a prediction", attention.influence_findings, attention.reason_not_to, by_split=False,
         of_run=True,
     ),
     "heat_maps": Subject("Prototypes over the image", heat_maps.findings, heat_maps.reason_not_to, of_run=True),
@@ -319,8 +314,8 @@ def _shown(directory: Path, shown: Shown, name: str) -> str:
     caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
     if shown.view is None or isinstance(shown.view, Listing):
         chart = _chart(directory / f"{shown.file}.png", name, caption)
-        return chart + (views.as_html(shown.view, name, caption) if shown.view else "")
-    return views.as_html(shown.view, name, caption)
+        return chart + (html.as_html(shown.view, name, caption) if shown.view else "")
+    return html.as_html(shown.view, name, caption)
 
 
 def _chart(path: Path, name: str, caption: str) -> str:

@@ -76,15 +76,16 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
     labels = run.split(split).labels
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
+    draw = partial(draw_spectra, spaces=spaces)
     return [
         Finding(
             "spectra",
             f"Singular values of the embeddings of the split '{split}', largest first, divided by their sum. A flat "
             "curve uses all dimensions equally; a drop to zero shows unused ones.",
-            partial(plot_spectra, spaces=spaces),
+            partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
             ("space", "index", "share_of_singular_values"),
             [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
-            panel=Panel(partial(draw_spectra, spaces=spaces), "overlaid"),
+            panel=Panel(draw, "overlaid"),
         ),
         Finding(
             "geometry",
@@ -97,16 +98,6 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
         ),
     ]
-
-
-def plot_spectra(path: Path, *, spaces: dict[str, Space]) -> None:
-    """Draws one curve per space."""
-    figure = drawing.figure(6.5, 3.6)
-    axes = figure.subplots()
-    draw_spectra(axes, spaces=spaces)
-    axes.set_title("Spectrum of the embeddings")
-    drawing.legend(axes)
-    drawing.save(figure, path)
 
 
 def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:

@@ -10,17 +10,16 @@ from sklearn import manifold
 
 from dml_jax.analysis import (
     attention,
-    classes,
     curves,
+    distances,
     drawing,
     embedding_maps,
     findings,
     retrieval,
     spectra,
-    verification,
 )
+from dml_jax.analysis.html import Pictures
 from dml_jax.analysis.run_report import SUBJECTS
-from dml_jax.analysis.views import Pictures
 from tests.analysis.runs import Run
 
 
@@ -83,7 +82,7 @@ def test_pictures_of_confused_classes() -> None:
     """Each pair of images once, the most similar first, only of the two classes."""
     angles = np.radians([0, 1, 90, 93, 180, 181.5, 270, 271])
     run = Run(np.stack([np.cos(angles), np.sin(angles)], axis=1), [0, 1, 0, 1, 0, 1, 2, 2], ["a", "b", "c"])
-    view = classes.findings(run, "test")[1].view
+    view = retrieval.class_findings(run, "test")[1].view
     assert isinstance(view, Pictures)
     ((label, pictures),) = view.rows
     assert label == "a / b: 6 of 6 queries, 100%"
@@ -96,13 +95,13 @@ def test_bars_of_confused_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """One for each pair, also where shortened names coincide; the first is on top."""
     drawn: list[Any] = []
     monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    classes.plot_pairs(tmp_path / "pairs.png", pairs=[("a…b", 0.5, 3), ("a…b", 0.25, 1), ("c", 0.1, 1)])
+    retrieval.plot_pairs(tmp_path / "pairs.png", pairs=[("a…b", 0.5, 3), ("a…b", 0.25, 1), ("c", 0.1, 1)])
     (axes,) = drawn[0].axes
     bars = [(round(bar.get_y() + bar.get_height() / 2), bar.get_width()) for bar in axes.patches]
     assert bars == [(0, 0.5), (1, 0.25), (2, 0.1)]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["a…b", "a…b", "c"]
     assert axes.yaxis_inverted()
-    classes.plot_pairs(tmp_path / "pairs.png", pairs=[])
+    retrieval.plot_pairs(tmp_path / "pairs.png", pairs=[])
 
 
 def test_a_map_states_the_explained_variance() -> None:
@@ -192,7 +191,7 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_thresholds_keep_their_rates() -> None:
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(60, 3)), np.arange(60) % 4, list("abcd"))
-    (found,) = verification.findings(run, "test")
+    (found,) = distances.verification_findings(run, "test")
     cosines = run.rows @ run.rows.T
     once = np.triu(np.ones_like(cosines, dtype=bool), 1)
     same = run.labels[:, None] == run.labels[None, :]

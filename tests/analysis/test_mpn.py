@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.analysis import attention, influence
+from dml_jax.analysis import attention
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import TrainingSet
 from tests import toys
@@ -57,7 +57,7 @@ def test_influence_is_the_gradient() -> None:
     params["mpn"]["classifier"]["kernel"] = jax.random.normal(jax.random.key(1), (8, CLASSES))
     network = mpn.MessagePassingNetwork(config, CLASSES)
     anchors = jnp.asarray([2, 9])
-    compute = jax.jit(partial(influence.gradient_norms, method, network))
+    compute = jax.jit(partial(attention.gradient_norms, method, network))
     found = np.asarray(compute(params, model_state, batch.images, batch.labels, anchors))
     assert found.shape == (2, 16)
 

@@ -9,15 +9,13 @@ import pytest
 
 from dml_jax.analysis import (
     attention,
-    classes,
     distances,
     embedding_maps,
     findings,
     heat_maps,
-    influence,
+    html,
     retrieval,
     spectra,
-    views,
 )
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
@@ -64,9 +62,9 @@ def test_attention_statistics() -> None:
 
 def test_influence_by_kind() -> None:
     norms = np.array([[9.0, 3.0, 1.0, 2.0], [1.0, 2.0, 5.0, 4.0]])
-    found = influence.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))
+    found = attention.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))
     assert found == {"the image itself": 7.0, "same class": 3.5, "other classes": 1.5}
-    assert "same class" not in influence.mean_by_kind(norms, np.array([0, 2]), np.arange(4))
+    assert "same class" not in attention.mean_by_kind(norms, np.array([0, 2]), np.arange(4))
 
 
 def test_correlations_of_prototypes() -> None:
@@ -83,10 +81,10 @@ def test_correlations_of_prototypes() -> None:
 def test_recall_and_confusions_by_class() -> None:
     labels = np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
     nearest = np.array([0, 2, 2, 0, 2, 5, 2, 7, 5])
-    found = classes.recall_by_class(labels, nearest)
+    found = retrieval.recall_by_class(labels, nearest)
     assert [part.tolist() for part in found] == [[0, 2, 5], [1 / 3, 1 / 2, 2 / 4], [3, 2, 4]]
-    assert classes.confused_pairs(labels, nearest) == [(0, 2, 3), (2, 5, 1), (5, 7, 1)]
-    assert classes.confused_pairs(labels, labels) == []
+    assert retrieval.confused_pairs(labels, nearest) == [(0, 2, 3), (2, 5, 1), (5, 7, 1)]
+    assert retrieval.confused_pairs(labels, labels) == []
 
 
 def test_worst_queries() -> None:
@@ -150,7 +148,7 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     def plot(path: Path) -> None:
         path.write_bytes(b"png")
 
-    table = views.listing(("class", "share"), [("caf\udce9", 0.5)])
+    table = html.listing(("class", "share"), [("caf\udce9", 0.5)])
     found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table)
     for name, suffix, to in (
         ("tsne", "", "analysis"),
