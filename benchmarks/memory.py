@@ -28,10 +28,9 @@ from jax.stages import Lowered
 from dml_jax.backbones import convolution, resnet
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, Method, TrainingSet
-from dml_jax.train import step
+from dml_jax.train import class_tables, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import in_bfloat16
-from dml_jax.train.variants import class_tables
 
 SIZES = (64, 128)
 BATCHES = ((64, 1), (128, 1), (4096, 64), (4096, 128))  # images, chunks

@@ -27,18 +27,15 @@ from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, programs, query_results
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop
+from dml_jax.train import final_results, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
 from dml_jax.train.records import jsonl, run_records, timing, workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import frozen_features, other_models
 from dml_jax.train.state import TrainState, check_finite, inference_state
-from dml_jax.train.variants import parameter_groups
 
 
 def train(

@@ -22,7 +22,7 @@ from dml_jax.data import transforms
 from dml_jax.evaluation import metrics
 from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
-from dml_jax.train.evaluation import final_results
+from dml_jax.train import final_results
 from tests.data import layouts
 
 VIT = vit.Config(depth=1, width=16, heads=2, patch=8, output="patches")

@@ -11,7 +11,7 @@ from dml_jax.analysis import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.data.split import some_classes, with_gallery
-from dml_jax.train.evaluation import split_metrics
+from dml_jax.train import split_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

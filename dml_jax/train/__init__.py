@@ -9,11 +9,15 @@
     optimizers          one optimizer per parameter group, and the schedule they share
     checkpoint          checkpoints on disk, verified before they are read
 
-    start/              before the first step: weights of another run, a teacher, frozen features, a head
-    variants/           wrappers of a method: class tables over devices, groups of parameters, frozen or of low rank
+    other_models        before the first step: weights of another run, a teacher
+    frozen_features     before the first step: features of a frozen backbone, a head
+    class_tables        variants of a method: tables of classes over the devices
+    parameter_groups    variants of a method: groups of parameters, frozen or of low rank
+    split_metrics       metrics of splits during training
+    final_results       metrics at its end
+
     distributed/        mesh, processes, signals
     records/            the work directory: metrics, timing, diagnostics, kept models
-    evaluation/         metrics of splits, during training and at its end
 
 `dml_jax.run` calls `loop.train`.
 """

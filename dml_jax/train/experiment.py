@@ -27,14 +27,13 @@ from dml_jax.data.split import Split, hold_out
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros
-from dml_jax.train import embedding, optimizers, step
+from dml_jax.train import class_tables, embedding, optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants import class_tables
 
 UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes

@@ -17,18 +17,16 @@ from dml_jax.config import Config
 from dml_jax.data.samplers import Sampler
 from dml_jax.errors import CheckpointError, ConfigError, DivergedError
 from dml_jax.methods.contract import Refresh
+from dml_jax.train import class_tables, other_models, split_metrics
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.evaluation import split_metrics
-from dml_jax.train.evaluation.split_metrics import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import diagnostics, kept_models, timing
 from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.start import other_models
+from dml_jax.train.split_metrics import ReadingsEmbedder
 from dml_jax.train.state import TrainState, inference_state
 from dml_jax.train.state import check_finite as check_state
-from dml_jax.train.variants import class_tables
 
 
 class Progress(NamedTuple):

@@ -21,11 +21,10 @@ from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError, WeightsError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_functions, no_classes, zeros
-from dml_jax.train import embedding, optimizers, step
+from dml_jax.train import class_tables, embedding, optimizers, parameter_groups, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.variants import class_tables, parameter_groups
 
 LARGEST = 224  # side in pixels of the images of a published transformer
 BATCH = 32  # images of published weights at once

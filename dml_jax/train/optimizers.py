@@ -27,7 +27,7 @@ import optax
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
-from dml_jax.train.variants import parameter_groups
+from dml_jax.train import parameter_groups
 
 Schedule = Callable[[Any], Any]
 FIXED = ""  # label of parameters that only their low-rank updates change

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DivergedError
-from dml_jax.train.variants import parameter_groups
+from dml_jax.train import parameter_groups
 
 
 class TrainState(NamedTuple):

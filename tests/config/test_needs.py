@@ -15,7 +15,7 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train.start import frozen_features
+from dml_jax.train import frozen_features
 from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]

@@ -20,13 +20,12 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import experiment, step
+from dml_jax.train import class_tables, experiment, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import build_method
 from dml_jax.train.state import TrainState
-from dml_jax.train.variants import class_tables
 from tests import toys
 from tests.train.experiments import small
 

@@ -11,11 +11,9 @@ import pytest
 from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train import loop
+from dml_jax.train import loop, other_models, split_metrics
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.evaluation import split_metrics
-from dml_jax.train.start import other_models
 from tests.train.experiments import linear, small
 
 DEVICES = 1

@@ -8,7 +8,7 @@ from dml_jax.console import Console
 from dml_jax.data.split import Split
 from dml_jax.evaluation import metrics
 from dml_jax.train import experiment as experiments
-from dml_jax.train.evaluation import final_results
+from dml_jax.train import final_results
 from tests.train.experiments import values
 
 

@@ -17,9 +17,9 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, crt
 from dml_jax.train import experiment as experiments
+from dml_jax.train import frozen_features, other_models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.start import frozen_features, other_models
 from tests.train.experiments import values
 
 DEVICES, STEPS = 1, 3

@@ -19,9 +19,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model
+from dml_jax.train import model, other_models
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.start import other_models
 from tests.train.experiments import values
 
 DEVICES = 1

@@ -17,11 +17,10 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, TrainingSet
 from dml_jax.train import experiment as experiments
-from dml_jax.train import optimizers, step
+from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
 from dml_jax.train.state import fingerprint
-from dml_jax.train.variants import parameter_groups
 from tests import toys
 from tests.train.experiments import values
 

@@ -12,8 +12,7 @@ from dml_jax.config import Group, Train
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
-from dml_jax.train import optimizers
-from dml_jax.train.variants import parameter_groups
+from dml_jax.train import optimizers, parameter_groups
 
 PARAMS = {
     "backbone": {

@@ -17,8 +17,7 @@ from dml_jax.evaluation import metrics
 from dml_jax.files import write_json
 from dml_jax.methods import crt, diva
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model
-from dml_jax.train.evaluation import final_results
+from dml_jax.train import final_results, model
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests.train.experiments import linear, on_patches, values

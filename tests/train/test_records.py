@@ -19,10 +19,9 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import embedding_files, programs
-from dml_jax.train import loop, model
+from dml_jax.train import final_results, loop, model
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.evaluation import final_results
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from dml_jax.train.records.run_records import RunRecords

@@ -8,7 +8,7 @@ import pytest
 
 from dml_jax.config import Evaluation
 from dml_jax.data.split import Split
-from dml_jax.train.evaluation import split_metrics
+from dml_jax.train import split_metrics
 
 OPTIONS = Evaluation(cluster=False, ks=(1,))
 

@@ -9,7 +9,7 @@ import pytest
 from dml_jax.config import Data, Evaluation
 from dml_jax.errors import DataError
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.train.evaluation import final_results
+from dml_jax.train import final_results
 
 
 def test_batches_are_chunks_of_clusters() -> None:

@@ -15,12 +15,11 @@ from dml_jax.console import Console
 from dml_jax.methods import baseline, diva
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import model
+from dml_jax.train import model, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.start import other_models
 from tests.train.experiments import values
 
 MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)

@@ -17,11 +17,11 @@ import safetensors.numpy
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
 from dml_jax.methods.contract import PyTree
+from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.state import TrainState, fingerprint
-from dml_jax.train.variants import parameter_groups
 
 SUFFIX = ".safetensors"
 MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints

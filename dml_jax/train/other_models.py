@@ -14,12 +14,11 @@ from dml_jax.backbones.weights import store
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods.contract import PyTree, teaching
-from dml_jax.train import model, step
+from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.state import TrainState, fingerprint
-from dml_jax.train.variants import class_tables, parameter_groups
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:

@@ -27,13 +27,12 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop
+from dml_jax.train import loop, other_models
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import run_records
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.start import other_models
 from dml_jax.train.state import TrainState, fingerprint
 
 DIRECTORY = "features"  # in the work directory

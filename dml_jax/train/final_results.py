@@ -23,13 +23,12 @@ from dml_jax.errors import DataError, UserError
 from dml_jax.evaluation import geometry, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Method, zeros
+from dml_jax.train import other_models, split_metrics
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import read_ahead
-from dml_jax.train.evaluation import split_metrics
-from dml_jax.train.evaluation.split_metrics import Embeddings
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
-from dml_jax.train.start import other_models
+from dml_jax.train.split_metrics import Embeddings
 from dml_jax.train.state import TrainState
 
 SIDE = 32  # of the images whose pixels are compared
