@@ -67,14 +67,8 @@ def _copy_of(path: Path) -> _Copy | None:
 def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = True) -> Iterator[Path]:
     """The local directory of a run in a bucket, which is removed at the end; a path that is no URL is its own.
 
-    Args:
-      option: named in messages.
-      writing: whether the run is written; then this process takes it over from any other that writes it.
-      active: False on all processes of a run but the first.
-
-    Raises:
-      CheckpointError: the bucket does not exist or may not be written, or another process has taken the run over.
-      PeerError: the bucket does not answer.
+    If the run is to be written, this process takes it over from any other that writes it; `active` is False on all
+    processes of a run but the first.
     """
     if not is_url(url):
         yield Path(url)

@@ -31,12 +31,7 @@ def is_url(path: str | Path) -> bool:
 
 
 def expand_path(option: str, path: str | Path) -> Path:
-    """The path given for an option or configuration key, with `~` expanded.
-
-    Raises:
-      ConfigError: a URL; `~name` without a user of that name; a path that no file can have (a NUL, too long a name), or
-        in a directory that cannot be searched.
-    """
+    """The path given for an option or configuration key, with `~` expanded; ConfigError if no file can have it."""
     if is_url(path):
         raise ConfigError(f"{option}={path}: {NO_URL}")
     if "\0" in str(path):
@@ -45,10 +40,8 @@ def expand_path(option: str, path: str | Path) -> Path:
         expanded = Path(path).expanduser()
         expanded.is_dir()
         return expanded
-    except RuntimeError:
-        raise ConfigError(f"{option}={path}: this home directory does not exist; give another path") from None
-    except OSError as error:
-        raise ConfigError(f"{option}={path}: cannot be used ({error.strerror})") from None
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"{option}={path}: cannot be used ({reason(error)})") from None
 
 
 def utf8_path(option: str, path: str | Path) -> Path:

@@ -80,10 +80,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
             "--process=2: must be at least 0 and less than --processes=2",
         ),
         ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "must be at least 0 and less than --processes=0"),
-        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: this home directory does not"),
+        ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: cannot be used (Could not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
-            "method.teacher=~no-such-user/run: this home directory",
+            "method.teacher=~no-such-user/run: cannot be used",
         ),
         ([CONFIG, "--config.seed"], "--config.seed: give the value after an equals sign"),
         ([CONFIG, "--config.train=3"], "train: is a section"),

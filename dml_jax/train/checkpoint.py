@@ -169,10 +169,10 @@ class Checkpoints:
             except CheckpointError as error:
                 if isinstance(error.__cause__, OSError):  # such as missing permissions: the files may be intact
                     raise
-                if candidate == steps[0]:
-                    raise CheckpointError(f"{error}; there is no earlier one, so delete it and start again") from error
-                if self._warn is None:
-                    raise CheckpointError(f"{error}; load an earlier one with --checkpoint=STEP") from error
+                if candidate == steps[0] or self._warn is None:
+                    alone = "there is no earlier one, so delete it and start again"
+                    remedy = alone if candidate == steps[0] else "load an earlier one with --checkpoint=STEP"
+                    raise CheckpointError(f"{error}; {remedy}") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
                     epath.Path(path).rmtree()

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax import numerics
+from dml_jax import files, numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features
 from dml_jax.backbones.weights import store
@@ -19,7 +19,7 @@ from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import validate, with_precision
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
-from dml_jax.errors import CheckpointError, ConfigError, WeightsError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_functions, no_classes, zeros
 from dml_jax.train import class_tables, embedding, optimizers, parameter_groups, step
 from dml_jax.train.distributed import mesh as meshes
@@ -172,9 +172,6 @@ def load(
       warn: told of damaged checkpoints before an earlier one is read; None to raise instead.
       dtype: of the activations, instead of the configuration's.
       trust_code: see `dml_jax.load`.
-
-    Raises:
-      CheckpointError, WeightsError: no run or weights there, or no such checkpoint.
     """
     if is_published(directory):
         return _load_published(directory, checkpoint, dtype)
@@ -186,8 +183,8 @@ def load(
     # The variables come from the checkpoint, so what they were initialised with need not exist any more.
     backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
     config = replace(given, backbone=backbone)
-    if reading := reading_in_results(config, directory):
-        config = read_as(config, reading)
+    if name := reading_in_results(config, directory):
+        config = read_as(config, name)
     method = build_method(config, TrainingSet(facts["classes"], facts["images"]))
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     height, width = facts["shape"]
@@ -214,10 +211,8 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
         raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
     recorded = store.read_metadata(directory)
     architecture = recorded["architecture"] | {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
-    try:
+    with files.reading(directory / store.METADATA):
         backbone = validate(configs.module("backbone", architecture.get("name")).Config, architecture)
-    except ConfigError as error:
-        raise WeightsError(f"{directory / store.METADATA}: {error}; convert the weights again") from error
     side: int = min(recorded.get("image_shape", (LARGEST,)))  # the images that the weights were learned for
     if architecture.get("name") in ("deit", "siglip", "vit"):
         side = min(LARGEST, side)

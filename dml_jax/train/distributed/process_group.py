@@ -75,9 +75,8 @@ def connect(coordinator: str, processes: int, process: int) -> None:
         problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
         raise ConfigError(f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process") from error
     except Exception as error:  # JAX, kubernetes and requests raise many types of exceptions
-        if exit_code_of(error) == os.EX_TEMPFAIL:
-            raise PeerError(f"--coordinator={coordinator}: cannot be reached ({files.reason(error)})") from error
-        raise ConfigError(f"--coordinator={coordinator}: cannot be used ({files.reason(error)})") from error
+        kind = PeerError if exit_code_of(error) == os.EX_TEMPFAIL else ConfigError
+        raise kind(f"--coordinator={coordinator}: cannot be used ({files.reason(error)})") from error
     finally:
         end.cancel()
         for number, handler in previous.items():
