@@ -1,6 +1,7 @@
-"""MPN: influence of the images of a batch on each other, and attention during training: divergence from uniform, weight on the own class, and the weights of one node.
+"""MPN: attention during training, and the influence of the images of a batch on each other.
 
-The last is Fig. 2 of the reproduction ([Re] MPN). Measured on one fixed training batch without dropout, with the
+Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of the reproduction,
+[Re] MPN). Measured on one fixed training batch without dropout, with the
 running batch statistics, after each kept model. With the authors' softmax, whose denominator has 1 added, rows sum to
 less than 1; here they are divided by their sum.
 
