@@ -177,7 +177,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if lock.exists() and os.path.samestat(os.fstat(file), lock.stat()):
+            if os.fstat(file).st_nlink:
                 break
         except BaseException:
             os.close(file)
