@@ -35,7 +35,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
 from dml_jax.config.fields import Needs, NonNegative, NonNegativeInt, PositiveInt, RunRule, require, section, validate
-from dml_jax.config.modules import imported
+from dml_jax.config.modules import import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
 from dml_jax.losses.classification import nearest_center
@@ -165,8 +165,10 @@ def resolve(values: Mapping[str, Any]) -> Config:
 def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any) -> Config:
     """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
-    The options are of the loss, or of each loss of a sum by its name; `shared` are fields of `Config`.
+    The options are of the loss, or of each loss of a sum by its name; `shared` are fields of `Config`. The module of a
+    loss of your own is imported.
     """
+    import_code({"method": {"name": "baseline", "loss": loss}})
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
     return resolve({"loss": loss, **sections, **shared})
 

@@ -82,7 +82,7 @@ def get_config(variant=None):
         "paper",
         data=Data(name="digits", batch_size=16, images_per_class=4),
         backbone=net.Config(),
-        method=baseline.make_config("proxy_anchor", embedding_dim=8),
+        method=baseline.make_config("mypaper.losses.my_loss", embedding_dim=8),
         train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=2),
         evaluation=Evaluation(cluster=False),
     )
@@ -91,23 +91,24 @@ def get_config(variant=None):
 
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The guide's `mypaper/net.py`, unchanged, beside a configuration; `theirs` is this module."""
+    """The guide's network and loss, unchanged, beside a configuration; `theirs` is this module."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setitem(sys.modules, "theirs", sys.modules[__name__])
     Path("mypaper").mkdir()
     Path("mypaper/__init__.py").touch()
     Path("mypaper/net.py").write_text(next(block for block in blocks() if "from theirs import" in block))
+    Path("mypaper/losses.py").write_text(next(block for block in blocks() if "def my_loss" in block))
     Path("paper.py").write_text(CONFIG)
     yield tmp_path
-    for name in ("mypaper", "mypaper.net"):
+    for name in ("mypaper", "mypaper.net", "mypaper.losses"):
         sys.modules.pop(name, None)
 
 
 @pytest.mark.usefixtures("paper")
 @pytest.mark.parametrize("options", [(), ("--config.train.feature_views=2", "--config.train.precision=bfloat16")])
 def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    """A network with nothing beyond the contract is trained, evaluated, loaded and exported."""
+    """A network and a loss with nothing beyond the contract are trained, evaluated, loaded and exported."""
     run = ("--config=paper.py", "--workdir=run", "--quiet", *options)
     for mode in ("train", "evaluate"):
         assert cli.exit_code(lambda mode=mode: main.execute([*run, f"--mode={mode}"])) == 0, capsys.readouterr().err
