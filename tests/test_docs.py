@@ -217,6 +217,7 @@ def test_every_command_resolves(
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
+    monkeypatch.setattr(programs, "NEWER_JAX", (99,))
     arguments = [argument.replace("HOST:PORT", "localhost:1234") for argument in arguments]
     monkeypatch.setattr(sys, "argv", ["dml-jax", "train" if module == "main" else module, *arguments])
     if "--help" in arguments or "--mode=show" in arguments:

@@ -56,9 +56,13 @@ def meanings(kind: type) -> dict[str, str]:
         if not dataclasses.is_dataclass(owner) or not inspect.getmodule(owner):
             continue
         names = {field.name for field in dataclasses.fields(owner)}
+        try:
+            source = inspect.getsource(owner.__dict__.get("__wrapped__", owner))  # the function of a loss
+        except OSError:  # a class that was made at run time; its bases have the comments
+            continue
         above: list[str] = []
         name = ""
-        for line in inspect.getsource(owner).splitlines():
+        for line in source.splitlines():
             code, sign, comment = (part.strip() for part in line.partition("# "))
             if name and code.startswith(("def ", '"""')):  # the end of the fields
                 break

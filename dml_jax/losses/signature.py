@@ -98,7 +98,7 @@ def options(function: Callable[..., Any]) -> Any:
             kinds |= typing.get_type_hints(bases[-1], include_extras=True)
     text = f"Options of `{function.__name__}`."
     made: Any = section(type(function.__name__, tuple(bases), {"__doc__": text, "__annotations__": kinds, **own}))
-    made.__wrapped__ = function  # `inspect` finds the comments in its source
+    made.__wrapped__ = function  # whose source has the comments
     return made
 
 

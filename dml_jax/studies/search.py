@@ -40,9 +40,13 @@ def library() -> Any:
 def open_storage(url: str, name: str) -> Any:
     """The optuna study of that name, which is created if there is none."""
     optuna = library()
+    from sqlalchemy.pool import NullPool  # a requirement of optuna
+
     try:
+        # Connections that a pool kept would still be open at the end.
+        storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
         return optuna.create_study(
-            storage=url, study_name=name, direction="maximize", load_if_exists=True,
+            storage=storage, study_name=name, direction="maximize", load_if_exists=True,
             pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
         )  # fmt: skip
     except Exception as error:  # each database has errors of its own

@@ -42,7 +42,7 @@ def test_the_mean_over_versions(flip: bool) -> None:
     found = np.asarray(averaged({}, {}, jnp.asarray(IMAGES)))
     np.testing.assert_allclose(found, unit(total), atol=2e-3)  # pixels may round to the next number
     if flip:
-        np.testing.assert_allclose(averaged({}, {}, jnp.asarray(IMAGES[:, :, ::-1])), found, atol=1e-6)
+        np.testing.assert_allclose(averaged({}, {}, jnp.asarray(IMAGES[:, :, ::-1])), found, atol=2e-3)
 
 
 def test_one_version_is_the_embedding_itself() -> None:
