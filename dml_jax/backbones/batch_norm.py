@@ -1,14 +1,17 @@
 """Batch normalisation, which matches PyTorch's to rounding."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Dtype as ArrayDtype
+from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Pixels
+from dml_jax.backbones.convolution import devices_of
 from dml_jax.config.fields import Dtype, Probability, Rule, section
 from dml_jax.numerics import at_least_float32
 
@@ -22,46 +25,78 @@ FreezeBatchNorm = Annotated[
 ]
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3,))
+@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def standardize(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, mesh: Mesh | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Batch normalisation with the statistics of the batch, over all but the last axis.
 
-    Mean and variance take one pass over x. E[d^2] - E[d]^2 of d = x - s cancels when the mean is far from s, so s is
-    the mean of the first of the B samples: then E[d]^2 <= B var, and the variance loses at most log2(B) bits however
-    large the mean is.
+    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result only. The devices of a
+    mesh, over which x is split, exchange their statistics once, and so do they in the gradient.
+    """
+    near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
+    mean = near + offset
+    return (x - _row(mean, x)) * _row(jax.lax.rsqrt(var + epsilon) * scale, x) + _row(bias, x), mean, var
 
-    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result only.
+
+def _statistics(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Two parts of the mean, and the biased variance, in one pass over x.
+
+    E[d^2] - E[d]^2 of d = x - s cancels when the mean is far from s, so s is the mean of the first of the B samples:
+    then E[d]^2 <= B var, and the variance loses at most log2(B) bits however large the mean is.
     """
     rows = x.reshape(-1, x.shape[-1])
     near = rows[: len(rows) // len(x)].mean(axis=0)
     offsets = rows - near[None]
     offset = offsets.mean(axis=0)
-    var = jnp.maximum(jnp.square(offsets).mean(axis=0) - jnp.square(offset), 0.0)
-    mean = near + offset
-    result = (rows - mean[None]) * (jax.lax.rsqrt(var + epsilon) * scale)[None] + bias[None]
-    return result.reshape(x.shape), mean, var
+    return near, offset, jnp.maximum(jnp.square(offsets).mean(axis=0) - jnp.square(offset), 0.0)
+
+
+def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """`_statistics` of all devices' rows, of which each has equally many (Chan, Golub & LeVeque, 1983)."""
+    near, offset, var = jnp.moveaxis(jax.lax.all_gather(jnp.stack(_statistics(x)), axis), 1, 0)
+    offsets = near - near[:1] + offset
+    offset = offsets.mean(axis=0)
+    return near[0], offset, (var + jnp.square(offsets - offset[None])).mean(axis=0)
+
+
+def _over(mesh: Mesh, function: Callable[..., Any], *arrays: jax.Array) -> Any:
+    """A function of the axis and of each device's rows of arrays [B, ..., C]; vectors [C] are on all devices."""
+    (axis,) = mesh.axis_names
+    places = tuple(PartitionSpec(axis) if array.ndim > 1 else PartitionSpec() for array in arrays)
+    return jax.shard_map(
+        partial(function, axis), mesh=mesh, in_specs=places, out_specs=PartitionSpec(), check_vma=False
+    )(*arrays)
+
+
+def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.expand_dims(vector, tuple(range(x.ndim - 1)))
 
 
 def _standardize_forward(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, mesh: Mesh | None
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    result, mean, var = standardize(x, scale, bias, epsilon)
+    result, mean, var = standardize(x, scale, bias, epsilon, mesh)
     return (result, mean, var), (x, scale, mean, jax.lax.rsqrt(var + epsilon))
 
 
 def _standardize_backward(
-    _: float, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, jax.Array, jax.Array]
+    _: float, mesh: Mesh | None, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, scale, mean, factor = saved
-    grad, centred = (rows.reshape(-1, x.shape[-1]) for rows in (gradients[0], x))
-    centred = centred - mean[None]
-    bias_grad = grad.sum(axis=0)
-    scale_grad = (grad * (centred * factor[None])).sum(axis=0)
-    through_statistics = (bias_grad[None] + centred * (factor * scale_grad)[None]) / len(grad)
-    x_grad = (scale * factor)[None] * (grad - through_statistics)
-    return x_grad.reshape(x.shape), scale_grad, bias_grad
+    grad = gradients[0]
+
+    def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
+        axes = tuple(range(x.ndim - 1))
+        return (grad * ((x - _row(mean, x)) * _row(factor, x))).sum(axis=axes), grad.sum(axis=axes)
+
+    def summed(axis: str, *arrays: jax.Array) -> jax.Array:
+        return jax.lax.psum(jnp.stack(sums(*arrays)), axis)
+
+    scale_grad, bias_grad = _over(mesh, summed, x, grad, mean, factor) if mesh else sums(x, grad, mean, factor)
+    centred = x - _row(mean, x)
+    through_statistics = (_row(bias_grad, x) + centred * _row(factor * scale_grad, x)) / (x.size // x.shape[-1])
+    return _row(scale * factor, x) * (grad - through_statistics), scale_grad, bias_grad
 
 
 standardize.defvjp(_standardize_forward, _standardize_backward)
@@ -100,7 +135,8 @@ class BatchNorm(nn.Module):
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
         if train and not self.frozen:
-            result, mean, var = standardize(wide, scale, bias, self.epsilon)
+            mesh = devices_of(x) if x.ndim == 4 else None  # methods may have put vectors on every device
+            result, mean, var = standardize(wide, scale, bias, self.epsilon, mesh)
             if not self.is_initializing():
                 count = x.size // channels
                 keep = (1.0 - self.momentum) ** self.updates
@@ -108,11 +144,8 @@ class BatchNorm(nn.Module):
                 for running, new in ((running_mean, mean), (running_var, unbiased)):
                     running.value = (keep * running.value + (1.0 - keep) * new).astype(running.value.dtype)
         else:
-            mean, factor, bias = (
-                jnp.expand_dims(v, tuple(range(x.ndim - 1)))
-                for v in (running_mean.value, jax.lax.rsqrt(running_var.value + self.epsilon) * scale, bias)
-            )
-            result = (wide - mean) * factor + bias
+            factor = jax.lax.rsqrt(running_var.value + self.epsilon) * scale
+            result = (wide - _row(running_mean.value, x)) * _row(factor, x) + _row(bias, x)
         return result.astype(self.dtype or x.dtype)
 
 

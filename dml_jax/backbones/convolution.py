@@ -39,12 +39,18 @@ def plain() -> Iterator[None]:
 
 @contextmanager
 def batches_over(mesh: Mesh) -> Iterator[None]:
-    """Within this context, batches are split over the only axis of a mesh; see `_rounded`."""
+    """Within this context, batches are split over the only axis of a mesh; see `_rounded` and `standardize`."""
     token = _DEVICES.set(mesh)
     try:
         yield
     finally:
         _DEVICES.reset(token)
+
+
+def devices_of(x: jax.Array) -> Mesh | None:
+    """The mesh of `batches_over` if its devices, more than one, have equally many of the rows of x."""
+    mesh = _DEVICES.get()
+    return None if mesh is None or mesh.size == 1 or len(x) % mesh.size else mesh
 
 
 def explicit(
@@ -86,7 +92,7 @@ def conv_general_dilated(
         on_cpu = partial(_pointwise, strides)
     if kernel.dtype == inputs.dtype:
         return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
-    rounded = partial(_rounded, general, _DEVICES.get())
+    rounded = partial(_rounded, general, devices_of(inputs))
     return lax.platform_dependent(
         inputs, kernel, cpu=lambda x, kernel: on_cpu(x, kernel.astype(x.dtype)), default=rounded
     )
@@ -119,7 +125,7 @@ def _rounded_backward(
         """The gradient from a device's part of the batch."""
         return jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)[0].astype(kernel.dtype)
 
-    if mesh is None or mesh.size == 1 or len(x) % mesh.size:
+    if mesh is None:
         return x_gradient, own(x, narrow, grad)
     rows, axis = PartitionSpec(mesh.axis_names[0]), mesh.axis_names[0]
     summed = jax.shard_map(

@@ -101,11 +101,11 @@ class Dense(nn.Module):
         default = uniform_fan_in(x.shape[-1])
         kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
-        x, kernel, bias = _promote_all_but_kernel(x, kernel, bias, dtype=self.dtype)
+        x, kernel, bias = _promote_inputs(x, kernel, bias, dtype=self.dtype)
         # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
         rows = x.reshape(-1, x.shape[-1])
         y = _rounded_dense(rows, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", rows, kernel)
-        y = y if bias is None else y + bias[None, :]
+        y = y if bias is None else with_bias(y, bias)
         return y.reshape(*x.shape[:-1], -1)
 
 
@@ -148,7 +148,7 @@ def conv(
     The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs. The
     `dtype` is the computation's; None for that of inputs and parameters.
     """
-    return nn.Conv(
+    return Conv(
         channels,
         (size, size),
         (stride, stride),
@@ -157,16 +157,38 @@ def conv(
         feature_group_count=groups,
         dtype=dtype,
         kernel_init=kernel_init,
-        promote_dtype=_promote_all_but_kernel,
+        promote_dtype=_promote_inputs,
         conv_general_dilated=conv_general_dilated,
         name=name,
     )
 
 
-def _promote_all_but_kernel(*arrays: jax.Array | None, dtype: Dtype | None = None, inexact: bool = True) -> Any:
-    inputs, kernel, bias = arrays
-    inputs, _, bias = nn.dtypes.promote_dtype(inputs, kernel, bias, dtype=dtype, inexact=inexact)
-    return [inputs, kernel, bias]
+class Conv(nn.Conv):
+    """Flax's convolution; the sum with a bias of a wider type is rounded to the type of the computation."""
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        """float [B, H, W, C] -> float [B, H', W', C']."""
+        outputs = super().__call__(inputs)
+        return outputs if self.dtype is None else outputs.astype(self.dtype)
+
+
+def _promote_inputs(*arrays: jax.Array | None, dtype: Dtype | None = None, inexact: bool = True) -> Any:
+    """Inputs in the type of the computation, kernel and bias in their own, in which their gradients are summed."""
+    inputs, *_ = nn.dtypes.promote_dtype(*arrays, dtype=dtype, inexact=inexact)
+    return [inputs, *arrays[1:]]
+
+
+@jax.custom_vjp
+def with_bias(x: jax.Array, bias: jax.Array) -> jax.Array:
+    """x [n, o] plus a bias [o], rounded to the type of x; the bias's gradient is not, nor are its sums."""
+    return x + bias[None].astype(x.dtype)
+
+
+def _with_bias_backward(bias: jax.Array, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return grad, grad.astype(bias.dtype).sum(axis=0)
+
+
+with_bias.defvjp(lambda x, bias: (with_bias(x, bias), bias), _with_bias_backward)
 
 
 @jax.custom_vjp

@@ -68,6 +68,11 @@ def norm(config: "Config", name: str) -> nn.LayerNorm:
     return layer_norm(config.epsilon, dtype=compute_dtype(config.dtype), name=name)
 
 
+def repeated(token: jax.Array, x: jax.Array) -> jax.Array:
+    """Tokens [1, n, C] for each image of x [B, N, C], in its type; the gradient is summed in the tokens' own."""
+    return jnp.broadcast_to(token, (x.shape[0], *token.shape[1:])).astype(x.dtype)
+
+
 class Attention(nn.Module):
     """Multi-head self-attention."""
 
@@ -84,10 +89,10 @@ class Attention(nn.Module):
 
             def bias(name: str) -> jax.Array:
                 vector = self.param(name, nn.initializers.zeros_init(), (config.width,), jnp.float32)
-                return vector.astype(x.dtype).reshape(1, 1, *shape[3:])
+                return vector.reshape(1, 1, *shape[3:])
 
-            queries, keys = (rotate(y, angles) for y in (queries + bias("q_bias"), keys))
-            values = values + bias("v_bias")
+            queries, keys = (rotate(y, angles) for y in ((queries + bias("q_bias")).astype(x.dtype), keys))
+            values = (values + bias("v_bias")).astype(x.dtype)
         return transformer_dense(config.width, dtype=dtype, name="proj")(attention(queries, keys, values))
 
 
@@ -101,7 +106,7 @@ class AttentionPooling(nn.Module):
         """float [B, N, C] -> float [B, 1, C]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         probe = self.param("latent", normal_init(config.width**-0.5), (1, 1, config.width), jnp.float32)
-        probe = jnp.broadcast_to(probe.astype(x.dtype), (x.shape[0], 1, config.width))
+        probe = repeated(probe, x)
         qkv = transformer_dense(3 * config.width, dtype=dtype, name="qkv")(jnp.concatenate([probe, x], axis=1))
         qkv = qkv.reshape(x.shape[0], -1, 3, config.heads, config.width // config.heads)
         y = attention(qkv[:, :1, 0], qkv[:, 1:, 1], qkv[:, 1:, 2])
@@ -131,7 +136,7 @@ class LayerScale(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [..., C] -> the same shape."""
         gamma = self.param("gamma", nn.initializers.constant(self.initial), x.shape[-1:], jnp.float32)
-        return x * gamma.astype(x.dtype).reshape((1,) * (x.ndim - 1) + (-1,))
+        return (x * gamma.reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
 
 
 class Block(nn.Module):

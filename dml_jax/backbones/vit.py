@@ -22,7 +22,15 @@ import numpy as np
 from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
 from dml_jax.backbones.functional import as_backbone, freeze
 from dml_jax.backbones.layers import DropRate, compute_dtype, conv, normal_init, require_size
-from dml_jax.backbones.transformer import AttentionPooling, Block, Interpolation, norm, patch_angles, resizing_weights
+from dml_jax.backbones.transformer import (
+    AttentionPooling,
+    Block,
+    Interpolation,
+    norm,
+    patch_angles,
+    repeated,
+    resizing_weights,
+)
 from dml_jax.backbones.weights.convert import dotted
 from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 
@@ -144,23 +152,20 @@ class VisionTransformer(nn.Module):
         cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)
 
-        def repeated(token: jax.Array) -> jax.Array:
-            return jnp.broadcast_to(token.astype(x.dtype), (x.shape[0], *token.shape[1:]))
-
         prefix, angles = [], None
         if config.summary == "token":
             prefix.append(self.param("cls_token", normal_init(1e-6), (1, 1, config.width)))
         if config.distilled:
             prefix.append(self.param("dist_token", normal_init(0.02), (1, 1, config.width)))
         length = len(prefix) + x.shape[1]
-        x = jnp.concatenate([*map(repeated, prefix), x], axis=1)
+        x = jnp.concatenate([*(repeated(token, x) for token in prefix), x], axis=1)
         if config.positions == "learned":
-            x = x + self.param("pos_embed", normal_init(0.02), (1, length, config.width)).astype(x.dtype)
+            x = (x + self.param("pos_embed", normal_init(0.02), (1, length, config.width))).astype(x.dtype)
         else:
             angles = jnp.asarray(patch_angles(cells, config.width // config.heads), float)
         if config.registers:
-            registers = repeated(self.param("reg_token", normal_init(1e-6), (1, config.registers, config.width)))
-            x = jnp.concatenate([x[:, : len(prefix)], registers, x[:, len(prefix) :]], axis=1)
+            registers = self.param("reg_token", normal_init(1e-6), (1, config.registers, config.width))
+            x = jnp.concatenate([x[:, : len(prefix)], repeated(registers, x), x[:, len(prefix) :]], axis=1)
         block = nn.remat(Block) if config.remat else Block
         for index in range(config.depth):
             rate = config.drop_path * index / max(config.depth - 1, 1)

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import standardize
 from dml_jax.backbones.layers import conv
+from dml_jax.train import hlo
 
 
 class Case(NamedTuple):
@@ -94,8 +96,11 @@ def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
 
 
 @pytest.mark.parametrize("mean", [0.0, 3e4], ids=["centred", "far from 0"])
-@pytest.mark.parametrize("shape", [(8, 5, 4, 6), (64, 6)], ids=["feature map", "vectors"])
-def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
+@pytest.mark.parametrize(
+    ("shape", "devices"), [((8, 5, 4, 6), 1), ((8, 5, 4, 6), 8), ((64, 6), 1)], ids=["feature map", "spread", "vectors"]
+)
+def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> None:
+    """Devices exchange them once forwards and once backwards."""
     rng = np.random.default_rng(1)
     x = (mean + rng.normal(size=shape)).astype(np.float32)
     x[0] += 30  # the first sample is an outlier
@@ -110,10 +115,15 @@ def test_batch_statistics(shape: tuple[int, ...], mean: float) -> None:
 
     @jax.jit
     def with_gradients(grad: jax.Array, *values: jax.Array) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        found, pull = jax.vjp(lambda *v: standardize(*v, 1e-5), *values)
+        found, pull = jax.vjp(lambda *v: standardize(*v, 1e-5, mesh if devices > 1 else None), *values)
         return found, pull((grad, jnp.zeros(6), jnp.zeros(6)))
 
-    (result, found_mean, found_var), gradients = with_gradients(np.float32(grad), x, scale, bias)
+    mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
+    arguments = jax.device_put((np.float32(grad), x), NamedSharding(mesh, PartitionSpec("data")))
+    (result, found_mean, found_var), gradients = with_gradients(*arguments, scale, bias)
+    text = with_gradients.lower(*arguments, scale, bias).compile().as_text()
+    exchanged = {kind: each.number for (kind, _), each in hlo.collectives(text).items()}
+    assert exchanged == ({"all-gather": 1, "all-reduce": 1} if devices > 1 else {})
     rows = inputs[0].reshape(-1, 6)
     np.testing.assert_allclose(found_mean, rows.mean(0), rtol=1e-6, atol=1e-5)
     rounding = len(x) * 2.0**-20  # float32's, and log2(B) bits more

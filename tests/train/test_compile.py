@@ -6,6 +6,7 @@ JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; 
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,9 @@ import numpy as np
 import pytest
 
 from benchmarks import accelerators
+from dml_jax import config as configs
 from dml_jax import main
+from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
 from dml_jax.commands import cli
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
@@ -62,16 +65,37 @@ def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
         assert "xf64" not in text
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_forms_for_cpus_leave_no_trace(platform: str) -> None:
-    """ResNet-50 has 53 convolutions, each with a gradient to its kernel and, but for the first, to its input."""
-    text = lowered("cub_hist", precision="bfloat16")[platform]
-    convolutions = lines(text, "convolution")
-    assert len(convolutions) == 53 + 53 + 52
-    for line in convolutions:
-        operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
-        assert operands is not None
-        assert operands.groups() == ("bf16", "bf16")
+NETWORKS = {
+    "resnet": (resnet.resnet50(), 53),
+    "bn_inception": (bn_inception.Config(), 69),
+    "efficientnet_lite": (efficientnet_lite.lite0(), 49),
+    "vit": (vit.dinov2("small"), 1),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_forms_for_cpus_leave_no_trace(name: str) -> None:
+    """Each convolution has two gradients, the first one has one; no gradient is summed in bfloat16."""
+    config, count = NETWORKS[name]
+    backbone = configs.module("backbone", name).build(replace(config, dtype="bfloat16"))
+    params, stats = jax.eval_shape(lambda key: backbone.init(key, (70, 70)), jax.random.key(0))
+
+    def loss(params: Any, stats: Any, images: jax.Array) -> jax.Array:
+        return backbone.apply(params, stats, images, train=True)[0].sum()
+
+    images = jax.ShapeDtypeStruct((2, 70, 70, 3), np.float32)
+    traced = jax.jit(jax.grad(loss)).trace(params, stats, images)
+    for platform in ("cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        convolutions = lines(text, "convolution")
+        assert len(convolutions) == 3 * count - 1
+        for line in convolutions:
+            operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
+            assert operands is not None
+            assert operands.groups() == ("bf16", "bf16")
+        assert "optimization_barrier" not in text
+        over_images = [line for line in lines(text, "reduce(") if "add across dimensions = [0" in line]
+        assert not any("bf16" in line for line in over_images)
 
 
 @pytest.mark.parametrize(
