@@ -154,10 +154,7 @@ def test_batch_statistics_are_updated_in_training_and_used_at_test_time(name: st
     np.testing.assert_allclose(
         after.model_state["backbone"]["bn"]["mean"], 0.1 * seen.mean(axis=0), rtol=1e-4, atol=1e-6
     )
-    shifted = {
-        **after.model_state,
-        "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"]),
-    }
+    shifted = {**after.model_state, "backbone": jax.tree.map(lambda x: x + 1.0, after.model_state["backbone"])}
     others = batch.images[0].at[1:].set(0)
     embeddings = embed(name)(after.params, after.model_state, batch.images[0])
     alone = embed(name)(after.params, after.model_state, others)  # a row does not depend on the others

@@ -106,10 +106,7 @@ def classifiers(net: str, seed: int) -> dict[str, Any]:
     names = configs.module("backbone", architecture).CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
     channels = module.build(config).channels
     return {
-        name: {
-            "kernel": draw(seed, f"{name}.weight", (1000, channels)).T,
-            "bias": draw(seed, f"{name}.bias", (1000,)),
-        }
+        name: {"kernel": draw(seed, f"{name}.weight", (1000, channels)).T, "bias": draw(seed, f"{name}.bias", (1000,))}
         for name in names
     }
 
@@ -225,15 +222,7 @@ def test_forward(net: str, tag: str) -> None:
 
     features, tokens, captured = run(params, stats, x.transpose(0, 2, 3, 1))
     check_features(z, tag, features, rtol)
-    known = {
-        "feat_shape",
-        "feat_slice",
-        "feat_last_channels",
-        "avg_pool",
-        "max_pool",
-        "avg_pool_norm",
-        "max_pool_norm",
-    }
+    known = {"feat_shape", "feat_slice", "feat_last_channels", "avg_pool", "max_pool", "avg_pool_norm", "max_pool_norm"}
     known |= {"input_checksum", "stage_shapes", "stage_stats", "stage_first", "stage_last"}
     if f"{tag}.stage_shapes" in z:
         check_stages(z, meta, tag, net, captured, rtol)

@@ -48,10 +48,7 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
         params[f"branch{b}"] = {"output": {"kernel": cast(f"p{b}.W2").swapaxes(1, 2), "bias": cast(f"p{b}.b2")}}
         if f"{prefix}p{b}.C" in z:
             params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
-            params[f"branch{b}"]["hidden"] = {
-                "kernel": cast(f"p{b}.W1").swapaxes(1, 2),
-                "bias": cast(f"p{b}.b1"),
-            }
+            params[f"branch{b}"]["hidden"] = {"kernel": cast(f"p{b}.W1").swapaxes(1, 2), "bias": cast(f"p{b}.b1")}
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -60,10 +57,7 @@ def torch_layout(params: Any) -> dict[str, jax.Array]:
     named = {}
     for b in (1, 2):
         branch = params[f"branch{b}"]
-        named[f"p{b}.W2"], named[f"p{b}.b2"] = (
-            branch["output"]["kernel"].swapaxes(1, 2),
-            branch["output"]["bias"],
-        )
+        named[f"p{b}.W2"], named[f"p{b}.b2"] = (branch["output"]["kernel"].swapaxes(1, 2), branch["output"]["bias"])
         if "prototypes" in branch:
             named[f"p{b}.C"] = branch["prototypes"]
             named[f"p{b}.W1"] = branch["hidden"]["kernel"].swapaxes(1, 2)
@@ -225,69 +219,48 @@ def toy(z: dict[str, np.ndarray]) -> Backbone:
     return Backbone(init, apply, channels, preprocess=lambda images: images)
 
 
-def trace_params(z: dict[str, np.ndarray], dtype: str, moment: str) -> Any:
-    body = {key: jnp.asarray(z[f"{moment}/body.{key}"], dtype) for key in ("weight", "bias")}
-    return {"backbone": body} | params_of(z, dtype, f"{moment}/")
+def trace_params(z: dict[str, np.ndarray], moment: str) -> Any:
+    body = {key: jnp.asarray(z[f"{moment}/body.{key}"]) for key in ("weight", "bias")}
+    return {"backbone": body} | params_of(z, "float64", f"{moment}/")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TRACES)
-def test_trace(name: str, dtype: str) -> None:
+def test_trace(name: str, x64: None) -> None:
     """A short training run with the library's step and optimizer."""
     z, meta = fixtures.load("crt", name)
-    steps = len(z["losses"]) if dtype == "float64" else 3
-    with precision(dtype):
-        config = config_of(z, meta, prefix="init/")
-        assert config.sharing == meta["sharing"].removesuffix("_trunk")
-        method = crt.build(config, toy(z), TrainingSet(2, 2))
-        group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
-        train = Train(groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"])
-        schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=())
-        np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
-        optimizer = optimizers.build(train, method, schedule)
-        params = trace_params(z, dtype, "init")
-        state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
-        update = jax.jit(step.build(method, optimizer))
+    config = config_of(z, meta, prefix="init/")
+    assert config.sharing == meta["sharing"].removesuffix("_trunk")
+    method = crt.build(config, toy(z), TrainingSet(2, 2))
+    group = Group(learning_rate=meta["lr"], weight_decay=meta["weight_decay"])
+    train = Train(groups=dict.fromkeys(method.groups, group), steps=meta["steps"], optimizer=meta["optimizer"])
+    schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=())
+    np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
+    optimizer = optimizers.build(train, method, schedule)
+    params = trace_params(z, "init")
+    state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
+    update = jax.jit(step.build(method, optimizer))
 
-        gate = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3}
-        logged = {
-            "multi_similarity1": "ms1",
-            "multi_similarity2": "ms2",
-            "diversity1": "div1",
-            "consistency": "con",
-        }
-        if config.sharing == "separate":
-            logged["diversity2"] = "div2"
-        counted = ("positives1", "negatives1", "positives2", "negatives2")
-        for i in range(steps):
-            images = jnp.asarray(z["inputs"][i][None, :, :, None, :], dtype)
-            labels = jnp.asarray(z["labels"][i], jnp.int32)
-            state, terms = update(state, Batch(images, labels, jnp.arange(len(labels))), jax.random.key(0))
-            note = f"step {i + 1}"
-            np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
-            if dtype == "float32":
-                continue
-            for ours, theirs in logged.items():
-                np.testing.assert_allclose(terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}")
-            np.testing.assert_array_equal([terms[key] for key in counted], z["mined_counts"][i], err_msg=note)
-            if i == 0:
-                jax.tree.map(
-                    lambda a, b: np.testing.assert_allclose(a, b, **gate),
-                    state.params,
-                    trace_params(z, dtype, "step1"),
-                )
-        if dtype == "float32":
-            return
-
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, **gate),
-            state.params,
-            trace_params(z, dtype, "final"),
-        )
-        encode = jax.jit(functools.partial(method.encode, train=False))
-        (f1, f2), _ = encode(state.params, state.model_state, images)
-        np.testing.assert_allclose(f1, z["eval_f1"], **gate)
-        np.testing.assert_allclose(f2, z["eval_f2"], **gate)
-        np.testing.assert_allclose(
-            jax.jit(method.embed)(state.params, state.model_state, np.asarray(images)[0]), z["eval_embedding"], **gate
-        )
+    gate = meta["tolerance"]["float64"]
+    logged = {"multi_similarity1": "ms1", "multi_similarity2": "ms2", "diversity1": "div1", "consistency": "con"}
+    if config.sharing == "separate":
+        logged["diversity2"] = "div2"
+    counted = ("positives1", "negatives1", "positives2", "negatives2")
+    for i in range(len(z["losses"])):
+        images = jnp.asarray(z["inputs"][i][None, :, :, None, :])
+        labels = jnp.asarray(z["labels"][i], jnp.int32)
+        state, terms = update(state, Batch(images, labels, jnp.arange(len(labels))), jax.random.key(0))
+        note = f"step {i + 1}"
+        np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
+        for ours, theirs in logged.items():
+            np.testing.assert_allclose(terms[ours], z[f"losses_{theirs}"][i], **gate, err_msg=f"{note} {ours}")
+        np.testing.assert_array_equal([terms[key] for key in counted], z["mined_counts"][i], err_msg=note)
+        if i == 0:
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "step1"))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "final"))
+    encode = jax.jit(functools.partial(method.encode, train=False))
+    (f1, f2), _ = encode(state.params, state.model_state, images)
+    np.testing.assert_allclose(f1, z["eval_f1"], **gate)
+    np.testing.assert_allclose(f2, z["eval_f2"], **gate)
+    np.testing.assert_allclose(
+        jax.jit(method.embed)(state.params, state.model_state, np.asarray(images)[0]), z["eval_embedding"], **gate
+    )

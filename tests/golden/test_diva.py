@@ -340,19 +340,16 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     assert set(data) <= seen, f"unknown fields {sorted(set(data) - seen)}"
 
 
-def model_of(data: dict[str, np.ndarray], prefix: str, dtype: Any) -> dict[str, Any]:
+def model_of(data: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
     def layer(name: str) -> dict[str, jax.Array]:
-        weight, bias = (data[f"{prefix}/{name}.{kind}"].astype(dtype) for kind in ("weight", "bias"))
+        weight, bias = (data[f"{prefix}/{name}.{kind}"] for kind in ("weight", "bias"))
         return {"kernel": jnp.asarray(weight.T), "bias": jnp.asarray(bias)}
 
     return {"backbone": layer("body"), "heads": {task: layer(f"head_{task}") for task in diva.TASKS}}
 
 
 def check_model(network: Any, data: dict[str, np.ndarray], prefix: str, tolerance: dict[str, Any]) -> None:
-    layers = {
-        "body": network["backbone"],
-        **{f"head_{task}": head for task, head in network["heads"].items()},
-    }
+    layers = {"body": network["backbone"], **{f"head_{task}": head for task, head in network["heads"].items()}}
     for name, layer in layers.items():
         close(np.asarray(layer["kernel"]).T, data[f"{prefix}/{name}.weight"], tolerance, f"{prefix}/{name}")
         close(layer["bias"], data[f"{prefix}/{name}.bias"], tolerance, f"{prefix}/{name}")
@@ -374,7 +371,7 @@ def linear_backbone(meta: dict[str, Any]) -> Backbone:
     return Backbone(lambda *_: ({}, {}), apply, meta["Df"], preprocess=lambda images: images)
 
 
-def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = "float64") -> None:
+def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     """A training run: step, optimizer with parameter groups, schedule, momentum network, queue."""
     config = diva.Config(
         embedding_dim=meta["D"],
@@ -415,33 +412,30 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
     method = diva.build(config, linear_backbone(meta), data_set, miner=miner)
     optimizer = optimizers.build(train, method, schedule)
 
-    params = model_of(data, "init", dtype) | {"psi": psi_of(data, "init/psi_")}
+    params = model_of(data, "init") | {"psi": psi_of(data, "init/psi_")}
     if config.base == "margin":
         params["beta"] = {task: jnp.asarray(data[f"init/beta_{task}"]) for task in RANKED}
-    params = jax.tree.map(lambda x: x.astype(dtype), params)
     model_state = {
         "backbone": {},
-        "key": {**model_of(data, "init", dtype), "stats": {}},
-        "queue": jnp.zeros((meta["K"], meta["D"]), dtype),
+        "key": {**model_of(data, "init"), "stats": {}},
+        "queue": jnp.zeros((meta["K"], meta["D"])),
     }
 
     def batch(t: int) -> Batch:
-        views = np.stack([data["inputs"][t], data["key_inputs"][t]]).astype(dtype)
+        views = np.stack([data["inputs"][t], data["key_inputs"][t]])
         return Batch(views, data["labels"][t], np.full(meta["N"], t))
 
-    filling = [Batch(jnp.asarray(part[None], dtype), None, None) for part in np.array_split(data["queue_inputs"], 2)]
+    filling = [Batch(jnp.asarray(part[None]), None, None) for part in np.array_split(data["queue_inputs"], 2)]
     model_state = method.hooks.fill(params, model_state, filling)
-    tolerance = meta["tolerance"]["float64"] if dtype == "float64" else {"rtol": 1e-3, "atol": 1e-5}
+    tolerance = meta["tolerance"]["float64"]
     close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 
     update = jax.jit(step.build(method, optimizer), donate_argnums=0)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
     logged = []
-    for t in range(meta["steps"] if dtype == "float64" else 3):
+    for t in range(meta["steps"]):
         state, terms = update(state, batch(t), jax.random.key(0))
         logged.append(terms)
-        if dtype == "float32":
-            continue
         rates = [train.groups[name.split("_")[0]].learning_rate for name in meta["lr_groups"]]
         close(np.asarray(rates) * float(schedule(t)), data["lrs"][t], {"rtol": 1e-6, "atol": 0}, "lrs")
         if f"queue_step{t + 1}" in data:
@@ -449,11 +443,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any], dtype: str = 
         if t == 0:
             check_params(state.params, data, "step1", tolerance)
             check_model(state.model_state["key"], data, "step1_key", tolerance)
-    losses = np.asarray([terms["loss"] for terms in logged])
-    if dtype == "float32":
-        np.testing.assert_allclose(losses, data["losses"][:3], rtol=1e-3)
-        return
-    close(losses, data["losses"], tolerance, "losses")
+    close([terms["loss"] for terms in logged], data["losses"], tolerance, "losses")
     for name in (*diva.TASKS, "decorrelation"):
         close([terms[name] for terms in logged], data[f"losses_{name}"], tolerance, name)
     close(state.model_state["queue"], data["queue_final"], tolerance, "queue_final")
@@ -490,11 +480,6 @@ def test_reference(name: str) -> None:
     checks = [check for prefix, check in CHECKS.items() if meta["case"].startswith(prefix)]
     assert checks, f"unknown case {meta['case']}"
     checks[0](data, meta)
-
-
-@pytest.mark.parametrize("name", fixtures.names(FAMILY, "trace_*"))
-def test_trace_in_float32(name: str) -> None:
-    check_trace(*fixtures.load(FAMILY, name), dtype="float32")
 
 
 @pytest.mark.parametrize("name", [n for kind in ("dance_*", "total_*") for n in fixtures.names(FAMILY, kind)])

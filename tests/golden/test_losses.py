@@ -20,12 +20,7 @@ from tests.golden import fixtures
 
 ANCHORS = [n for n in fixtures.names("hist") if fixtures.load("hist", n)[1]["kind"] == "proxy_anchor"]
 SUITES = fixtures.names("diva", "losses*")
-EXCLUDED = (
-    "arcface_diva_",
-    "softtriplet_loss",
-    "softtriplet_grad_emb",
-    "softtriplet_grad_intra_class_centroids",
-)
+EXCLUDED = ("arcface_diva_", "softtriplet_loss", "softtriplet_grad_emb", "softtriplet_grad_intra_class_centroids")
 INPUTS = {"emb", "labels", "triplets", "class_map", "proxynca_proxies", "softtriplet_centroids"}
 
 

@@ -69,11 +69,7 @@ def test_self_retrieval(name, block):
     if f"{block}_recall" not in arrays:
         pytest.skip("the file covers one metric only")
     result = metrics.retrieval(
-        arrays["x"],
-        arrays["y"],
-        ks=tuple(arrays[f"{block}_recall_k"].tolist()),
-        metric=METRIC[block],
-        per_query=True,
+        arrays["x"], arrays["y"], ks=tuple(arrays[f"{block}_recall_k"].tolist()), metric=METRIC[block], per_query=True
     )
     check_metrics(arrays, meta, block, result, lattice="lattice" in meta["case"])
     if block == "euclid":

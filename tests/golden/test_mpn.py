@@ -54,11 +54,7 @@ def load(name: str, dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any], 
 
 def configure(meta: dict[str, Any], **more: Any) -> mpn.Config:
     return mpn.Config(
-        layers=meta["num_layers"],
-        heads=meta["num_heads"],
-        embedding_dim=meta["embed_dim"],
-        dropout=0.0,
-        **more,
+        layers=meta["num_layers"], heads=meta["num_heads"], embedding_dim=meta["embed_dim"], dropout=0.0, **more
     )
 
 
@@ -316,11 +312,10 @@ def identity(channels: int) -> Backbone:
     return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", files("trace"))
-def test_training_trace(name: str, dtype: str, x64: None) -> None:
+def test_training_trace(name: str, x64: None) -> None:
     """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step 5, rate decay."""
-    z, meta, _ = load(name, dtype)
+    z, meta, _ = load(name, "float64")
     options = {"temperature": meta["temperature"], "smoothing": meta["label_smoothing"]}
     config = configure(meta, concatenate=bool(meta["cat"]), **options)
     method = mpn.build(config, identity(meta["in_dim"]), TrainingSet(meta["num_classes"], meta["num_nodes"]))
@@ -341,14 +336,6 @@ def test_training_trace(name: str, dtype: str, x64: None) -> None:
         for t in range(meta["steps"])
     ]
     update, key = jax.jit(step.build(method, optimizer)), jax.random.key(0)
-    if dtype == "float32":
-        losses = []
-        for batch in batches[:3]:
-            state, logged = update(state, batch, key)
-            losses.append(logged["loss"])
-        np.testing.assert_allclose(losses, z["losses"][:3], rtol=1e-3)
-        return
-
     tolerance = meta["tolerance"]["float64"]
     objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
     gradient = jax.jit(jax.grad(objective))(params)["embedding"]

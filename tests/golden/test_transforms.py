@@ -205,11 +205,7 @@ def test_drawn_erasing(name: str) -> None:
         top, left, tall, wide = top[erased], left[erased], tall[erased], wide[erased]
         assert (top + tall <= height).all()
         assert (left + wide <= width).all()
-        values = {
-            "area": tall * wide / (height * width),
-            "ratio": tall / wide,
-            "logratio": np.log(tall / wide),
-        }
+        values = {"area": tall * wide / (height * width), "ratio": tall / wide, "logratio": np.log(tall / wide)}
         values |= {"height": tall, "width": wide, "top": top / (height - tall), "left": left / (width - wide)}
         for quantity, drawn in values.items():
             assert_same_distribution(np.asarray(drawn, float), arrays, f"{draws}/{quantity}", meta["draws"] / 2)

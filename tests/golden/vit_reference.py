@@ -139,11 +139,7 @@ def transformers_case(kind: str, patch: int, **options: Any) -> Case:
 
     model = transformers_network(kind, patch, **options)
     more = {"interpolate_pos_encoding": True} if kind == "ViT" else {}
-    return Case(
-        patch,
-        shapes_of(model),
-        lambda state, x: functional_call(model, state, (x,), more).last_hidden_state,
-    )
+    return Case(patch, shapes_of(model), lambda state, x: functional_call(model, state, (x,), more).last_hidden_state)
 
 
 def dinov2_case(registers: int = 0, **options: Any) -> Case:
