@@ -1,9 +1,8 @@
 """MPN: attention during training, and the influence of the images of a batch on each other.
 
 Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of the reproduction,
-[Re] MPN). Measured on one fixed training batch without dropout, with the
-running batch statistics, after each kept model. With the authors' softmax, whose denominator has 1 added, rows sum to
-less than 1; here they are divided by their sum.
+[Re] MPN), on one fixed training batch in evaluation mode. With the authors' softmax, whose denominator has 1 added,
+rows sum to less than 1; here they are divided by their sum.
 
 The influence of image j on image i is |d log p_i(y_i) / d x_j|, the norm of the gradient of the log-probability that
 the network assigns to the class of image i, with respect to the pixels of image j. In evaluation mode only message
@@ -18,11 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.analysis import drawing, retrieval
+from dml_jax.analysis import drawing, html, retrieval
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.backbones import functional
-from dml_jax.data.samplers import Sampler
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
 
@@ -34,7 +32,6 @@ class Statistics(NamedTuple):
 
     divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
     own_class: np.ndarray  # weight on nodes of the own class, the node itself included
-    own_node: np.ndarray  # weight on the node itself
 
 
 def reason_not_to(run: EvaluatedModel) -> str:
@@ -48,10 +45,7 @@ def reason_not_to(run: EvaluatedModel) -> str:
 def weights(
     method: Method, network: mpn.MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
 ) -> jax.Array:
-    """Attention weights of a batch of images uint8 [1, B, H, W, 3], in evaluation mode.
-
-    The result is float [L, M, B, B]: layers, heads, receivers, senders, as the forward pass uses them.
-    """
+    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
     embeddings, _ = method.encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
@@ -67,7 +61,6 @@ def statistics(attention: np.ndarray, labels: np.ndarray) -> Statistics:
     return Statistics(
         divergence=np.sum(rows * logs, axis=-1).mean(axis=-1),
         own_class=np.sum(rows * own, axis=-1).mean(axis=-1),
-        own_node=np.diagonal(rows, axis1=-2, axis2=-1).mean(axis=-1),
     )
 
 
@@ -77,21 +70,13 @@ def normalised(attention: np.ndarray) -> np.ndarray:
     return rows / rows.sum(axis=-1, keepdims=True)
 
 
-def epochs(sampler: Sampler, step: int) -> float:
-    """The epochs, which may differ in length, that are over after `step` steps, in hundredths."""
-    whole = sampler.epoch(step)
-    first = sampler.first_step(whole)
-    return round(whole + (step - first) / (sampler.first_step(whole + 1) - first), 2)
-
-
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
     method, batch = run.model.method, run.training_batch
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(weights, method, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
-    assert run.sampler is not None
-    classes, node, epoch = run.split("train").classes, run.node, partial(epochs, run.sampler)
+    classes, node = run.split("train").classes, run.node
     for state in run.models():
         attention = np.asarray(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
@@ -107,7 +92,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             "node attends to all others equally). Right: weight on nodes of the own class; grey line: with uniform "
             f"weights.{few}",
             partial(plot_statistics, steps=steps, series=series, uniform=uniform),
-            ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight", "own_node_weight"),
+            ("step", "layer", "head", "kl_from_uniform_nats", "own_class_weight"),
             [
                 (step, layer + 1, head + 1, *(float(values[t, layer, head]) for values in series))
                 for t, step in enumerate(steps)
@@ -117,12 +102,12 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         Finding(
             "attention_node",
             f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, attends (last layer, one "
-            "panel per head), after different numbers of epochs. Nodes of its class are between the lines. White is "
+            "panel per head), at several steps. Nodes of its class are between the lines. White is "
             f"the uniform weight, {1 / len(labels):.3f}; red is more, blue is less.",
-            partial(plot_node, after=[epoch(step) for step in steps], nodes=nodes, own=labels == labels[node]),
-            ("step", "epoch", "head", "node", "class", "weight"),
+            partial(plot_node, steps=steps, nodes=nodes, own=labels == labels[node]),
+            ("step", "head", "node", "class", "weight"),
             [
-                (step, epoch(step), head + 1, other, classes[labels[other]], float(weight))
+                (step, head + 1, other, classes[labels[other]], float(weight))
                 for head, rows in enumerate(nodes)
                 for step, row in zip(steps, rows, strict=True)
                 for other, weight in enumerate(row)
@@ -132,7 +117,6 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
 
 def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform: float) -> None:
-    """Draws two panels with one line per layer and head."""
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for layer, head in np.ndindex(*series.divergence.shape[1:]):
@@ -155,7 +139,7 @@ def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform
     drawing.save(figure, path)
 
 
-def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndarray) -> None:
+def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarray) -> None:
     """Draws weights [M, T, B], one panel per head with one row per kept model; `own` [B] are nodes of the own class."""
     from matplotlib.colors import TwoSlopeNorm
 
@@ -164,7 +148,7 @@ def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndar
     look: dict[str, Any] = {"cmap": "RdBu_r", "norm": TwoSlopeNorm(uniform, low, high)}
     columns = min(heads, 2)
     rows = -(-heads // columns)
-    figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(after)) * rows + 0.6)
+    figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(steps)) * rows + 0.6)
     panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).ravel()
     edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
@@ -172,12 +156,12 @@ def plot_node(path: Path, *, after: list[float], nodes: np.ndarray, own: np.ndar
         image = axes.imshow(weights, aspect="auto", interpolation="nearest", **look)
         for edge in edges:
             axes.axvline(edge, color=drawing.INK, linewidth=1)
-        axes.set(title=f"head {head + 1}", yticks=range(len(after)), yticklabels=after)
+        axes.set(title=f"head {head + 1}", yticks=range(len(steps)), yticklabels=steps)
         axes.label_outer()
     for axes in panels[heads:]:
         axes.set_axis_off()
     figure.supxlabel("node of the batch, by class", fontsize=9)
-    figure.supylabel("epoch", fontsize=9)
+    figure.supylabel("step", fontsize=9)
     figure.colorbar(image, ax=list(panels), label="attention weight")
     drawing.save(figure, path)
 
@@ -191,10 +175,7 @@ def gradient_norms(
     labels: jax.Array,
     anchors: jax.Array,
 ) -> jax.Array:
-    """Influence of every image of a batch on the predictions for some of them: float [A, B], per grey level.
-
-    Images are uint8 [1, B, H, W, 3], labels int [B]; `anchors` int [A] are the positions of those that are explained.
-    """
+    """Influence of all images uint8 [1, B, H, W, 3] on the predictions for those at `anchors` int [A]: float [A, B]."""
     stats = {"neck": model_state["neck"]}
 
     def log_probability(pixels: jax.Array, anchor: jax.Array) -> jax.Array:
@@ -217,78 +198,51 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
 def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
-    batch = run.training_batch
-    labels = np.asarray(batch.labels)
+    labels = np.asarray(run.training_batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(gradient_norms, run.model.method, network))
+    found = []
     untrained = next(run.models())
-    states = {"_untrained": untrained} if int(untrained.step) == 0 < run.step else {}
-    found: list[Finding] = []
-    means: dict[str, float] = {}
-    for suffix, state in (states | {"": run.model}).items():
-        which = " before training" if suffix else ""
+    states = {"influence": run.model}
+    if int(untrained.step) == 0 < run.step:
+        states["influence_untrained"] = untrained
+    for name, state in states.items():
+        batch = run.training_batch
         norms = np.asarray(
             compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors)), np.float64
         )
-        means |= {f"{kind}{which}": mean for kind, mean in mean_by_kind(norms, anchors, labels).items()}
-        found.append(neighbors(run, f"influence{suffix}", which, labels, anchors, norms))
-    return [
-        *reversed(found),
-        Finding(
-            "influence_means",
-            "Mean influence of one image on the predicted log-probability of another: norm of the gradient with "
-            "respect to its pixels (0 to 255).",
-            partial(plot_means, means=means),
-            ("influence_of", "mean_gradient_norm"),
-            list(means.items()),
-        ),
-    ]
+        found.append(neighbors(run, name, " before training" if state is untrained else "", labels, anchors, norms))
+    return found
 
 
 def neighbors(
     run: EvaluatedModel, name: str, which: str, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
 ) -> Finding:
     """The most influential neighbours of some images; `norms` [A, B] as in `gradient_norms`."""
-    classes = run.split("train").classes
-    images = np.asarray(run.training_batch.images[0])
+    batch, classes = run.split("batch"), run.split("train").classes
+    rows = []
+    for anchor, influence in zip(anchors.tolist(), norms, strict=True):
+        others = influence.copy()
+        others[anchor] = 0
+        shares = others / max(others.sum(), 1e-30)
+        nearest = np.argsort(-others, kind="stable")[:NEIGHBORS].tolist()
+        marks: list[html.Mark] = ["right" if labels[i] == labels[anchor] else "wrong" for i in nearest]
+        near = [html.picture(batch, i, f"{shares[i]:.0%}", mark) for i, mark in zip(nearest, marks, strict=True)]
+        rows.append([html.picture(batch, anchor, mark="query"), *near])
+    means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
     return Finding(
         name,
-        f"Images of a training batch (left column) and the other images that influence their predicted probability "
+        f"Images of a training batch (left) and the other images that influence their predicted probability "
         f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
-        "dashed orange frames: another class.",
-        partial(plot_neighbors, images=images, labels=labels, anchors=anchors, norms=norms),
+        "dashed orange frames: another class. Mean norms of the gradient with respect to the pixels (0 to 255): "
+        f"{means}.",
+        partial(retrieval.plot_pictures, rows=rows),
         ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
         [
             (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
             for row, anchor in enumerate(anchors)
             for neighbor in range(len(labels))
         ],
+        [("", row) for row in rows],
     )
-
-
-def plot_neighbors(
-    path: Path, *, images: np.ndarray, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
-) -> None:
-    """Draws one row per anchor with its most influential neighbours."""
-    rows, correct, below = [], [], []
-    for anchor, influence in zip(anchors, norms, strict=True):
-        others = influence.copy()
-        others[anchor] = 0
-        nearest = np.argsort(-others, kind="stable")[:NEIGHBORS]
-        rows.append([images[anchor], *images[nearest]])
-        correct.append([bool(labels[i] == labels[anchor]) for i in nearest])
-        below.append([f"{share:.0%}" for share in others[nearest] / max(others.sum(), 1e-30)])
-    retrieval.plot_retrieved_images(path, rows, correct, below=below, first="image")
-
-
-def plot_means(path: Path, *, means: dict[str, float]) -> None:
-    """Draws one bar per kind of neighbour."""
-    figure = drawing.figure(6, 2.2)
-    axes = drawing.style(figure.subplots())
-    names = list(means)[::-1]
-    bars = axes.barh(names, [means[name] for name in names], color=drawing.BLUE)
-    axes.bar_label(bars, fmt="%.2g", fontsize=8, padding=3)
-    axes.set(xlabel="mean gradient norm of log p (per grey level)", xscale="log")
-    axes.margins(x=0.15)
-    drawing.save(figure, path)

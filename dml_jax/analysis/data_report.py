@@ -1,6 +1,5 @@
 """The report of a prepared data set: sizes of classes and images, what was left out, duplicates and doubtful labels."""
 
-import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pydantic import StrictInt
 
-from dml_jax.analysis import drawing, html
-from dml_jax.analysis.html import Cell, Mark, Picture, Pictures, text
+from dml_jax.analysis import html
+from dml_jax.analysis.html import Section, text
 from dml_jax.data import store
 from dml_jax.data.prepare import check
 from dml_jax.data.split import Split
@@ -58,14 +57,6 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
     if model is not None:
         rows = np.concatenate([model.embed_split(split) for split in splits.values()])
         doubtful, labels = _doubtful(directory, images, rows)
-    listed = html.listing(("image", "reason"), known["skipped"])
-    sections = {
-        "Classes": _classes(splits),
-        "Images": _sizes(known),
-        "Left out": html.as_html(listed, "left_out", "") if known["skipped"] else "<p>No image.</p>",
-        "Duplicates": _duplicates(known, {split.ids[i]: (split, i) for split, i in images}),
-        "Doubtful labels": labels,
-    }
     counts = [
         (name, f"{counted(len(s.labels), 'image')} of {counted(len(set(s.labels.tolist())), 'class')}")
         for name, s in splits.items()
@@ -74,15 +65,22 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
         ("left out", counted(len(known["skipped"]), "image")),
         ("EXIF rotation", counted(known["exif_rotated"], "image")),
     ]
-    body = (
-        f"<h1>{text(directory.resolve().name)}</h1>"
-        f'<p class="lead">The data set as dml-jax prepare --name={text(known["name"])} found it.</p>'
-        + html.facts(counts)
-        + html.contents(sections)
-        + "".join(html.heading(title) + section for title, section in sections.items())
+    left_out = (
+        html.listing(("image", "reason"), known["skipped"], "left_out") if known["skipped"] else "<p>No image.</p>"
     )
-    with atomic_write(directory / PAGE) as draft:
-        draft.write_text(html.document(directory.resolve().name, body), encoding="utf-8")
+    html.write_report(
+        directory / PAGE,
+        directory.resolve().name,
+        f"The data set as dml-jax prepare --name={known['name']} found it.",
+        (
+            Section("Classes", _classes(splits)),
+            Section("Images", _sizes(known)),
+            Section("Left out", left_out),
+            Section("Duplicates", _duplicates(known, {split.ids[i]: (split, i) for split, i in images})),
+            Section("Doubtful labels", labels),
+        ),
+        counts,
+    )
     return doubtful
 
 
@@ -94,34 +92,20 @@ def _classes(splits: Mapping[str, Split]) -> str:
         f"Images per class and split, largest first: {max(sizes):,} to {min(sizes):,}, median "
         f"{int(np.median(sizes)):,}."
     )
-    listed = html.listing(("class", "split", "images"), [(name, split, number) for (name, split), number in rows])
-    return html.chart(_profile(sizes), "class_sizes", caption) + html.as_html(listed, "class_sizes", "")
-
-
-def _profile(sizes: Sequence[int]) -> bytes:
-    """Decreasing numbers as a figure with one bar each."""
-    figure = drawing.figure(6.5, 2.2)
-    axes = drawing.style(figure.subplots())
-    axes.stairs(sizes, fill=True, color=drawing.BLUE)
-    axes.set(xlim=(0, len(sizes)), xlabel="classes, largest first", ylabel="images")
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=130)
-    return file.getvalue()
+    listed = [(name, split, number) for (name, split), number in rows]
+    table = html.listing(("class", "split", "images"), listed, "class_sizes")
+    return f"<p>{caption}</p>{table}"
 
 
 def _sizes(known: Mapping[str, Any]) -> str:
     formats = sorted(known["formats"].items(), key=lambda entry: -entry[1])
-    rows = [[Cell(name), Cell(f"{number:,}", number)] for name, number in formats]
     sides = [
-        [Cell(name), *(Cell(f"{pixels:,}") for pixels in of)]
+        [name, *(f"{pixels:,}" for pixels in of)]
         for name, of in zip(("shorter side", "longer side"), known["sides"], strict=True)
     ]
-    rotated = known["exif_rotated"]
-    note = "No image has an EXIF rotation."
-    if rotated:
-        note = f"Turned upright by EXIF, unless data.exif_rotation=false: {counted(rotated, 'image')}."
+    note = f"Turned upright by EXIF, unless data.exif_rotation=false: {counted(known['exif_rotated'], 'image')}."
     return (
-        html.table(("format", "images"), rows, "formats of the images")
+        html.listing(("format", "images"), formats, "formats of the images")
         + '<p class="note">Pixels of the original images:</p>'
         + html.table(SIDES, sides, "sizes of the images, in pixels", sortable=False)
         + f"<p>{text(note)}</p>"
@@ -131,20 +115,18 @@ def _sizes(known: Mapping[str, Any]) -> str:
 def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
     if not known["duplicates"]:
         return "<p>No two images are equal or nearly equal.</p>"
-    rows = [[Cell(kind), Cell(place), Cell(f"{number:,}", number)] for kind, place, number in known["duplicates"]]
-    strips = []
-    for kind, place, *names in known["examples"][:SHOWN]:
-        found = [images[name] for name in names if name in images]
-        strips.append((f"{place}, {kind}: {' and '.join(names)}", [_picture(image) for image in found]))
+    strips = [
+        (f"{place}, {kind}: {' and '.join(names)}", [html.picture(*images[name]) for name in names if name in images])
+        for kind, place, *names in known["examples"][:SHOWN]
+    ]
     caption = (
         "Duplicates have equal pixels; near duplicates have nearly equal difference hashes, as after resizing or "
         "compression. Each image is compared with all others and listed with the first that it resembles. "
         "--drop=duplicates leaves out all but one within a class, and all duplicates in several classes. "
         f'<a href="{check.TABLE}" title="a file beside this page">All pairs</a>'
     )
-    return html.table(("kind", "where", "pairs"), rows, "numbers of duplicates") + html.as_html(
-        Pictures(strips), "duplicates", caption
-    )
+    table = html.listing(("kind", "where", "pairs"), known["duplicates"], "numbers of duplicates")
+    return table + html.pictures(strips, "duplicates", caption)
 
 
 class Doubtful(NamedTuple):
@@ -195,17 +177,12 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
     strips = []
     for i, other, near in list(zip(found.images.tolist(), suggested, found.neighbors.tolist(), strict=True))[:SHOWN]:
         words = f"but its neighbours are {other}" if other else "but resembles no class"
-        pictures = [_picture(images[j], "wrong") for j in near[:NEIGHBORS]]
-        query = _picture(images[i], "query")
+        query = html.picture(*images[i], mark="query")
+        pictures = [html.picture(*images[j], mark="wrong") for j in near[:NEIGHBORS]]
         strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
         f"{counted(len(listed), 'image')} of which none of the {NEAREST} nearest is of their class; "
         "first those that resemble another class, maybe mislabelled, then those that resemble none, maybe outliers. "
         f'Correct labels of unusual images are among them. <a href="{TABLE}" title="a file beside this page">All</a>'
     )
-    return len(listed), html.as_html(Pictures(strips), "doubtful_labels", caption)
-
-
-def _picture(image: Image, mark: Mark = "") -> Picture:
-    split, i = image
-    return Picture(html.jpeg(split.read(i, None)), split.ids[i], split.classes[split.labels[i]], mark=mark)
+    return len(listed), html.pictures(strips, "doubtful_labels", caption)

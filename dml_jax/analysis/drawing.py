@@ -22,7 +22,6 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that colour alone carries no meaning
 KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish, see `look`
-CORRECT, WRONG = BLUE, ORANGE
 
 
 def figure(width: float, height: float) -> "Figure":

@@ -22,14 +22,6 @@ PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
 Project = Callable[[np.ndarray], np.ndarray]
 
 
-def principal_components(embeddings: np.ndarray, dimensions: int = 2) -> np.ndarray:
-    """Projects rows [N, D] onto their first principal components: [N, dimensions], zero beyond the D-th."""
-    centred = embeddings - embeddings.mean(axis=0)
-    _, axes = np.linalg.eigh(centred.T @ centred)  # by increasing eigenvalue
-    projected = centred @ axes[:, ::-1][:, :dimensions]
-    return np.pad(projected, ((0, 0), (0, dimensions - projected.shape[1])))
-
-
 def largest(labels: np.ndarray) -> list[int]:
     """The classes that maps show in colour, increasing: the most frequent ones in labels int [N]."""
     counts = np.bincount(labels)
@@ -55,16 +47,19 @@ def scatter_classes(
     axes.set(xticks=[], yticks=[])
 
 
-def reduced(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Principal components of embeddings [N, D], whose rows are normalised first.
 
-    The result is (float32 [N, at most COMPONENTS], fraction of the variance that each explains).
+    The result is (float64 [N, 2 to COMPONENTS], fraction of the variance that each explains).
     """
+    from sklearn.decomposition import PCA
+
     rows = np.asarray(embeddings, np.float64)
     rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-    components = principal_components(rows, max(2, min(COMPONENTS, rows.shape[1])))
-    share = components.var(axis=0) / max(rows.var(axis=0).sum(), 1e-30)
-    return components.astype(np.float32), share
+    pca = PCA(min(COMPONENTS, *rows.shape), svd_solver="full")
+    components = pca.fit_transform(rows)
+    missing = max(0, 2 - components.shape[1])  # of one dimension, or one image
+    return np.pad(components, ((0, 0), (0, missing))), np.pad(pca.explained_variance_ratio_, (0, missing))
 
 
 def thumbnail_positions(points: np.ndarray, cells: int = CELLS) -> list[tuple[int, int, int]]:
@@ -108,10 +103,7 @@ def by_tsne(run: EvaluatedModel, split: str) -> list[Finding]:
 def findings(run: EvaluatedModel, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
     """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
 
-    Args:
-      project: rows [N, D] -> points [N, 2]; None for the first principal components.
-      name: stem of the file names.
-      title: name of the projection in captions.
+    `project` maps rows [N, D] to points [N, 2]; without it, these are the first principal components.
     """
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
@@ -119,14 +111,14 @@ def findings(run: EvaluatedModel, split: str, project: Project | None, name: str
         chosen = coloured(run, data.labels, data.classes)
         order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
     rows = np.sort(order[:MOST])
-    components, share = reduced(run.embeddings(split)[rows])
+    components, share = principal_components(run.embeddings(split)[rows])
     if project is None:
-        points, axes = components[:, :2].astype(np.float64), ("first principal component", "second principal component")
-        axes = (f"{axes[0]} ({share[0]:.0%} of the variance)", f"{axes[1]} ({share[1]:.0%})")
+        points = components[:, :2]
+        axes = (f"first component ({share[0]:.0%} of the variance)", f"second component ({share[1]:.0%})")
         meaning = f"They explain {share[:2].sum():.0%} of the variance; classes separated by other directions overlap."
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
-        points, axes = project(components).astype(np.float64), (f"first coordinate of {title}", "second coordinate")
+        points, axes = project(components), (f"first coordinate of {title}", "second coordinate")
         meaning = (
             f"Computed from {components.shape[1]} principal components, which explain {share.sum():.0%} of the "
             "variance. Distances between groups that are far apart mean little."

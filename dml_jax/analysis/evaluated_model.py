@@ -1,4 +1,4 @@
-"""What an analysis takes: a model, the images of splits, and tables of their embeddings."""
+"""The input of an analysis: a model, the images of splits, and tables of their embeddings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -25,16 +25,16 @@ from dml_jax.train.records.jsonl import JsonLines
 
 
 class EvaluatedModel:
-    """A model on the splits of its run, or on labelled images.
+    """A model on the splits of its run, or on labelled images, which are the split "test".
 
     Args:
-      directory: of the run; of the figures for labelled images, which are the split "test".
-      embeddings: known embeddings [N, D], by name of the split.
-      sampler: of the training batches; None for labelled images.
+      directory: of the run, or of the figures for labelled images.
+      embeddings: known embeddings [N, D] by split.
+      sampler: None for labelled images.
       before_training: gives the model before the first step; raises UserError if its starting point (`init_from`,
         pretrained weights) no longer exists.
-      batch: which training batch `training_batch` is, 0 for the first.
-      node: the image of that batch whose attention is shown, in its order by class.
+      batch: number of the training batch that is analysed.
+      node: position, in this batch by class, of the image whose attention is shown.
     """
 
     classes: Sequence[str] = ()  # that maps show; empty for all
@@ -58,17 +58,14 @@ class EvaluatedModel:
 
     @property
     def config(self) -> Config:
-        """The configuration of the model; published weights have no method."""
         return self.model.config
 
     @property
     def step(self) -> int:
-        """The step at which the model was saved; 0 for published weights."""
         return self.model.step
 
     @cached_property
     def embedder(self) -> Embedder:
-        """The compiled embedding."""
         return self.model.embedder()
 
     def split(self, name: str) -> Split:
@@ -88,17 +85,12 @@ class EvaluatedModel:
         return np.stack([transform(split.read(int(i), None)) for i in indices])
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of `metrics.jsonl`."""
         return JsonLines(self.directory / "metrics.jsonl").read()
 
     @cached_property
     def kept_steps(self) -> list[int]:
         """Steps of the models kept during training, up to that of this model."""
-        return [step for step in kept_models.steps(self._kept) if step <= self.step]
-
-    @property
-    def _kept(self) -> Path:
-        return self.directory / "checkpoints" / "kept"
+        return [step for step in kept_models.steps(self.directory / "checkpoints" / "kept") if step <= self.step]
 
     def models(self) -> Iterator[TrainedModel]:
         """Yields the untrained model, if it can be restored, those kept during training, and this model, by step."""
@@ -110,7 +102,7 @@ class EvaluatedModel:
         run, class_axis = workdir.identity(workdir.read_config(self.directory)), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
-                state = kept_models.read(self._kept, step, self.model, run)
+                state = kept_models.read(self.directory / "checkpoints" / "kept", step, self.model, run)
                 variables = meshes.place(meshes.make(), (state.params, state.model_state), class_axis)
                 yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
         yield self.model
@@ -121,7 +113,7 @@ class EvaluatedModel:
         return self._with(self.before_training())
 
     def refined(self) -> "EvaluatedModel":
-        """The run with the embeddings of its training batch after message passing, for methods that have it."""
+        """The run with the embeddings of its training batch after message passing."""
         method, params, model_state = self.model.method, self.model.params, self.model.model_state
 
         @jax.jit

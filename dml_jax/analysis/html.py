@@ -1,6 +1,6 @@
 """Self-contained HTML pages: style, script and pictures are embedded, and nothing else is loaded.
 
-The views (tables, rows of pictures) are stored as JSON; the names in them are not trusted and are escaped here.
+Names of images and classes are not trusted: all text is escaped here.
 """
 
 import base64
@@ -12,27 +12,59 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from dml_jax.data.split import Split
 from dml_jax.errors import printable
+from dml_jax.files import atomic_write
 
 NARROW = 4  # columns of a table; a wider one has one block per row on a telephone
 SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 70  # JPEG
 ROWS = 300  # shown in a table; the CSV file has all
-Mark = Literal["query", "right", "wrong", ""]
 MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
 
+Mark = Literal["query", "right", "wrong", ""]
+Entry = str | tuple[str, float]  # text of a table cell, optionally with the value by which the table is sorted
 
-class Cell(NamedTuple):
-    """One entry of a table; `value` is its sort key, `rank` 1 for the best of its column and 2 for the second best."""
 
-    text: str
-    value: float = math.nan
-    rank: int = 0
+@dataclass(frozen=True)
+class Section:
+    """A part of a page; `body` is HTML."""
+
+    title: str
+    body: str
+    note: str = ""
+
+
+class Picture(NamedTuple):
+    """A thumbnail."""
+
+    pixels: np.ndarray  # uint8 [H, W, 3], at most SIDE pixels high and wide
+    image: str
+    name: str  # its class
+    note: str = ""  # e.g. a cosine
+    mark: Mark = ""  # the query, or whether it has the query's class; empty for neither
+
+
+Strips = Sequence[tuple[str, Sequence[Picture]]]  # rows of thumbnails, each with a label above it, which may be empty
+
+
+def thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """An image uint8 [H, W, 3] in the size of thumbnails."""
+    small = Image.fromarray(pixels)
+    small.thumbnail((SIDE, SIDE))
+    return np.asarray(small)
+
+
+def picture(split: Split, index: int, note: str = "", mark: Mark = "") -> Picture:
+    """The thumbnail of an image of a split."""
+    name = split.classes[split.labels[index]]
+    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, note, mark)
 
 
 def text(value: str) -> str:
@@ -48,15 +80,10 @@ def resource(name: str) -> str:
 def document(
     title: str, body: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = ("page.js",), sources: str = ""
 ) -> str:
-    """A whole page.
+    """A whole page with an HTML body, and styles and scripts from `dml_jax/pages`.
 
-    Its content security policy stops a browser from loading anything, and from running any script but these,
-    whatever the displayed names contain.
-
-    Args:
-      body: HTML.
-      styles, scripts: files of `dml_jax/pages`, the former in addition to the common style.
-      sources: further rules of the policy, for a page that a server delivers.
+    Its content security policy stops a browser from loading anything, and from running any other script. `sources` are
+    further rules of the policy, for a page that a server delivers.
     """
     code = "".join(map(resource, scripts))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
@@ -72,65 +99,64 @@ def document(
 """
 
 
-def heading(title: str, note: str = "") -> str:
-    """A section heading, to which `contents` links."""
-    small = f" <small>{text(note)}</small>" if note else ""
-    return f'<h2 id="{anchor(title)}">{text(title)}{small}</h2>'
-
-
-def anchor(title: str) -> str:
-    """The identifier of a section."""
-    return "section-" + re.sub(r"\W+", "-", title.lower()).strip("-")
-
-
-def contents(titles: Iterable[str]) -> str:
-    """Links to sections."""
-    links = "".join(f'<a href="#{anchor(title)}">{text(title)}</a>' for title in titles)
-    return f'<nav aria-label="Contents">{links}</nav>'
-
-
-def facts(entries: Iterable[tuple[str, str]]) -> str:
-    """Names and values as a definition list; entries without a value are omitted."""
-    return "<dl>" + "".join(f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in entries if v) + "</dl>"
+def write_report(
+    file: Path, title: str, lead: str, sections: Iterable[Section], facts: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Writes a page with a table of contents; sections without a body and facts without a value are omitted."""
+    sections = [section for section in sections if section.body]
+    anchors = {s.title: "section-" + re.sub(r"\W+", "-", s.title.lower()).strip("-") for s in sections}
+    known = "".join(f"<div><dt>{text(name)}</dt><dd>{text(value)}</dd></div>" for name, value in facts if value)
+    links = "".join(f'<a href="#{anchor}">{text(title)}</a>' for title, anchor in anchors.items())
+    body = f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>' + (f"<dl>{known}</dl>" if known else "")
+    body += f'<nav aria-label="Contents">{links}</nav>'
+    for section in sections:
+        note = f" <small>{text(section.note)}</small>" if section.note else ""
+        body += f'<h2 id="{anchors[section.title]}">{text(section.title)}{note}</h2>{section.body}'
+    with atomic_write(file) as draft:
+        draft.write_text(document(title, body), encoding="utf-8")
 
 
 def table(
-    head: Sequence[str], rows: Iterable[Sequence[Cell]], label: str, *, ours: int = -1, sortable: bool = True
+    head: Sequence[str], rows: Iterable[Sequence[Entry]], label: str, *, ours: int = -1, sortable: bool = True
 ) -> str:
     """A table in a scrollable frame, whose `label` says to screen readers what it shows; row `ours` is emphasised.
 
     Clicking a heading sorts the rows, if they are sortable.
     """
-    names = {0: "", 1: ' class="best"', 2: ' class="second"'}
-    wide = len(head) > NARROW
-
-    rows = list(rows)
-    words = [i > 0 and all(_is_words(row[i]) for row in rows) for i in range(len(head))]
-
-    def cell(entry: Cell, label: str, of_words: bool) -> str:
-        value = "" if math.isnan(entry.value) else f' data-value="{entry.value!r}"'
-        name = f' data-label="{text(label)}"' if wide and label else ""
-        return f"<td{' class=words' if of_words else names[entry.rank]}{value}{name}>{text(entry.text)}</td>"
-
+    cells = [[(entry, math.nan) if isinstance(entry, str) else entry for entry in row] for row in rows]
+    words = [i > 0 and all(_is_words(*row[i]) for row in cells) for i in range(len(head))]
+    labels = [f' data-label="{text(name)}"' if i and len(head) > NARROW else "" for i, name in enumerate(head)]
     button = "<button type=button>{}</button>" if sortable else "{}"
     heads = "".join(
         f'<th scope="col"{" class=words" if of_words else ""}>{button.format(text(name))}</th>'
         for name, of_words in zip(head, words, strict=True)
     )
-    labels = ("", *head[1:])
-    lines = [
-        f"<tr{' class=ours' if i == ours else ''}>" + "".join(map(cell, row, labels, words)) + "</tr>"
-        for i, row in enumerate(rows)
-    ]
-    tall = " tall" if len(lines) > 20 else ""
-    body = (
-        f"<table{' class=wide' if wide else ''}><thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
-    )
+    lines = ""
+    for i, row in enumerate(cells):
+        lines += f"<tr{' class=ours' if i == ours else ''}>"
+        for (entry, value), of_words, label_of in zip(row, words, labels, strict=True):
+            key = "" if math.isnan(value) else f' data-value="{value!r}"'
+            lines += f"<td{' class=words' if of_words else ''}{key}{label_of}>{text(entry)}</td>"
+        lines += "</tr>"
+    wide, tall = " class=wide" if len(head) > NARROW else "", " tall" if len(cells) > 20 else ""
+    body = f"<table{wide}><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
     return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
 
 
-def _is_words(cell: Cell) -> bool:
-    return math.isnan(cell.value) and any(map(str.isalpha, cell.text))
+def _is_words(entry: str, value: float) -> bool:
+    return math.isnan(value) and any(map(str.isalpha, entry))
+
+
+def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: str) -> str:
+    """A sortable table of the first rows: names, whole numbers, and fractions, which are shown in %."""
+
+    def entry(value: str | float) -> Entry:
+        if isinstance(value, str):
+            return value
+        return (f"{value:.1%}" if isinstance(value, float) else f"{value:,}"), float(value)
+
+    more = f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>' if len(rows) > ROWS else ""
+    return table(head, [[entry(value) for value in row] for row in rows[:ROWS]], f"table {label}") + more
 
 
 def chart(picture: bytes, name: str, caption: str) -> str:
@@ -141,84 +167,22 @@ def chart(picture: bytes, name: str, caption: str) -> str:
     return f'<figure class="chart" id="{text(name)}">{frame}<figcaption>{caption}</figcaption></figure>'
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A thumbnail."""
-
-    jpeg: str  # a JPEG file in base64
-    image: str
-    name: str  # its class
-    note: str = ""  # text below the class, e.g. a cosine.
-    mark: Mark = ""  # the query, or whether it has the query's class; empty for neither
-
-
-@dataclass(frozen=True)
-class Pictures:
-    """Rows of thumbnails, each with a label above it, which may be empty."""
-
-    rows: list[tuple[str, list[Picture]]]
-
-
-@dataclass(frozen=True)
-class Listing:
-    """A sortable table of the first of `total` rows; a cell is its text and, if it has one, its value, the sort key."""
-
-    head: list[str]
-    rows: list[list[tuple[str, float | None]]]
-    total: int
-
-
-View = Pictures | Listing
-
-
-def jpeg(image: np.ndarray) -> str:
-    """An image uint8 [H, W, 3] as a small JPEG file in base64."""
-    small = Image.fromarray(image)
-    small.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    small.save(file, "JPEG", quality=QUALITY, optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
-
-
-def listing(head: Sequence[str], rows: Sequence[Sequence[str | float | tuple[str, float]]]) -> Listing:
-    """A table of names, whole numbers, fractions, which are shown in %, and other numbers with their text."""
-
-    def cell(value: str | float | tuple[str, float]) -> tuple[str, float | None]:
-        match value:
-            case str():
-                return value, None
-            case float():
-                return f"{value:.1%}", value
-            case int():
-                return f"{value:,}", float(value)
-            case _:
-                return value
-
-    return Listing(list(head), [[cell(value) for value in row] for row in rows[:ROWS]], len(rows))
-
-
-def as_html(view: View, name: str, caption: str) -> str:
-    """A view as HTML, with a caption in HTML."""
-    match view:
-        case Pictures():
-            strips = "".join(map(_strip, view.rows))
-            return f'<figure id="{text(name)}"><figcaption>{caption}</figcaption>{strips}</figure>'
-        case Listing():
-            cells = [[Cell(entry, math.nan if v is None else v) for entry, v in row] for row in view.rows]
-            more = f'<p class="note">The first {len(view.rows):,} of {view.total:,} rows.</p>'
-            return table(view.head, cells, f"table {name}") + (more if view.total > len(view.rows) else "")
-
-
-def _strip(row: tuple[str, list[Picture]]) -> str:
-    label, pictures = row
-    above = f'<p class="strip-label">{text(label)}</p>' if label else ""
-    return f'{above}<div class="strip">{"".join(map(_tile, pictures))}</div>'
+def pictures(rows: Strips, name: str, caption: str) -> str:
+    """Rows of thumbnails as a figure with the identifier `name`; `caption` is HTML."""
+    strips = "".join(
+        (f'<p class="strip-label">{text(label)}</p>' if label else "")
+        + f'<div class="strip">{"".join(map(_tile, shown))}</div>'
+        for label, shown in rows
+    )
+    return f'<figure id="{text(name)}"><figcaption>{caption}</figcaption>{strips}</figure>'
 
 
 def _tile(picture: Picture) -> str:
+    file = io.BytesIO()
+    Image.fromarray(picture.pixels).save(file, "JPEG", quality=QUALITY, optimize=True)
     mark = f'<b class="mark">{MARKS[picture.mark]}</b> ' if picture.mark else ""
     return (
         f'<div class="tile {picture.mark}" title="{text(picture.name)}: {text(picture.image)}">'
-        f'<img src="data:image/jpeg;base64,{text(picture.jpeg)}" alt="{text(picture.image)}">'
+        f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" alt="{text(picture.image)}">'
         f"<span>{mark}{text(picture.note)}</span><span>{text(picture.name)}</span></div>"
     )

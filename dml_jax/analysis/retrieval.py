@@ -1,25 +1,32 @@
-"""Retrieved images: sampled, worst and best queries; Recall@1 of every class, and classes that are confused."""
+"""Retrieved images of sampled and of the worst queries; Recall@1 of every class, and classes that are confused."""
 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dml_jax.analysis import drawing, html
-from dml_jax.analysis.drawing import CORRECT, GREY, INK, WRONG
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.html import Picture, Pictures
-from dml_jax.data.split import Split
+from dml_jax.analysis.html import Mark, Picture, picture
 from dml_jax.evaluation import metrics, neighbors
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-WORST, BEST = 10, 5  # queries in the figures
-PAIRS = 10  # confused pairs of classes in the figure
+WORST = 10  # queries in the figure
+PAIRS = 10  # confused pairs of classes in the report
 EXAMPLES = 4  # pictures of each pair
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
+FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
+    "query": (drawing.INK, "-"),
+    "right": (drawing.BLUE, "-"),
+    "wrong": (drawing.ORANGE, (0, (2, 1.2))),
+    "": (drawing.GREY, "-"),
+}
 FRAMES = (
     "✓, solid blue frame: the class of the query; ✗, dashed orange frame: another class; the number is the cosine. "
 )
@@ -47,34 +54,16 @@ def worst_first(first_rank: np.ndarray, average_precision: np.ndarray) -> np.nda
     return order[first_rank[order] > 0]
 
 
-def best_first(labels: np.ndarray, average_precision: np.ndarray, cosine: np.ndarray) -> np.ndarray:
-    """The best query of each class, by decreasing average precision, then by decreasing cosine to its nearest image.
-
-    int [C], from [N] of each; the average precision of queries without a relevant image is NaN.
-    """
-    order = np.lexsort((-cosine, -np.nan_to_num(average_precision)))
-    return order[np.sort(np.unique(labels[order], return_index=True)[1])]
-
-
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
-    """Samples up to QUERIES random queries: int [n].
-
-    Half of them are sampled from those whose nearest image is wrong (bool [N]), if there are enough, so that failures
-    are visible.
-    """
+    """Up to QUERIES random queries, half of them with a wrong nearest image (bool [N]), if there are any: int [n]."""
     rng = np.random.default_rng(0)
     failures = rng.permutation(np.flatnonzero(wrong))[: QUERIES // 2]
     successes = rng.permutation(np.flatnonzero(~wrong))[: QUERIES - len(failures)]
     return np.concatenate([successes, failures])
 
 
-def picture(split: Split, index: int, note: str = "", mark: html.Mark = "") -> Picture:
-    """The thumbnail of an image of a split."""
-    return Picture(html.jpeg(split.read(index, None)), split.ids[index], split.classes[split.labels[index]], note, mark)
-
-
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
-    """Sampled queries, the worst and the best, with their nearest images."""
+    """Sampled and worst queries with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)
     against: dict[str, Any] = {}
@@ -92,12 +81,6 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             gallery.ids[nearest], gallery.classes[gallery.labels[nearest]], float(distances[query, 0]),
         )  # fmt: skip
 
-    def grid(path: Path, shown: np.ndarray) -> None:
-        rows = [
-            [queries.read(int(query), None), *(gallery.read(int(i), None) for i in indices[query])] for query in shown
-        ]
-        plot_retrieved_images(path, rows, correct[shown].tolist())
-
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
         return [picture(queries, query, mark="query")] + [
@@ -106,13 +89,13 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
     def finding(title: str, caption: str, shown: np.ndarray, listed: np.ndarray) -> Finding:
         first = [f"first of its class at rank {rank[q]:,}" if rank[q] > 1 else "" for q in shown]
-        rows = [(label, strip(int(query))) for label, query in zip(first, shown, strict=True)]
-        return Finding(
-            title, caption, partial(grid, shown=shown), COLUMNS, [row(int(query)) for query in listed], Pictures(rows)
-        )
+        strips = [strip(int(query)) for query in shown]
+        rows = [row(int(query)) for query in listed]
+        plot = partial(plot_pictures, rows=strips)
+        return Finding(title, caption, plot, COLUMNS, rows, list(zip(first, strips, strict=True)))
 
-    sample = sample_queries(~correct[:, 0])
-    grids = [
+    sample, worst = sample_queries(~correct[:, 0]), worst_first(rank, precision)
+    return [
         finding(
             "retrieval",
             f"Sampled queries of the split '{split}' and their nearest images, nearest first. {FRAMES}Half of the "
@@ -121,59 +104,36 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             sample,
             sample,
         ),
-    ]
-    if len(worst := worst_first(rank, precision)):
-        best = best_first(queries.labels, precision, 1 - distances[:, 0])[:BEST]
-        grids += [
-            finding(
-                "worst_queries",
-                f"The queries of the split '{split}' whose first relevant image comes last. {FRAMES}The CSV file lists "
-                "all queries that have a relevant image, worst first.",
-                worst[:WORST],
-                worst,
-            ),
-            finding(
-                "best_queries",
-                f"The best queries of the split '{split}', one per class, by average precision. {FRAMES}",
-                best,
-                best,
-            ),
-        ]
-    return grids
+        finding(
+            "worst_queries",
+            f"The queries of the split '{split}' whose first relevant image comes last. {FRAMES}The CSV file lists "
+            "all queries that have a relevant image, worst first.",
+            worst[:WORST],
+            worst,
+        ),
+    ][: 2 if len(worst) else 1]
 
 
-def plot_retrieved_images(
-    path: Path,
-    rows: Sequence[Sequence[np.ndarray]],
-    correct: Sequence[Sequence[bool]] | None = None,
-    *,
-    first: str = "query",
-    below: Sequence[Sequence[str]] | None = None,
-) -> None:
-    """Draws one row of images uint8 [H, W, 3] per query, the `first` column, followed by its neighbours.
+def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
+    """Draws one row per query, whose thumbnail is the first, followed by its neighbours with their notes below.
 
-    `correct` says whether each neighbour has the query's class (solid blue frame) or not (dashed orange frame); None
-    for grey frames. `below` each neighbour is a label.
+    Frames: solid blue for the query's class, dashed orange for another, grey if that is not known.
     """
     from matplotlib.patches import Rectangle
 
-    columns, side = len(rows[0]), 72
-    height = 1.2 if below else 1.0  # row height, in units of the width of a picture
-    figure = drawing.figure(columns + 0.6, max(1, len(rows)) * height + 0.4)
+    columns, height = len(rows[0]), 1.2  # in units of the width of a picture
+    figure = drawing.figure(columns + 0.6, len(rows) * height + 0.4)
     axes = figure.subplots()
     for i, row in enumerate(rows):
-        montage = drawing.montage(row, columns, columns, side, gap=6)
+        montage = drawing.montage((shown.pixels for shown in row), columns, columns, 72, gap=6)
         axes.imshow(montage, extent=(0, columns, i * height + 1, i * height))
-        for j in range(columns):
-            wrong = bool(j and correct is not None and not correct[i][j - 1])
-            colour = INK if j == 0 else GREY if correct is None else WRONG if wrong else CORRECT
-            line = (0, (2, 1.2)) if wrong else "-"
+        for j, shown in enumerate(row):
+            colour, line = FRAME[shown.mark]
             place = (j + 0.04, i * height + 0.04)
             axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, color=colour, linewidth=3, linestyle=line))
-            if j and below is not None:
-                axes.text(j + 0.5, i * height + 1.02, below[i][j - 1], fontsize=8, ha="center", va="top")
+            axes.text(j + 0.5, i * height + 1.02, shown.note, fontsize=8, ha="center", va="top")
     for j in range(columns):
-        axes.text(j + 0.5, -0.04, str(j) if j else first, fontsize=9, ha="center", va="bottom")
+        axes.text(j + 0.5, -0.04, str(j) if j else "query", fontsize=9, ha="center", va="bottom")
     axes.set(xlim=(0, columns), ylim=(len(rows) * height, -0.25), aspect="equal")
     axes.set_axis_off()
     figure.savefig(path, dpi=80)
@@ -225,9 +185,9 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
                     picture(data, query, mark="query"),
                     picture(gallery, other, f"{1 - distances[query, 0]:.3f}", "wrong"),
                 ]
-        return [picture for pair in shown.values() for picture in pair]
+        return [each for pair in shown.values() for each in pair]
 
-    shown = [
+    strips = [
         (f"{names[a]} / {names[b]}: {n:,} of {queries:,} queries, {n / queries:.0%}", examples(a, b))
         for (a, b, n), (_, _, _, queries) in zip(pairs[:PAIRS], confused, strict=False)
     ]
@@ -235,50 +195,25 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
         Finding(
             "classes",
             f"Recall@1 of the {len(classes)} classes of the split '{split}', worst first.",
-            partial(plot_recall, recall=recall[order]),
+            partial(drawing.plot_alone, draw=partial(draw_recall, recall=recall[order]), size=(8, 3)),
             ("class", "recall@1", "queries"),
             rows,
-            html.listing(("class", "Recall@1", "queries"), rows),
+            table=html.listing(("class", "Recall@1", "queries"), rows, "classes"),
         ),
         Finding(
             "confused_classes",
             "The most frequently confused pairs of classes, with the fraction of the queries of both whose nearest "
             "image is of the other class. Each query is followed by that image and their cosine, most similar first.",
-            partial(
-                plot_pairs,
-                pairs=[
-                    (f"{drawing.text(a)} / {drawing.text(b)}", n / queries, n) for a, b, n, queries in confused[:PAIRS]
-                ],
-            ),
+            None,
             ("class", "other_class", "confusions", "queries_of_both"),
             confused,
-            Pictures(shown) if shown else None,
+            strips,
         ),
     ]
 
 
-def plot_recall(path: Path, *, recall: np.ndarray) -> None:
+def draw_recall(axes: "Axes", *, recall: np.ndarray) -> None:
     """Draws the sorted recall of the classes, and their mean."""
-    figure = drawing.figure(8, 3)
-    axes = drawing.style(figure.subplots())
     axes.fill_between(np.arange(len(recall) + 1), np.append(recall, recall[-1]), step="post", color=drawing.BLUE)
     axes.axhline(recall.mean(), color=drawing.YELLOW, linestyle="--", label=f"mean of the classes {recall.mean():.3f}")
-    axes.set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall)))
-    drawing.legend(axes, loc="upper left")
-    drawing.save(figure, path)
-
-
-def plot_pairs(path: Path, *, pairs: list[tuple[str, float, int]]) -> None:
-    """Draws one bar per pair of classes: (name, fraction, count)."""
-    figure = drawing.figure(8, 1.2 + 0.3 * len(pairs))
-    axes = drawing.style(figure.subplots())
-    places = range(len(pairs))  # not the names, which may coincide when shortened
-    bars = axes.barh(places, [share for _, share, _ in pairs], color=drawing.ORANGE)
-    axes.bar_label(bars, labels=[str(count) for _, _, count in pairs], fontsize=8, padding=3)
-    axes.set_yticks(places, [name for name, _, _ in pairs])
-    axes.invert_yaxis()
-    axes.set(xlabel="fraction of the queries of both classes, and their number")
-    axes.margins(x=0.15)
-    if not pairs:
-        axes.set(title="no query has a nearest neighbour of another class", yticks=[])
-    drawing.save(figure, path)
+    drawing.style(axes).set(xlabel="classes, worst first", ylabel="Recall@1", ylim=(0, 1.15), xlim=(0, len(recall)))

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from rich.table import Table
 from dml_jax.analysis import (
     attention,
     curves,
-    distances,
     embedding_maps,
     findings,
     heat_maps,
@@ -22,12 +22,11 @@ from dml_jax.analysis import (
     spectra,
 )
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import STANDARD_DIRECTORY, Section, Shown, Subject
-from dml_jax.analysis.html import Cell, Listing, text
+from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
+from dml_jax.analysis.html import Section, text
 from dml_jax.config import Config, flatten, published
-from dml_jax.errors import CheckpointError, printable
+from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
-from dml_jax.files import atomic_write, reading
 from dml_jax.train.records import workdir
 
 # All analyses by name, in the order of the report.
@@ -38,12 +37,8 @@ SUBJECTS = {
         "Map of the embeddings (principal components)", embedding_maps.by_components, standard=True, compared=True,
         is_map=True,
     ),
-    "distances": Subject("Distances of pairs", distances.findings, standard=True, compared=True),
-    "verification": Subject(
-        "Verification of pairs", distances.verification_findings, distances.reason_not_to_verify, standard=True
-    ),
     "overfitting": Subject(
-        "Training classes beside test classes", curves.findings, by_split=False, of_run=True, compared=True
+        "Training classes beside test classes", curves.overfitting, by_split=False, of_run=True, compared=True
     ),
     "spectra": Subject("Geometry of the embedding space", spectra.findings, compared=True),
     "tsne": Subject("Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True),
@@ -57,29 +52,16 @@ SUBJECTS = {
     ),
     "heat_maps": Subject("Prototypes over the image", heat_maps.findings, heat_maps.reason_not_to, of_run=True),
 }  # fmt: skip
-# By control: what it is, and the start of the sentence "... better than this run".
 CONTROLS = {
-    "raw pixels": ("the images themselves, reduced to at most 32 x 32 pixels, without a network", "Raw pixels do"),
-    "colour histogram": (
-        "fractions of 192 colours (hue, saturation, value), without a network",
-        "A colour histogram does",
-    ),
-    "untrained": ("the same network before its first training step", "The untrained network does"),
-    "before training": ("the same network before its first training step", "The network before this training does"),
-    "head on frozen features": (
-        "all but the backbone trained on features of the published weights, before the network was trained",
-        "The head on frozen features does",
-    ),
-    "published weights without further training": (
-        "the network that the training started from, as published",
-        "The published network does, without this training,",
-    ),
+    "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",
+    "colour histogram": "fractions of 192 colours (hue, saturation, value), without a network",
+    "untrained": "the same network before its first training step",
+    "before training": "the same network before its first training step",
+    "head on frozen features": "all but the backbone trained on features of the published weights, before the network "
+    "was trained",
+    "published weights without further training": "the network that the training started from, as published",
 }
-CURVES = {
-    "loss": "The training loss and its terms.",
-    "recall": "Recall@1 during training. Training classes: a random sample of at most 2,000 images, with no "
-    "more classes than the other splits. Horizontal lines: controls on the test classes.",
-}
+TRAINING = "training"  # name of the curves, which `analyse` does not make
 
 
 def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -105,28 +87,18 @@ def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
     return words + (f", {numbers['seconds']:.1f} s" if "seconds" in numbers else "")
 
 
-def print_results(
-    title: str, listed: Sequence[tuple[str, dict[str, Any]]], results: dict[str, Any], console: Console
-) -> None:
-    """Prints a table of rows, by name and metrics, and the evaluation protocol below it.
-
-    `results` is the main row, printed bold; it determines the columns and names the `protocol`.
-    """
+def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
+    """Prints the result table of a run, with the protocol and a comparison with the controls below it."""
     columns = [entry for entry in metric_table.columns(results) if not entry.secondary]
-    table = Table(title=escape(printable(title)), title_justify="left")
+    table = Table(title=escape(printable(f"{config.name}: unseen classes, in %")), title_justify="left")
     table.add_column("", max_width=26)
     for entry in columns:
         table.add_column(entry.heading, justify="right", no_wrap=True)
-    for name, numbers in listed:
+    for name, numbers in rows(config, results):
         cells = (metric_table.cell(numbers, entry) for entry in columns)
         table.add_row(escape(printable(name)), *cells, style="bold" if numbers is results else "")
     console.print(table)
     console.print(results["protocol"], style="dim", markup=False)
-
-
-def print_table(config: Config, results: dict[str, Any], console: Console) -> None:
-    """Prints the result table of a run."""
-    print_results(f"{config.name}: unseen classes, in %", rows(config, results), results, console)
     if sentence := verdict(results):
         console.print(sentence.strip(), markup=False, highlight=False)
 
@@ -134,56 +106,38 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
 def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run, whose test embeddings are known."""
     directory, lines = run.directory, run.metrics()
-    figures = directory / STANDARD_DIRECTORY
-    figures.mkdir(exist_ok=True)
-    if terms := curves.loss_terms(lines):
-        curves.plot_loss(figures / "loss.png", terms)
-    controls = {name: numbers["recall@1"] for name, numbers in results.get("controls", {}).items()}
-    curves.plot_recall(figures / "recall.png", curves.recalls(lines, results), controls)
-    for name, subject in SUBJECTS.items():
-        if not subject.standard:
-            continue
+    found = {TRAINING: ("Training", curves.training(lines, results))}
+    found |= {
+        name: (subject.title, subject.findings(run, "test")) for name, subject in SUBJECTS.items() if subject.standard
+    }
+    for name, (title, made) in found.items():
         (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
-        if not subject.reason_not_to(run):
-            found = subject.findings(run, "test")
-            findings.write(directory, name, subject.title, run.step, found, to=STANDARD_DIRECTORY)
+        findings.write(directory, name, title, run.step, made, to=STANDARD_DIRECTORY)
     write_page(directory, run.config, results, lines)
 
 
 def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Writes `report.html` from the results, the lines of `metrics.jsonl`, the figures and the stored analyses."""
-    sections = {
-        "Results": _results(config, results),
-        "Training warnings": _warnings(lines),
-        "Training": _curves(directory),
-    }
-    sections = {title: body for title, body in sections.items() if body}
-    found = [section for section in findings.read(directory, tuple(SUBJECTS)) if section.shown]
-    titles = [*sections, *dict.fromkeys(section.title for section in found), "Configuration"]
-    settings = "\n".join(text(f"{key} = {value}") for key, value in flatten(asdict(config)).items())
-    body = (
-        f"<h1>{text(config.name)}</h1>"
-        f'<p class="lead">{text(config.method.name)} on {text(config.data.name)}: image retrieval on classes not seen '
-        f"in training.</p>{html.facts(_facts(directory, config, results))}{html.contents(titles)}"
-        + "".join(html.heading(title) + content for title, content in sections.items())
-        + "".join(_section(directory, section) for section in found)
-        + f"{html.heading('Configuration')}<details><summary>All {settings.count(chr(10)) + 1} values</summary>"
-        f"<pre><code>{settings}</code></pre></details>"
+    """Writes `report.html` from the results, the lines of `metrics.jsonl` and the stored analyses."""
+    settings = flatten(asdict(config))
+    listed = "\n".join(text(f"{key} = {value}") for key, value in settings.items())
+    details = f"<details><summary>All {len(settings)} values</summary><pre><code>{listed}</code></pre></details>"
+    html.write_report(
+        directory / "report.html",
+        config.name,
+        f"{config.method.name} on {config.data.name}: image retrieval on classes not seen in training.",
+        (
+            Section("Results", _results(config, results)),
+            Section("Training warnings", _warnings(lines)),
+            *findings.read(directory, (TRAINING, *SUBJECTS)),
+            Section("Configuration", details),
+        ),
+        _facts(directory, config, results),
     )
-    with atomic_write(directory / "report.html") as draft:
-        draft.write_text(html.document(config.name, body), encoding="utf-8")
 
 
 def write_analyses(directory: Path, title: str, lead: str) -> None:
     """Writes `report.html` from the stored analyses alone, without a training run."""
-    found = [section for section in findings.read(directory, tuple(SUBJECTS)) if section.shown]
-    body = (
-        f'<h1>{text(title)}</h1><p class="lead">{text(lead)}</p>'
-        + html.contents(list(dict.fromkeys(section.title for section in found)))
-        + "".join(_section(directory, section) for section in found)
-    )
-    with atomic_write(directory / "report.html") as draft:
-        draft.write_text(html.document(title, body), encoding="utf-8")
+    html.write_report(directory / "report.html", title, lead, findings.read(directory, tuple(SUBJECTS)))
 
 
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -194,7 +148,7 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
     sizes = [(f"{name} images", f"{size['images']:,} of {size['classes']:,} classes") for name, size in counts.items()]
     training = f"{results['step']:,} steps of {config.data.batch_size} images"
     if timing:
-        training += f", {_duration(timing['seconds'])} ({timing['images_per_second']:,.0f} images/s)"
+        training += f", {timedelta(seconds=round(timing['seconds']))} h ({timing['images_per_second']:,.0f} images/s)"
     memory = f", {timing['peak_memory'] / 2**30:.1f} GiB" if "peak_memory" in timing else ""
     return [
         *sizes,
@@ -206,25 +160,25 @@ def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[
     ]
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
-
-
 def _results(config: Config, results: dict[str, Any]) -> str:
     """The results in words, the table, the meaning of its rows and columns, and the protocol."""
     columns = metric_table.columns(results)
     listed = rows(config, results)
-    cells = [[Cell(name), *(Cell(metric_table.cell(numbers, entry)) for entry in columns)] for name, numbers in listed]
+    cells = [[name, *(metric_table.cell(numbers, entry) for entry in columns)] for name, numbers in listed]
     ours = next(i for i, (_, numbers) in enumerate(listed) if numbers is results)
     head = ("in %", *(entry.heading for entry in columns))
     table = html.table(head, cells, "results, in %", ours=ours, sortable=False)
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
+    verification = ""
+    if "equal_error_rate" in results:
+        verification = (
+            "<p>Verification of image pairs (same class or not): equal error rate "
+            f"{results['equal_error_rate']:.1%} at a cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
+        )
     return (
         f"<p>{text(in_words(results))}</p>{table}"
         f'<p class="note">± is one standard error over the queries. {text(_explanations(results))}</p>'
-        f"{_verification(results)}<h3>How it was measured</h3><ul>{rules}</ul>"
+        f"{verification}<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
 
@@ -246,46 +200,28 @@ def verdict(results: Mapping[str, Any]) -> str:
     if not controls:
         return ""
     best = max(controls, key=lambda name: controls[name]["recall@1"])
-    gains = {title: results[key] - controls[best][key] for title, key in (("Recall@1", "recall@1"), ("MAP@R", "map@r"))}
-    noise = 2 * results.get("recall@1_stderr", 0)
-    numbers = ", ".join(
-        f"{title} {100 * controls[best][key]:.1f} against {100 * results[key]:.1f}"
-        for title, key in (("Recall@1", "recall@1"), ("MAP@R", "map@r"))
-    )
-    if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
-        return f"{CONTROLS[best][1]} better than this run: {numbers}. "
+    keys = {"Recall@1": "recall@1", "MAP@R": "map@r"}
+    gains = {title: results[key] - controls[best][key] for title, key in keys.items()}
     points = ", ".join(f"{title} {100 * gain:+.1f} points" for title, gain in gains.items())
+    noise = 2 * results.get("recall@1_stderr", 0)
+    if gains["Recall@1"] < -noise or (gains["Recall@1"] < 0 and gains["MAP@R"] < 0):
+        return f"The control '{best}' does better than this run, which differs from it by {points}. "
     if gains["Recall@1"] > noise:
         return f"This run does better than every control; over the best, {best}: {points}. "
     if gains["MAP@R"] > 2 * results.get("map@r_stderr", 0):
-        return f"Recall@1 is not clearly better than that of {best}, but the ranking is: {points}. "
+        return f"Recall@1 is not clearly better than with {best}, but the ranking is: {points}. "
     return f"This run is not clearly better than {best}, so it does not show that the training helped: {points}. "
 
 
 def _explanations(results: Mapping[str, Any]) -> str:
     """Explains the controls and the metrics."""
-    controls = [f"{name}: {CONTROLS[name][0]}" for name in results.get("controls", {}) if name in CONTROLS]
+    controls = [f"{name}: {CONTROLS[name]}" for name in results.get("controls", {}) if name in CONTROLS]
     about = [
         "R@K: fraction of the queries with an image of their class among the K nearest",
         "MAP@R: how many of the nearest R images, where R is the size of the class, are of the class, and how early",
         "NMI: agreement of clusters with classes",
     ]
     return ". ".join((*controls, *about)) + "."
-
-
-def _verification(results: Mapping[str, Any]) -> str:
-    if "equal_error_rate" not in results:
-        return ""
-    return (
-        f"<p>Verification of image pairs (same class or not): equal error rate {results['equal_error_rate']:.1%} at a "
-        f"cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
-    )
-
-
-def _curves(directory: Path) -> str:
-    drawn = {name: directory / STANDARD_DIRECTORY / f"{name}.png" for name in CURVES}
-    charts = "".join(_chart(path, name, text(CURVES[name])) for name, path in drawn.items() if path.exists())
-    return f'<div class="side">{charts}</div>' if charts else ""
 
 
 def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
@@ -296,29 +232,3 @@ def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
             first.setdefault(name, (line["step"], words))
     entries = "".join(f"<li>step {step}: {text(words)}</li>" for step, words in first.values())
     return f'<ul class="warnings">{entries}</ul>' if entries else ""
-
-
-def _section(directory: Path, section: Section) -> str:
-    """The findings of an analysis, with a heading for each if there are several."""
-    parts = []
-    for shown in section.shown:
-        name = Path(shown.file).name
-        title = name.replace("_", " ").capitalize()
-        several = len(section.shown) > 1 and title != section.title
-        parts.append((f"<h3>{text(title)}</h3>" if several else "") + _shown(directory, shown, name))
-    return html.heading(section.title, f"(step {section.step:,})") + "".join(parts)
-
-
-def _shown(directory: Path, shown: Shown, name: str) -> str:
-    """The figure, optionally with a table below it, or pictures instead."""
-    caption = f'{text(shown.caption)} <a href="{text(shown.file)}.csv" title="a file beside this page">Numbers</a>'
-    if shown.view is None or isinstance(shown.view, Listing):
-        chart = _chart(directory / f"{shown.file}.png", name, caption)
-        return chart + (html.as_html(shown.view, name, caption) if shown.view else "")
-    return html.as_html(shown.view, name, caption)
-
-
-def _chart(path: Path, name: str, caption: str) -> str:
-    """A figure on disk; `caption` is HTML."""
-    with reading(path, "create it again with dml-jax analyse", CheckpointError):
-        return html.chart(path.read_bytes(), name, caption)

@@ -1,12 +1,11 @@
 """Geometry of an embedding space: singular values, density, uniformity and alignment; for DiVA, also per task."""
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dml_jax.analysis import drawing
+from dml_jax.analysis import drawing, html
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.config import Config
@@ -77,6 +76,8 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     labels = run.split(split).labels
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
     draw = partial(draw_spectra, spaces=spaces)
+    scalars = [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()]
+    shown = [(name, *((f"{value:.4g}", value) for value in values)) for name, *values in scalars]
     return [
         Finding(
             "spectra",
@@ -93,16 +94,16 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
             "lower is tighter. Effective rank: number of directions in use. "
             "Spectral decay: lower is flatter.",
-            partial(plot_scalars, spaces=spaces),
+            None,
             ("space", *SCALARS),
-            [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()],
+            scalars,
+            table=html.table(("space", *(name.replace("_", " ") for name in SCALARS)), shown, "geometry"),
         ),
     ]
 
 
 def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
     """Adds one curve per space to axes."""
-    drawing.style(axes)
     for i, (name, space) in enumerate(spaces.items(), len(axes.lines)):
         count = len(space.singular_values)
         axes.plot(
@@ -110,17 +111,4 @@ def draw_spectra(axes: "Axes", *, spaces: dict[str, Space]) -> None:
             marker=drawing.MARKERS[i % 7], markersize=4, markevery=max(1, count // 8), linewidth=1.3,
         )  # fmt: skip
     axes.set(xlabel="index of the singular value", ylabel="share of the sum of singular values", yscale="log")
-
-
-def plot_scalars(path: Path, *, spaces: dict[str, Space]) -> None:
-    """Draws one panel per scalar with one bar per space."""
-    figure = drawing.figure(11, 1.2 + 0.3 * len(spaces))
-    panels = figure.subplots(1, len(SCALARS), sharey=True)
-    names = list(spaces)[::-1]
-    for axes, scalar in zip(panels, SCALARS, strict=True):
-        values = [getattr(spaces[name], scalar) for name in names]
-        bars = drawing.style(axes).barh(names, values, color=drawing.BLUE)
-        axes.bar_label(bars, fmt="%.3g", fontsize=8, padding=2)
-        axes.set(xlabel=scalar.replace("_", " "))
-        axes.margins(x=0.3)
-    drawing.save(figure, path)
+    drawing.style(axes)

@@ -7,16 +7,14 @@
 The first analyses a run on its own data, the second any model on labelled images: a folder with one subfolder per
 class, or the test split of a prepared data set. Without --what, everything that applies to the run. For curves over the
 training, train with --config.train.keep_every=N. Writes analysis/*.png and *.csv into the work directory and
-renews report.html, which has the first five from the start. With --data or --compare, figures and report.html are
-written to --output. --compare shows several models side by side: runs (with --data, any models), the first run before
-its training ("untrained"), and after message passing ("refined", of a batch).
+renews report.html, which has the first three from the start. With --data, --compare or --output, figures and
+report.html are written to --output (default: analysis). --compare shows several models side by side: runs (with --data,
+any models), the first run before its training ("untrained"), and after message passing ("refined", of a batch).
 
-  retrieval     retrieved images, worst and best queries
+  retrieval     retrieved images, worst queries
   classes       Recall@1 by class, most confused pairs
   components    map on the first principal components (*)
-  distances     histograms of pairs of one class and of different classes (*)
-  verification  error rates over the threshold of "same class", ROC curve
-  overfitting   retrieval of training classes beside test classes over the kept models (*); not with --data
+  overfitting   Recall@1 of training classes beside test classes over the kept models (*); not with --data
   spectra       singular values, density, uniformity, alignment; for DiVA also by task (*)
   tsne          map with thumbnails (*)
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
@@ -27,7 +25,6 @@ its training ("untrained"), and after message passing ("refined", of a batch).
 """
 
 from argparse import Namespace
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,14 +39,13 @@ from dml_jax.commands import cli, model_options, runtime
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.errors import ConfigError, DataError, counted, printable, suggest
+from dml_jax.errors import counted, printable
 from dml_jax.inference import labelled
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
 
 SPLITS = ("test", "train", "validation")
-VIEWS = ("untrained", "refined")  # of the run of --model, in --compare
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
 MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
 
@@ -60,12 +56,12 @@ def parser() -> cli.Parser:
     model_options.add(flags)
     flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
-    flags.add_argument("--output", metavar="DIRECTORY", help="with --data or --compare (default: analysis)")
+    flags.add_argument("--output", metavar="DIRECTORY", help="write here instead of into the run (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
-    flags.add_argument("--split", default="test", help="test (default), train, validation or batch, a training batch")
     flags.add_argument(
-        "--batch", type=int, default=0, help="training batch, also of attention and influence, default 0"
+        "--split", choices=(*SPLITS, "batch"), default="test", help="default: test; batch is one training batch"
     )
+    flags.add_argument("--batch", type=int, default=0, help="number of the training batch, default 0")
     flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
     flags.add_argument("--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones")
     flags.add_argument("--seed", type=int, default=0, help="of the drawn classes, default 0")
@@ -78,13 +74,9 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     subjects = chosen_subjects(options)
     model_options.check(options)
-    if options.data:
-        check_images(options, overrides)
-    if options.data or options.compare:
+    if options.data or options.compare or options.output:
         analyse_apart(options, overrides, subjects)
         return
-    if options.output:
-        raise ConfigError("--output: needs --data or --compare; the analyses of a run go into its work directory")
     run = trained_run(options.model, options, overrides)
     run.classes = chosen_classes(options, run)
     directory, console = run.directory, run.console
@@ -95,57 +87,47 @@ def execute(arguments: list[str]) -> None:
         title = f"{subject.title}: {options.split} images" if own else subject.title
         findings.write(directory, name, title, run.step, subject.findings(run, options.split), suffix=own)
     console.print(f"figures and numbers: {directory / findings.DIRECTORY}")
-    renew_report(run)
+    if results := workdir.read_results(directory):
+        run_report.write_page(directory, run.config, results, run.metrics())
+        console.print(f"report: {directory / 'report.html'}")
+    else:
+        console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
 
 
 def chosen_subjects(options: Namespace) -> dict[str, Subject]:
     """The subjects in --what, or all that fit the other options."""
-    splits = (*SPLITS, "batch")
-    if options.split not in splits:
-        raise ConfigError(f"--split={options.split}: {suggest(options.split, splits)}")
-    compared = ", ".join(name for name, subject in SUBJECTS.items() if subject.compared)
-    limits: list[tuple[bool, Callable[[Subject], bool], str]] = [
-        (bool(options.data), lambda subject: not subject.of_run,
-         "--what={}: needs a trained run on its own data; leave out --data, or this analysis"),
-        (bool(options.compare), lambda subject: subject.compared, f"--what={{}}: not with --compare, only {compared}"),
-        (options.split == "batch", lambda subject: subject.compared and subject.by_split,
-         "--what={}: not with --split=batch, which is too few images"),
-        (options.split != "test", lambda subject: subject.by_split,
-         f"--split={options.split}: {{}} is not made by split; leave --split out"),
-        (bool(options.classes), lambda subject: subject.is_map,
-         "--what={}: shows no chosen classes; leave out --classes, or this analysis"),
-    ]  # fmt: skip
-    limits = [limit for limit in limits if limit[0]]
-    if options.what is None:
-        return {name: s for name, s in SUBJECTS.items() if all(fits(s) for _, fits, _ in limits)}
-    chosen = cli.choices("--what", options.what, SUBJECTS)
-    for name in chosen:
-        for _, fits, message in limits:
-            if not fits(SUBJECTS[name]):
-                raise ConfigError(message.format(name))
-    return {name: SUBJECTS[name] for name in chosen}
+    named = SUBJECTS if options.what is None else cli.choices("--what", options.what, SUBJECTS)
+    reasons = {name: reason_against(SUBJECTS[name], options) for name in named}
+    if options.what is not None:
+        cli.refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
+    return {name: SUBJECTS[name] for name, reason in reasons.items() if not reason}
 
 
-def check_images(options: Namespace, overrides: dict[str, str]) -> None:
-    """Raises ConfigError for options that only a run on its own data has."""
-    if overrides:
-        raise ConfigError(f"--config.{next(iter(overrides))}: is not used with --data; remove it")
-    if options.split != "test":
-        raise ConfigError(f"--split={options.split}: is not used with --data; remove it")
+def reason_against(subject: Subject, options: Namespace) -> str:
+    """Why a subject does not fit the other options; empty if it does."""
+    compared = ", ".join(name for name, each in SUBJECTS.items() if each.compared)
+    reasons = {
+        "needs a trained run on its own data, not --data": options.data and subject.of_run,
+        f"not with --compare, only {compared}": options.compare and not subject.compared,
+        "not with --split=batch, which is too few images": options.split == "batch" and not subject.compared,
+        "is not made by split; leave --split out": options.split != "test" and not subject.by_split,
+        "shows no chosen classes; leave --classes out": options.classes and not subject.is_map,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: dict[str, Subject]) -> None:
     """Analyses a model on labelled images, or compares models, and writes the figures and a report."""
     output = files.expand_path("--output", options.output or "analysis")
-    if (output.exists() and not output.is_dir()) or files.below_a_file(output) or (output / "config.json").exists():
-        raise ConfigError(f"--output={output}: is a file or holds a run; give another directory")
+    unusable = (output.exists() and not output.is_dir()) or files.below_a_file(output)
+    cli.require(
+        not (unusable or (output / "config.json").exists()),
+        f"--output={output}: is a file or holds a run; give another directory",
+    )
     runs = opened(options, overrides, output)
     run = next(iter(runs.values()))
-    classes = chosen_classes(options, run)
-    for name, each in runs.items():
-        if missing := set(classes) - set(each.split(options.split).classes):
-            raise ConfigError(f"--classes={min(missing)}: not in the images of {name}")
-        each.classes = classes
+    for each in runs.values():
+        each.classes = chosen_classes(options, each)
     found = applicable(run, subjects, required=options.what is not None)
     output.mkdir(parents=True, exist_ok=True)
     for name in SUBJECTS:
@@ -168,30 +150,18 @@ def applicable(run: EvaluatedModel, subjects: dict[str, Subject], *, required: b
     """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
     found = {}
     for name, subject in subjects.items():
-        if not (reason := subject.reason_not_to(run)):
-            found[name] = subject
-        elif required:
-            raise ConfigError(f"--what={name}: {reason}")
-        else:
+        reason = subject.reason_not_to(run)
+        cli.require(not (reason and required), f"--what={name}: {reason}")
+        if reason:
             run.console.print(f"left out: {name} ({reason})")
+        else:
+            found[name] = subject
     return found
-
-
-def renew_report(run: EvaluatedModel) -> None:
-    """Writes `report.html` again, with all analyses; a run that is not finished has none yet."""
-    results = workdir.read_results(run.directory)
-    if not results:
-        run.console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
-        return
-    run_report.write_page(run.directory, run.config, results, run.metrics())
-    run.console.print(f"report: {run.directory / 'report.html'}")
 
 
 def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
     """The models by a name that distinguishes them, the one of --model first."""
-    models = [options.model, *(options.compare.split(",") if options.compare else ())]
-    if double := {model for model in models if models.count(model) > 1}:
-        raise ConfigError(f"--compare={min(double)}: is given twice")
+    models = list(dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())]))
     names = [Path(model).name for model in models]
     runs: dict[str, EvaluatedModel] = {}
     for model, name in zip(models, names, strict=True):
@@ -205,8 +175,8 @@ def one_opened(
 ) -> EvaluatedModel:
     """One of the models; `first` is the one of --model, None if it is this one."""
     if options.data:
-        if model in VIEWS and first:
-            raise ConfigError(f"--compare={model}: needs a run on its own data; leave out --data")
+        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
         runtime.enable_compilation_cache()
         runtime.keep_freed_memory()
         loaded = dml_jax.load(model, options.checkpoint, trust_code=options.trust_code)
@@ -215,15 +185,14 @@ def one_opened(
     if first and model == "untrained":
         return first.untrained()
     if first and model == "refined":
-        if options.split != "batch":
-            raise ConfigError("--compare=refined: message passing needs a batch; add --split=batch")
-        if reason := attention.reason_not_to(first):
-            raise ConfigError(f"--compare=refined: {reason}")
+        reason = attention.reason_not_to(first)
+        cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
+        cli.require(not reason, f"--compare=refined: {reason}")
         return first.refined()
     run = trained_run(model, options, overrides)
     if first and options.split == "batch":
-        if list(run.split("train").ids) != list(first.split("train").ids):
-            raise ConfigError(f"--split=batch: {model} was trained on other images than {options.model}")
+        same = list(run.split("train").ids) == list(first.split("train").ids)
+        cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
         run.batch_rows = first.batch_rows
     return run
 
@@ -238,37 +207,31 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Ev
     runtime.keep_freed_memory()
     console = Console(quiet=options.quiet)
     experiment, state = runs.restore(config, directory, options.checkpoint, console)
-    if options.split not in (*experiment.splits, "batch"):
-        raise ConfigError(f"--split={options.split}: the run has none; give {' or '.join(experiment.splits)}")
-    check_batch(options, config.data.batch_size, experiment.steps)
+    splits = (*experiment.splits, "batch")
+    cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
+    for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
+        value = getattr(options, key)
+        cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
     return runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
     """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
-    if model.startswith(files.BUCKETS):
-        raise ConfigError(f"--model={model}: analyses are written into the run; copy it to a directory first")
+    in_bucket = model.startswith(files.BUCKETS)
+    cli.require(not in_bucket, f"--model={model}: analyses are written into the run; copy it to a directory first")
     directory = locate(model)
-    if not is_run(directory):
-        raise ConfigError(f"--data: missing; {model} has no data of its own, give a folder of class folders")
+    cli.require(is_run(directory), f"--data: missing; {model} has no data of its own, give a folder of class folders")
     workdir.read_config(directory)  # explains a missing or damaged file
-    for key in overrides.keys() - set(MOVABLE):
-        raise ConfigError(f"--config.{key}: belongs to the run; only {', '.join(MOVABLE)} can be given")
+    allowed = ", ".join(MOVABLE)
+    cli.refuse(f"--config.{k}: belongs to the run; only {allowed} can be given" for k in overrides if k not in MOVABLE)
     config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)
-    if config.data.path and not Path(config.data.path).expanduser().is_dir():
-        raise DataError(
-            f"data.path={config.data.path}: the data of the run are not there; give their directory with "
-            "--config.data.path=DIRECTORY"
-        )
+    cli.require(
+        not config.data.path or Path(config.data.path).expanduser().is_dir(),
+        f"data.path={config.data.path}: the data of the run are not there; give their directory with "
+        "--config.data.path=DIRECTORY",
+    )
     return config, directory
-
-
-def check_batch(options: Namespace, size: int, steps: int) -> None:
-    """Raises ConfigError unless the run has a training batch --batch, and it an image --node."""
-    for key, count in (("batch", steps), ("node", size)):
-        if not 0 <= getattr(options, key) < count:
-            raise ConfigError(f"--{key}={getattr(options, key)}: must be in 0 to {count - 1}")
 
 
 def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
@@ -279,13 +242,8 @@ def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
     present = [split.classes[label] for label in np.unique(split.labels)]
     if options.classes.isdecimal():
         count, most = int(options.classes), min(len(present), drawing.KINDS)
-        if not 0 < count <= most:
-            raise ConfigError(f"--classes={count}: must be in 1 to {most}")
+        cli.require(0 < count <= most, f"--classes={count}: must be in 1 to {most}")
         return tuple(present[i] for i in np.sort(np.random.default_rng(options.seed).permutation(len(present))[:count]))
-    names = tuple(dict.fromkeys(options.classes.split(",")))
-    for name in names:
-        if name not in present:
-            raise ConfigError(f"--classes={name}: the images have no such class; {suggest(name, present)}")
-    if len(names) > drawing.KINDS:
-        raise ConfigError(f"--classes: must be at most {drawing.KINDS} classes; colours and markers tell no more apart")
+    names = cli.choices("--classes", options.classes, present)
+    cli.require(len(names) <= drawing.KINDS, f"--classes: must be at most {drawing.KINDS} classes")
     return names

@@ -5,7 +5,7 @@ import importlib.util
 import io
 import sys
 import warnings
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -32,27 +32,30 @@ class Parser(argparse.ArgumentParser):
     def read(self, arguments: Sequence[str]) -> tuple[argparse.Namespace, dict[str, str]]:
         """(options, overrides by dotted key) from the arguments that follow the name of the program."""
         plain = [a for a in arguments if not a.startswith("--config.")]
-        overrides = {}
-        for argument in arguments:
-            if argument.startswith("--config."):
-                key, equals, value = argument.removeprefix("--config.").partition("=")
-                if not equals:
-                    raise ConfigError(f"{argument}: give the value after an equals sign")
-                overrides[key] = value
+        parts = [a.removeprefix("--config.").partition("=") for a in arguments if a.startswith("--config.")]
+        refuse(f"--config.{key}: give the value after an equals sign" for key, equals, _ in parts if not equals)
+        overrides = {key: value for key, _, value in parts}
         options, rest = self.parse_known_args(plain)
-        for argument in rest:
-            if not argument.startswith("-"):
-                raise ConfigError(f"{argument}: unexpected argument; options are written --name=value")
-            known = [name for action in self._actions for name in action.option_strings]
-            raise ConfigError(f"{argument}: there is no such option; {suggest(argument.split('=')[0], known)}")
+        known = [name for action in self._actions for name in action.option_strings]
+        refuse(f"{name}: there is no such option; {suggest(name.split('=')[0], known)}" for name in rest)
         return options, overrides
 
     def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
         """The options of a command, e.g. "dml-jax serve", that has no configuration; an override is a ConfigError."""
         options, overrides = self.read(arguments)
-        if overrides:
-            raise ConfigError(f"--config.{next(iter(overrides))}: {command} has no configuration; remove it")
+        refuse(f"--config.{key}: {command} has no configuration; remove it" for key in overrides)
         return options
+
+
+def refuse(problems: Iterable[str]) -> None:
+    """Raises ConfigError with the first of the problems, if there is one."""
+    for problem in problems:
+        raise ConfigError(problem)
+
+
+def require(condition: object, problem: str) -> None:
+    """Raises ConfigError unless a condition holds."""
+    refuse([] if condition else [problem])
 
 
 def add_engine(flags: Parser) -> None:
@@ -65,49 +68,43 @@ def add_engine(flags: Parser) -> None:
 
 def check_engine(options: argparse.Namespace) -> None:
     """Raises ConfigError unless the options of `add_engine` fit each other and Ray is installed if it is needed."""
-    if options.address and options.engine != "ray":
-        raise ConfigError(f"--address={options.address}: is for --engine=ray")
+    require(options.engine == "ray" or not options.address, f"--address={options.address}: needs --engine=ray")
     if options.engine == "ray":
         check_installed("--engine=ray", "ray", "ray")
 
 
 def file_to_write(option: str, path: str) -> Path:
-    """The file that an option names; raises ConfigError if it is a directory, or its directory does not exist."""
+    """The file that an option names, in an existing directory."""
     file = expand_path(option, path)
-    if file.is_dir():
-        raise ConfigError(f"{option}={path}: is a directory; give a file")
-    if not file.parent.is_dir():
-        raise ConfigError(f"{option}={path}: there is no directory {file.parent}")
+    usable = file.parent.is_dir() and not file.is_dir()
+    require(usable, f"{option}={path}: must be a file in an existing directory")
     return file
 
 
 def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
-    """The names, separated by commas, that an option gives, without duplicates; ConfigError if one is not known."""
+    """The names, separated by commas, of an option, without duplicates; raises ConfigError for an unknown one."""
     names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"{option}={text}: there is no {name!r}; {suggest(name, known)}")
+    refuse(f"{option}={text}: there is no {name!r}; {suggest(name, known)}" for name in names if name not in known)
     return names
 
 
 def numbers(
     option: str, text: str, kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
 ) -> tuple[T, ...]:
-    """The numbers, separated by commas, that an option gives; raises ConfigError with the rule unless all are valid."""
+    """The numbers, separated by commas, of an option; raises ConfigError with the rule unless all are valid."""
     try:
         found = tuple(kind(part) for part in text.split(","))
     except ValueError:
         found = ()
-    if not found or not all(map(valid, found)):
-        raise ConfigError(f"{option}={text}: must be {rule}")
+    require(found and all(map(valid, found)), f"{option}={text}: must be {rule}")
     return found
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
     """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
     spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None:  # any folder of that name is a module without an origin
-        raise ConfigError(f"{option}: {module} is not installed: pip install {packages}")
+    installed = spec is not None and spec.origin is not None  # any folder of that name is a module without an origin
+    require(installed, f"{option}: {module} is not installed: pip install {packages}")
 
 
 def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:

@@ -27,6 +27,7 @@ from typing import Any
 
 import dml_jax
 from dml_jax.analysis import retrieval
+from dml_jax.analysis.html import Picture, thumbnail
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
@@ -137,9 +138,11 @@ def execute(arguments: list[str]) -> None:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
-        retrieval.plot_retrieved_images(output / FIGURE, [[query_image, *map(model.read, found)]])
+        shown = [Picture(thumbnail(query_image), query, "", mark="query")]
         for distance, name in zip(distances[0].tolist(), found, strict=True):
             print(f"cosine {1 - distance:.4f}  {printable(name)}")
+            shown.append(Picture(thumbnail(model.read(name)), name, "", f"{1 - distance:.3f}"))
+        retrieval.plot_pictures(output / FIGURE, rows=[shown])
         print(f"figure: {printable(str(output / FIGURE))}")
 
 

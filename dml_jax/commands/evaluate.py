@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import PositiveInt, TypeAdapter
 from rich import box
 from rich.console import Console as Terminal
 from rich.markup import escape
@@ -33,7 +34,7 @@ from rich.table import Table
 
 from dml_jax import files, manifest
 from dml_jax.commands import cli, evaluate_sources, model_options
-from dml_jax.commands.evaluate_sources import JUDGEMENTS, Source
+from dml_jax.commands.evaluate_sources import Source
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
@@ -45,7 +46,22 @@ from dml_jax.train.records import workdir
 KS = (1, 2, 4, 8, 10, 100, 1000)
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
-FILES = ("embeddings", "labels", "query_embeddings", "query_labels", *JUDGEMENTS)
+FILES = {  # options that name one
+    "embeddings": ".npy, [N, D]",
+    "labels": ".npy, [N] integers or strings, or text, one class per line",
+    "query_embeddings": "queries that search the embeddings",
+    "query_labels": "labels of the queries",
+    "groups": "e.g. cameras: leave out relevant rows of the query's group",
+    "query_groups": "groups of the queries",
+}
+SWITCHES = {
+    "no_clustering": "skip k-means and NMI",
+    "rerank": "add k-reciprocal re-ranking (Zhong et al., CVPR 2017)",
+    "full_ranking": "add MAP over the whole ranking and precision@K; slower",
+    "verification": "add error rates of pairs, by cosine: EER, FNMR at FMR",
+    "verify": "of runs: check their files and results",
+    "quiet": "print the table only, no progress",
+}
 
 
 def parser() -> cli.Parser:
@@ -55,72 +71,50 @@ def parser() -> cli.Parser:
     model_options.add_versions(flags)
     flags.add_argument("--weights", metavar="W,W,…", help="weights of the runs' embeddings, e.g. 1,2; default: all 1")
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
-    flags.add_argument("--embeddings", metavar="FILE", help=".npy, [N, D]")
-    flags.add_argument("--labels", metavar="FILE", help=".npy, [N] integers or strings, or text, one class per line")
-    flags.add_argument("--query_embeddings", metavar="FILE", help="queries that search the embeddings")
-    flags.add_argument("--query_labels", metavar="FILE", help="labels of the queries")
-    flags.add_argument("--relevant", metavar="FILE", help="relevant rows in place of labels: .jsonl, [3,17] per query")
-    flags.add_argument("--exclude", metavar="FILE", help="rows to leave out: .jsonl, or .npy [Q, M] filled up with -1")
-    flags.add_argument("--groups", metavar="FILE", help="e.g. cameras: leave out relevant rows of the query's group")
-    flags.add_argument("--query_groups", metavar="FILE", help="groups of the queries")
-    flags.add_argument(
-        "--ks", metavar="K,K,…", help=f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
-    )
-    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
-    flags.add_argument(
-        "--lone_queries", choices=("miss", "omit"),
-        help="without a relevant row: miss (default) of Recall@K and MRR, or omit",
-    )  # fmt: skip
+    for name, text in FILES.items():
+        flags.add_argument(f"--{name}", metavar="FILE", help=text)
+    ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
+    flags.add_argument("--ks", metavar="K,K,…", type=positive_integers, default=(), help=ks)
+    prefixes = "also evaluate the first D columns alone"
+    flags.add_argument("--prefixes", metavar="D,D,…", type=positive_integers, default=(), help=prefixes)
+    lone = "without a relevant row: miss (default) of Recall@K and MRR, or omit"
+    flags.add_argument("--lone_queries", choices=("miss", "omit"), help=lone)
     flags.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine", help="default: cosine")
-    flags.add_argument(
-        "--protocol", choices=("clean", "paper"),
-        help="clean (default), or paper: drop the first neighbour, as the authors' code",
-    )  # fmt: skip
-    flags.add_argument("--no_clustering", action="store_true", help="skip k-means and NMI")
-    flags.add_argument("--rerank", action="store_true", help="add k-reciprocal re-ranking (Zhong et al., CVPR 2017)")
-    flags.add_argument(
-        "--full_ranking", action="store_true", help="add MAP over the whole ranking and precision@K; slower"
-    )
-    flags.add_argument(
-        "--verification", action="store_true", help="add error rates of pairs, by cosine: EER, FNMR at FMR"
-    )
-    flags.add_argument("--geometry", action="store_true", help="add density, spectral decay, uniformity, alignment")
+    protocols = "clean (default), or paper: drop the first neighbour, as the authors' code"
+    flags.add_argument("--protocol", choices=("clean", "paper"), help=protocols)
+    for name, text in SWITCHES.items():
+        flags.add_argument(f"--{name}", action="store_true", help=text)
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
     flags.add_argument("--export", metavar="DIRECTORY", help="of runs: write embeddings and results.json here")
-    flags.add_argument("--verify", action="store_true", help="of runs: check their files and results")
-    flags.add_argument("--quiet", action="store_true", help="print the table only, no progress")
     return flags
+
+
+def positive_integers(text: str) -> tuple[int, ...]:
+    """Positive integers separated by commas, without duplicates."""
+    return tuple(dict.fromkeys(TypeAdapter(list[PositiveInt]).validate_python(text.split(","))))
 
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
     """Sentences about options that miss another one, or have no effect beside the others."""
-    of_runs = options.model and not options.data
+    of_runs, on_images = options.model and not options.data, options.model and options.data
     missing = "missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 --data=photos/"
-    for key in FILES:
-        if options.model and getattr(options, key):
-            yield f"--{key}: is not used with --model"
     for key, wrong, message in (
-        ("embeddings", not (options.model or options.embeddings), missing),
-        ("labels", not (options.model or options.labels or options.relevant), missing),
+        *((key, options.model and getattr(options, key), "is not used with --model") for key in FILES),
+        *((key, not (options.model or getattr(options, key)), missing) for key in ("embeddings", "labels")),
         ("data", options.data and not options.model, "needs --model"),
-        ("weights", options.weights and not of_runs, "needs --model=RUN,RUN"),
-        ("export", options.export and not of_runs, "needs runs as --model"),
-        ("verify", options.verify and not of_runs, "needs runs as --model"),
-        ("flip", options.flip and not options.data, "needs --model and --data"),
-        ("scales", options.scales != "1" and not options.data, "needs --model and --data"),
-        ("checkpoint", options.checkpoint != "reported" and not options.data, "needs --model and --data"),
+        *((key, getattr(options, key) and not of_runs, "needs runs, --model=RUN,RUN")
+          for key in ("weights", "export", "verify")),
+        *((key, getattr(options, key) != default and not on_images, "needs --model and --data")
+          for key, default in (("flip", False), ("scales", "1"), ("checkpoint", "reported"))),
         ("query_groups", options.query_groups and not options.query_embeddings,
          "needs --query_embeddings; without queries, give --groups only"),
         ("groups", options.groups and options.query_embeddings and not options.query_groups,
          "with queries, give --query_groups too"),
-        ("relevant", options.relevant and (options.labels or options.query_labels),
-         "replaces the labels; leave out --labels and --query_labels"),
-        ("query_labels", bool(options.query_embeddings) != bool(options.query_labels) and not options.relevant,
+        ("query_labels", bool(options.query_embeddings) != bool(options.query_labels),
          "give it and --query_embeddings both or neither"),
         ("metric", options.rerank and options.metric != "cosine", "--rerank needs --metric=cosine"),
-        *((key, getattr(options, key) and options.rerank, "not with --rerank") for key in JUDGEMENTS),
-        *((key, getattr(options, key) and options.protocol == "paper", "not with --protocol=paper")
-          for key in JUDGEMENTS),
+        ("groups", options.groups and (options.rerank or options.protocol == "paper"),
+         "not with --rerank or --protocol=paper"),
         *((key, options.verify and getattr(options, key) is not None, "not with --verify: the run's settings apply")
           for key in ("protocol", "lone_queries")),
     ):  # fmt: skip
@@ -131,13 +125,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax evaluate")
-    for problem in problems(options):
-        raise ConfigError(problem)
-    for key in ("ks", "prefixes"):
-        rule = f"positive integers separated by commas, e.g. --{key}=1,10,100"
-        text = getattr(options, key)
-        found = cli.numbers(f"--{key}", text, int, rule, lambda number: number > 0) if text else ()
-        setattr(options, key, tuple(dict.fromkeys(found)))
+    cli.refuse(problems(options))
     output = cli.file_to_write("--output", options.output) if options.output else None
     started = time.monotonic()
     results = evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
@@ -214,15 +202,11 @@ def evaluate(
     """
     queries, labels, gallery = source.queries, source.labels, source.gallery
     candidates = len(queries) - 1 if gallery is None else len(gallery)
-    if candidates < 1:
-        raise DataError("embeddings: one row has nothing to search; give at least two, or queries")
+    cli.require(candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries")
     one_class = isinstance(labels, np.ndarray)
-    for key, possible, rule in (
-        ("verification", gallery is None, "compares the pairs of one set, but the queries search a separate gallery"),
-        *((key, one_class, "needs one class per row") for key in ("rerank", "verification", "geometry")),
-    ):
-        if getattr(options, key) and not possible:
-            raise ConfigError(f"--{key}: {rule}")
+    for key in ("rerank", "verification"):
+        cli.require(one_class or not getattr(options, key), f"--{key}: needs one class per row")
+    cli.require(gallery is None or not options.verification, "--verification: not with a separate gallery")
     base = stated or Evaluation()
     settings: dict[str, Any] = {
         "protocol": options.protocol or base.protocol,
@@ -239,11 +223,10 @@ def evaluate(
             queries,
             labels,
             ks=ks,
-            geometry=options.geometry,
             full_ranking=options.full_ranking or base.full_ranking,
             gallery=gallery,
             gallery_labels=source.gallery_labels,
-            **source.judgements,
+            **source.groups,
             prefixes=options.prefixes,
             per_query=per_query,
             announce=None if options.quiet else console.print,
@@ -256,7 +239,7 @@ def evaluate(
     results |= {"reranked": reranked} if reranked else {}
     classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
     results["protocol"] = protocol.description(
-        classes=classes, gallery=gallery is not None, groups="groups" in source.judgements, **settings
+        classes=classes, gallery=gallery is not None, groups=bool(source.groups), **settings
     )
     results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
     return results | ({} if gallery is None else {"gallery_rows": len(gallery)})

@@ -1,7 +1,6 @@
 """Embeddings and labels that `dml-jax evaluate` compares: of files, of a model's images, or stored by runs."""
 
 import argparse
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -15,14 +14,13 @@ from dml_jax import files
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
-from dml_jax.errors import ConfigError, DataError, counted
+from dml_jax.errors import counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import labelled
 from dml_jax.train.records import workdir
 
-JUDGEMENTS = ("relevant", "exclude", "groups", "query_groups")  # options that name files
 AGREED = ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries")  # settings common to all runs
 
 
@@ -34,7 +32,7 @@ class Source:
     labels: Any  # [Q], `check_inputs.Classes` or None
     gallery: np.ndarray | None = None  # [G, D]
     gallery_labels: Any = None
-    judgements: dict[str, Any] = field(default_factory=dict)  # arguments of `metrics.retrieval`
+    groups: dict[str, Any] = field(default_factory=dict)  # `groups` and `gallery_groups` of `metrics.retrieval`
 
 
 @dataclass
@@ -84,14 +82,13 @@ def of_runs(options: argparse.Namespace) -> Runs:
     names = [options.model] if Path(options.model).is_dir() else options.model.split(",")
     runs = [files.expand_path("--model", name) for name in names]
     for run in runs:
-        if not (run / "config.json").is_file():
-            raise ConfigError(f"--model={run}: is not the work directory of a run; to embed images, give --data")
+        is_run = (run / "config.json").is_file()
+        cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
     weights = [1.0] * len(runs)
     if options.weights is not None:
         rule = f"{counted(len(runs), 'positive number')}, one for each run, e.g. 1,2"
         weights = list(cli.numbers("--weights", options.weights, float, rule, lambda weight: 0 < weight < math.inf))
-        if len(weights) != len(runs):
-            raise ConfigError(f"--weights={options.weights}: must be {rule}")
+        cli.require(len(weights) == len(runs), f"--weights={options.weights}: must be {rule}")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
     exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
     for members in exported.values():
@@ -107,29 +104,24 @@ def of_runs(options: argparse.Namespace) -> Runs:
 
 def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> None:
     first = members[0]
-    if first.labels is None:
-        raise DataError(f"{runs[0]}: holds no labels.npy; embeddings cannot be evaluated without labels")
-    for run, other in zip(runs[1:], members[1:], strict=True):
-        same = other.labels is not None and np.array_equal(first.labels, other.labels)
-        if first.ids != other.ids or not same:
-            raise DataError(f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
+    for run, other in zip(runs, members, strict=True):
+        labels = f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels"
+        cli.require(other.labels is not None, labels)
+        same = first.ids == other.ids and np.array_equal(first.labels, other.labels)
+        cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
 
 def _common_settings(runs: Sequence[Path], configs: Sequence[dict[str, Any]]) -> Evaluation:
-    found = [
-        validate(Evaluation, config["evaluation"], f"{run}: evaluation")
-        for run, config in zip(runs, configs, strict=True)
-    ]
-    kmeans = [each.name for each in fields(found[0]) if each.name.startswith("kmeans")]
-    for run, other in zip(runs[1:], found[1:], strict=True):
-        for key in (*AGREED, *kmeans):
-            here, there = getattr(found[0], key), getattr(other, key)
-            if here != there:
-                raise ConfigError(
-                    f"evaluation.{key}: is {here!r} in {runs[0]} and {there!r} in {run}; give runs with the same "
-                    "evaluation settings"
-                )
-    return found[0]
+    first, *others = [validate(Evaluation, config["evaluation"], "evaluation") for config in configs]
+    keys = (*AGREED, *(each.name for each in fields(first) if each.name.startswith("kmeans")))
+    cli.refuse(
+        f"evaluation.{key}: is {getattr(first, key)!r} in {runs[0]} and {getattr(other, key)!r} in {run}; give runs "
+        "with the same evaluation settings"
+        for run, other in zip(runs[1:], others, strict=True)
+        for key in keys
+        if getattr(first, key) != getattr(other, key)
+    )
+    return first
 
 
 def of_images(options: argparse.Namespace) -> Source:
@@ -151,48 +143,25 @@ def of_files(options: argparse.Namespace) -> Source:
     """Opens the files that the options name, memory-mapped."""
     rows, labels = _rows_and_labels(options, "embeddings", "labels")
     source = Source(rows, labels)
+    groups = {key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)}
     if options.query_embeddings:
         source = Source(*_rows_and_labels(options, "query_embeddings", "query_labels"), rows, labels)
-    for key in JUDGEMENTS:
-        if text := getattr(options, key):
-            path, name = files.expand_path(f"--{key}", text), f"--{key}"
-            source.judgements[key] = _classes(path, name) if "groups" in key else _rows_of_queries(path, name)
-    if "query_groups" in source.judgements:
-        source.judgements["gallery_groups"] = source.judgements["groups"]
-        source.judgements["groups"] = source.judgements.pop("query_groups")
+        groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
+    source.groups = groups
     return source
 
 
 def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
-    path = files.expand_path(f"--{embeddings}", getattr(options, embeddings))
-    points = check_inputs.embeddings(check_inputs.load(path, name=f"--{embeddings}"), name=f"--{embeddings}")
-    if options.relevant:
-        return points, None
-    path = files.expand_path(f"--{labels}", getattr(options, labels))
-    classes = _classes(path, f"--{labels}")
-    return points, check_inputs.classes(classes, len(points), name=f"--{labels}", of=f"--{embeddings}")
+    path, name = files.expand_path(f"--{embeddings}", getattr(options, embeddings)), f"--{embeddings}"
+    points = check_inputs.embeddings(check_inputs.load(path, name=name), name=name)
+    return points, check_inputs.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
 
 
-def _classes(path: Path, name: str) -> np.ndarray | list[list[str]]:
+def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[str]]:
     """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
+    path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
     if path.suffix == ".npy":
         return check_inputs.load(path, name=name)
     if path.suffix == ".tsv":
         return [[word for word in line.split("\t") if word] for line in check_inputs.text_lines(path, name=name)]
     return check_inputs.read_lines(path, name=name)
-
-
-def _rows_of_queries(path: Path, name: str) -> Any:
-    """Gallery rows of each query, from a `.npy` file or from lines of JSON."""
-    if path.suffix == ".npy":
-        return check_inputs.load(path, name=name)
-    found = []
-    for number, line in enumerate(check_inputs.text_lines(path, name=name), start=1):
-        try:
-            value = json.loads(line)
-        except ValueError:
-            value = None
-        if not isinstance(value, list):
-            raise DataError(f"{name}={path}: line {number} is not a list of rows such as [3,17]")
-        found.append(value)
-    return found

@@ -19,7 +19,7 @@ from dml_jax.commands import analyse, cli, model_options, runtime, serve
 from dml_jax.config import Config
 from dml_jax.data import formats
 from dml_jax.data.split import Split, digest, hold_out
-from dml_jax.errors import ConfigError, counted, suggest
+from dml_jax.errors import ConfigError, counted
 from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
 from dml_jax.inference import labelled
@@ -34,7 +34,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     model_options.add(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
-    flags.add_argument("--split", default="test", help="test (default), train or validation")
+    flags.add_argument("--split", choices=analyse.SPLITS, default="test", help="default: test")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
     return flags
 
@@ -42,11 +42,10 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     options, overrides = parser().read(arguments)
-    if options.split not in analyse.SPLITS:
-        raise ConfigError(f"--split={options.split}: {suggest(options.split, analyse.SPLITS)}")
     model_options.check(options)
     if options.data:
-        analyse.check_images(options, overrides)
+        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
     config, directory = (None, None) if options.data else analyse.run_config(options.model, options, overrides)
     try:
         from dml_jax.serving import explorer, http_service

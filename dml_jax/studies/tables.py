@@ -15,7 +15,6 @@ from rich.text import Text
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.analysis import drawing
-from dml_jax.analysis.html import Cell
 from dml_jax.errors import CheckpointError, ConfigError, printable
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
@@ -27,6 +26,14 @@ if TYPE_CHECKING:
 
 DIGITS = 1  # decimal places of percentages
 NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
+
+
+class Cell(NamedTuple):
+    """An entry of a table; `value` is its number, `rank` 1 for the best of its column and 2 for the second best."""
+
+    text: str
+    value: float = math.nan
+    rank: int = 0
 
 
 class Table(NamedTuple):

@@ -11,29 +11,19 @@ from sklearn import manifold
 from dml_jax.analysis import (
     attention,
     curves,
-    distances,
     drawing,
     embedding_maps,
     findings,
     retrieval,
     spectra,
 )
-from dml_jax.analysis.html import Pictures
 from dml_jax.analysis.run_report import SUBJECTS
 from tests.analysis.runs import Run
 
 
-def test_principal_components() -> None:
-    rng = np.random.default_rng(0)
-    points = rng.normal(size=(50, 4)) * np.array([1.0, 9.0, 3.0, 0.1])
-    found = embedding_maps.principal_components(points)
-    u, s, _ = np.linalg.svd(points - points.mean(axis=0), full_matrices=False)
-    np.testing.assert_allclose(np.abs(found), np.abs(u[:, :2] * s[:2]), rtol=1e-8, atol=1e-10)
-
-
 def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None:
     embeddings = np.linspace(-1, 1, 6)[:, None]
-    np.testing.assert_array_equal(embedding_maps.principal_components(embeddings)[:, 1], 0)
+    np.testing.assert_array_equal(embedding_maps.principal_components(embeddings)[0][:, 1], 0)
     run = Run(embeddings, [0, 1, 2, 0, 1, 2], ["$x_{$", "a$b", "plain"])
     (found,) = embedding_maps.by_components(run, "test")
     found.plot(tmp_path / "map.png")
@@ -41,67 +31,38 @@ def test_one_dimension_and_names_that_look_like_formulas(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_a_grid_shows_the_nearest_images(separate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the gallery, if there is one; of the other queries, if not; in the figure and in the report."""
+def test_the_nearest_images_are_shown(separate: bool) -> None:
+    """Of the gallery, if there is one; of the other queries, if not."""
     rng = np.random.default_rng(0)
     gallery = Run(rng.normal(size=(20, 4)), np.arange(20) % 3, ["a", "b", "c"], first=100) if separate else None
     run = Run(rng.normal(size=(60, 4)), np.arange(60) % 3, ["a", "b", "c"], gallery)
-    shown: list[Any] = []
-    monkeypatch.setattr(retrieval, "plot_retrieved_images", lambda path, *arguments: shown.extend(arguments))
     found = {finding.name: finding for finding in retrieval.findings(run, "test")}
-    found["retrieval"].plot(tmp_path / "grid.png")
-    images, correct = shown
-    view = found["retrieval"].view
-    assert isinstance(view, Pictures)
-    assert len(images) == len(view.rows) == retrieval.QUERIES
+    strips = found["retrieval"].pictures
+    assert len(strips) == retrieval.QUERIES
     labels = (gallery or run).labels
-    for row, hits, (_, pictures) in zip(images, correct, view.rows, strict=True):
-        query, *near = (int(image[0, 0, 0]) for image in row)
+    for _, pictures in strips:
+        query, *near = (int(picture.pixels[0, 0, 0]) for picture in pictures)
         cosines = (gallery or run).rows @ run.rows[query]
         if not separate:
             cosines[query] = -2
         expected = np.argsort(-cosines)[: retrieval.NEIGHBORS]
         assert near == (expected + 100 * separate).tolist()
-        assert hits == (labels[expected] == run.labels[query]).tolist()
+        hits = labels[expected] == run.labels[query]
         assert [picture.mark for picture in pictures] == ["query"] + ["right" if hit else "wrong" for hit in hits]
         assert [picture.image for picture in pictures[1:]] == [str(i) for i in expected]
         assert [picture.name for picture in pictures[1:]] == ["abc"[labels[i]] for i in expected]
         assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(cosines[expected], abs=6e-4)
-    best = list(found["best_queries"].rows)
-    assert len({row[1] for row in best}) == len(best) == 3
-
-
-def test_best_of_each_class() -> None:
-    labels = np.array([0, 0, 1, 1, 2])
-    precision = np.array([0.5, 0.9, 0.9, 0.9, np.nan])
-    order = retrieval.best_first(labels, precision, np.array([0.1, 0.2, 0.3, 0.4, 0.9]))
-    assert order.tolist() == [3, 1, 4]
 
 
 def test_pictures_of_confused_classes() -> None:
     """Each pair of images once, the most similar first, only of the two classes."""
     angles = np.radians([0, 1, 90, 93, 180, 181.5, 270, 271])
     run = Run(np.stack([np.cos(angles), np.sin(angles)], axis=1), [0, 1, 0, 1, 0, 1, 2, 2], ["a", "b", "c"])
-    view = retrieval.class_findings(run, "test")[1].view
-    assert isinstance(view, Pictures)
-    ((label, pictures),) = view.rows
+    ((label, pictures),) = retrieval.class_findings(run, "test")[1].pictures
     assert label == "a / b: 6 of 6 queries, 100%"
     assert [{picture.image for picture in pictures[i : i + 2]} for i in (0, 2, 4)] == [
         {"0", "1"}, {"4", "5"}, {"2", "3"},
     ]  # fmt: skip
-
-
-def test_bars_of_confused_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One for each pair, also where shortened names coincide; the first is on top."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    retrieval.plot_pairs(tmp_path / "pairs.png", pairs=[("a…b", 0.5, 3), ("a…b", 0.25, 1), ("c", 0.1, 1)])
-    (axes,) = drawn[0].axes
-    bars = [(round(bar.get_y() + bar.get_height() / 2), bar.get_width()) for bar in axes.patches]
-    assert bars == [(0, 0.5), (1, 0.25), (2, 0.1)]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["a…b", "a…b", "c"]
-    assert axes.yaxis_inverted()
-    retrieval.plot_pairs(tmp_path / "pairs.png", pairs=[])
 
 
 def test_a_map_states_the_explained_variance() -> None:
@@ -163,42 +124,25 @@ def test_chosen_classes_of_a_map() -> None:
 
 
 def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each as it is alone: curves of its name in one panel, or a panel of its name with the same axes."""
+    """Each as it is alone: curves of its name in one panel, or a panel of its name."""
     rng, drawn, save = np.random.default_rng(0), {}, drawing.save
     monkeypatch.setattr(drawing, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
     monkeypatch.setattr(spectra, "parts", lambda config, rows: {"embedding": rows})
     monkeypatch.setattr(Run, "config", None)
     rows = rng.normal(size=(40, 5))
     runs = {name: Run(rows + shift, np.arange(40) % 3, "abc") for name, shift in (("wide", 0), ("narrow", 9))}
-    for subject in (SUBJECTS[name] for name in ("spectra", "distances", "components")):
+    for subject in (SUBJECTS[name] for name in ("spectra", "components")):
         for found in findings.side_by_side(runs, subject, "test"):
             found.plot(tmp_path / f"{found.name}.png")
             alone = [next(f for f in subject.findings(run, "test") if f.name == found.name) for run in runs.values()]
             assert found.columns == ("model", *alone[0].columns)
             assert found.rows == [(n, *row) for n, one in zip(runs, alone, strict=True) for row in one.rows]
             assert all(one.caption in found.caption for one in alone)
-    assert set(drawn) == {"spectra", "distances", "components"}
+    assert set(drawn) == {"spectra", "components"}
     (axes,) = drawn["spectra"].axes
     assert [line.get_label() for line in axes.lines] == ["wide: embedding", "narrow: embedding"]
     assert len({line.get_color() for line in axes.lines}) == 2
-    for name in ("distances", "components"):
-        assert [axes.get_title() for axes in drawn[name].axes] == ["wide", "narrow"]
-    ((low, high),) = {axes.get_ylim() for axes in drawn["distances"].axes}
-    heights = [max(part.get_data().values.max() for part in axes.patches) for axes in drawn["distances"].axes]
-    assert low == 0 < heights[0] < heights[1] < high
-
-
-def test_thresholds_keep_their_rates() -> None:
-    rng = np.random.default_rng(0)
-    run = Run(rng.normal(size=(60, 3)), np.arange(60) % 4, list("abcd"))
-    (found,) = distances.verification_findings(run, "test")
-    cosines = run.rows @ run.rows.T
-    once = np.triu(np.ones_like(cosines, dtype=bool), 1)
-    same = run.labels[:, None] == run.labels[None, :]
-    for target, cosine, accepts, rejects in found.rows:
-        assert accepts <= target
-        assert accepts == pytest.approx((cosines[once & ~same] >= cosine).mean(), abs=2e-3)
-        assert rejects == pytest.approx((cosines[once & same] < cosine).mean(), abs=2e-3)
+    assert [axes.get_title() for axes in drawn["components"].axes] == ["wide", "narrow"]
 
 
 def test_curves() -> None:
@@ -226,14 +170,14 @@ def test_attention_is_coloured_by_its_deviation_from_uniform(tmp_path: Path, mon
     monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
     nodes = np.full((1, 2, 50), 1 / 50)
     nodes[0, 1, 3], nodes[0, 1, 4] = 0.0202, 0.0198
-    attention.plot_node(tmp_path / "node.png", after=[0.0, 1.0], nodes=nodes, own=np.arange(50) < 5)
+    attention.plot_node(tmp_path / "node.png", steps=[0, 1], nodes=nodes, own=np.arange(50) < 5)
     (image,) = drawn[0].axes[0].images
     more, less, uniform = (image.to_rgba([value])[0] for value in (0.0202, 0.0198, 1 / 50))
     assert uniform[:3].min() > 0.95
     assert more[0] > more[2] + 0.2
     assert less[2] > less[0] + 0.2
     flat = np.full((1, 1, 50), 1 / 50)
-    attention.plot_node(tmp_path / "node.png", after=[0.0], nodes=flat, own=np.arange(50) < 5)
+    attention.plot_node(tmp_path / "node.png", steps=[0], nodes=flat, own=np.arange(50) < 5)
 
 
 def test_the_legend_of_a_comparison_is_not_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """The numbers behind the figures, against loops and definitions written by hand."""
 
 import json
+import re
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -9,7 +10,6 @@ import pytest
 
 from dml_jax.analysis import (
     attention,
-    distances,
     embedding_maps,
     findings,
     heat_maps,
@@ -19,8 +19,6 @@ from dml_jax.analysis import (
 )
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
-from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split, some_classes
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
 
@@ -28,14 +26,6 @@ from dml_jax.evaluation import geometry
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:
     rows = np.random.default_rng(seed).normal(size=(count, width))
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
-
-
-def test_epochs_of_different_lengths() -> None:
-    starts = [0, 4, 6, 9]
-    sampler = Sampler(
-        batch=lambda step: [], first_step=lambda e: starts[e], epoch=lambda step: (step >= 4) + (step >= 6)
-    )
-    assert [attention.epochs(sampler, step) for step in (0, 3, 4, 5, 7)] == [0, 0.75, 1, 1.5, 2.33]
 
 
 def test_attention_statistics() -> None:
@@ -47,15 +37,13 @@ def test_attention_statistics() -> None:
     labels = np.array([0, 0, 1, 1, 1])
     found = attention.statistics(weights, labels)
     for layer, head in np.ndindex(2, 3):
-        divergence, own, itself = [], [], []
+        divergence, own = [], []
         for i in range(5):
             p = weights[layer, head, i] / weights[layer, head, i].sum()
             divergence.append(sum(x * np.log(x / 0.2) for x in p if x > 0))
             own.append(sum(p[j] for j in range(5) if labels[j] == labels[i]))
-            itself.append(p[i])
         assert found.divergence[layer, head] == pytest.approx(np.mean(divergence), abs=1e-12)
         assert found.own_class[layer, head] == pytest.approx(np.mean(own))
-        assert found.own_node[layer, head] == pytest.approx(np.mean(itself))
     np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
     np.testing.assert_allclose(found.own_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
 
@@ -92,26 +80,6 @@ def test_worst_queries() -> None:
     assert order.tolist() == [4, 1, 3, 0]
 
 
-def test_histograms_of_distances(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distances, "BLOCK", 4)
-    x, labels = units(0, 11), np.arange(11) % 3
-    others, other_labels = units(1, 7), np.arange(7) % 3
-    edges = np.linspace(0, 2, distances.BINS + 1)
-    within: dict[bool, list[float]] = {True: [], False: []}
-    across: dict[bool, list[float]] = {True: [], False: []}
-    for i in range(11):
-        for j in range(i):
-            within[bool(labels[i] == labels[j])].append(float(np.linalg.norm(x[i] - x[j])))
-        for j in range(7):
-            across[bool(labels[i] == other_labels[j])].append(float(np.linalg.norm(x[i] - others[j])))
-    pairs = ((distances.histograms(x, labels), within), (distances.histograms(x, labels, others, other_labels), across))
-    for (same, different), expected in pairs:
-        np.testing.assert_array_equal(same, np.histogram(expected[True], edges)[0])
-        np.testing.assert_array_equal(different, np.histogram(expected[False], edges)[0])
-    assert distances.overlap(np.array([1, 3, 0]), np.array([0, 2, 2])) == pytest.approx(0.5)
-    assert distances.overlap(np.array([1, 0]), np.array([0, 9])) == 0
-
-
 def test_spectra_of_the_parts() -> None:
     x, labels = units(3, 30, 8), np.arange(30) % 5
     space = spectra.measure(x * 3, labels)
@@ -131,25 +99,12 @@ def test_thumbnails_lie_in_their_cells() -> None:
     assert sorted(found) == [(2, 3, 3), (3, 3, 0), (4, 0, 0)]
 
 
-def test_some_classes() -> None:
-    labels = np.repeat(np.arange(10), 6)
-    split = Split(
-        labels, [str(i) for i in range(60)], lambda i, rng: np.full((1, 1, 3), i, np.uint8), list("abcdefghij")
-    )
-    part = some_classes(split, 4, 20)
-    assert len(part.labels) == 20
-    assert len(set(part.labels)) == 4
-    for i in range(20):
-        assert int(part.read(i, None)[0, 0, 0]) == int(part.ids[i])
-        assert labels[int(part.ids[i])] == part.labels[i]
-
-
 def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
     def plot(path: Path) -> None:
         path.write_bytes(b"png")
 
-    table = html.listing(("class", "share"), [("caf\udce9", 0.5)])
-    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table)
+    table = html.listing(("class", "share"), [("caf\udce9", 0.5)], "shares")
+    found = Finding("a", "what <it> shows", plot, ("x", "y", "name"), [(1, 1 / 3, "caf\udce9")], table=table)
     for name, suffix, to in (
         ("tsne", "", "analysis"),
         ("classes", "", "figures"),
@@ -159,10 +114,11 @@ def test_findings_are_written_and_read_in_order(tmp_path: Path) -> None:
         findings.write(tmp_path, name, name.upper(), 7, [found._replace(name=name)], suffix=suffix, to=to)
     assert (tmp_path / "analysis" / "tsne.csv").read_text().splitlines() == ["x,y,name", r"1,0.3333333,caf\udce9"]
     sections = findings.read(tmp_path, ("classes", "components", "tsne"))
-    files = ["analysis/classes", "analysis/classes-train", "analysis/tsne"]  # the newer one instead of figures/classes
-    assert [section.shown[0].file for section in sections] == files
-    table.rows[0][0] = (r"caf\udce9", None)
-    assert sections[2] == findings.Section("TSNE", 7, [findings.Shown(files[2], "what <it> shows", table)])
+    links = ["analysis/classes.csv", "analysis/classes-train.csv", "analysis/tsne.csv"]  # the newer classes
+    assert [re.findall('href="(.*?)"', section.body) for section in sections] == [[link] for link in links]
+    assert (sections[2].title, sections[2].note) == ("TSNE", "(step 7)")
+    assert "what &lt;it&gt; shows" in sections[2].body
+    assert r"<td>caf\udce9</td>" in sections[2].body
     (tmp_path / "analysis" / "tsne.json").write_text(json.dumps({"title": "x"}))
     with pytest.raises(CheckpointError, match=r"tsne.json: is truncated or damaged .*; delete it"):
         findings.read(tmp_path, ("classes", "components", "tsne"))

@@ -252,7 +252,7 @@ def test_embeddings_that_are_too_large_for_an_array(run: Run, monkeypatch: pytes
 
 def test_options_of_ray(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: --engine: invalid choice: 'spark'" in run("--engine=spark")[2]
-    assert run("--address=auto")[2] == "error: --address=auto: is for --engine=ray\n"
+    assert run("--address=auto")[2] == "error: --address=auto: needs --engine=ray\n"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run("--engine=ray")[2] == "error: --engine=ray: ray is not installed: pip install ray\n"
 

@@ -43,15 +43,13 @@ def files(tmp_path: Path) -> dict[str, Path]:
 def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
-    code, out, err = run(capsys, *pair, "--geometry", f"--output={output}")
+    code, out, err = run(capsys, *pair, f"--output={output}")
     assert (code, err) == (0, "")
     result = json.loads(output.read_text())
     x, y = np.load(files["x"]), np.load(files["y"])
     expected = metrics.retrieval(x, y, ks=(1, 2, 4, 8, 10))
     assert {key: result[key] for key in expected} == expected
     assert "recall@100" not in result
-    assert result["density"] == metrics.density(x, y)
-    assert result["uniformity"] == metrics.uniformity(x)
     assert (result["rows"], result["columns"], result["classes"]) == (60, 8, 6)
     for text in (
         "60 queries x 60 candidates x 8",
@@ -165,26 +163,20 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((), "--embeddings: missing"),
         (pair[:1], "--labels: missing"),
         ((*pair, "--embedding=x"), "there is no such option"),
-        ((*pair, "extra"), "unexpected argument"),
         ((*pair, "--config.seed=1"), "has no configuration"),
-        ((*pair, "--ks=1,x"), "--ks=1,x: must be positive integers"),
-        ((*pair, "--ks=0"), "--ks=0: must be positive integers"),
+        ((*pair, "--ks=1,x"), "--ks: invalid positive_integers value: '1,x'"),
+        ((*pair, "--ks=0"), "--ks: invalid positive_integers value: '0'"),
         ((*pair, "--ks=1,60"), "ks: K=60, but there are 59 candidates"),
-        ((*pair, "--prefixes=0"), "--prefixes=0: must be positive integers"),
-        ((*pair, "--lone_queries=skip"), "--lone_queries: invalid choice: 'skip'"),
         ((*pair, "--metric=manhattan"), "--metric: invalid choice: 'manhattan'"),
-        ((*pair, "--protocol=dirty"), "--protocol: invalid choice: 'dirty'"),
-        ((*pair, f"--output={tmp_path}"), f"--output={tmp_path}: is a directory; give a file"),
         ((*pair, "--query_labels=y.npy"), "give it and --query_embeddings both or neither"),
-        ((*pair, "--output=/nowhere/at/all.json"), "there is no directory"),
+        ((*pair, "--output=/nowhere/at/all.json"), "must be a file in an existing directory"),
         ((*pair, "--rerank", "--metric=euclidean"), "--rerank needs --metric=cosine"),
         ((*pair, "--flip"), "--flip: needs --model and --data"),
-        ((*pair, "--scales=1,2"), "--scales: needs --model and --data"),
-        ((*pair, "--weights=1,2"), "--weights: needs --model=RUN,RUN"),
+        ((*pair, "--weights=1,2"), "--weights: needs runs, --model=RUN,RUN"),
         ((*pair, "--data=photos"), "--data: needs --model"),
         (
             (*pair, "--verification", f"--query_embeddings={files['x']}", f"--query_labels={files['y']}"),
-            "--verification: ",
+            "--verification: not with a separate gallery",
         ),
         ((pair[0], f"--labels={files['x'].parent / 'gap.txt'}"), "gap.txt: line 2 has 0 characters"),
         ((pair[0], f"--labels={files['x'].parent / 'none.txt'}"), "none.txt: is missing"),

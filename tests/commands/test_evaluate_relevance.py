@@ -64,45 +64,23 @@ def test_several_classes(capsys, data):
         assert "60 rows, 5 classes" in out
 
 
-def test_relevant_rows_and_rows_to_exclude(capsys, data):
-    relevant = [[q, q + 20] if q % 2 else [q, 59] for q in range(20)]
-    Path("relevant.jsonl").write_text("\n".join(map(json.dumps, relevant)), encoding="utf-8")
-    Path("exclude.jsonl").write_text("[59]\n" + "[]\n" * 19, encoding="utf-8")
-    np.save("exclude.npy", [[59, -1]] + [[-1, -1]] * 19)
-    rows = "--embeddings=x.npy", "--query_embeddings=xq.npy", "--relevant=relevant.jsonl"
-    expected = metrics.retrieval(
-        data["xq"], None, ks=(1, 5), gallery=data["x"], relevant=relevant, exclude=[[59]] + [[]] * 19
-    )
-    for exclude in ("exclude.jsonl", "exclude.npy"):
-        found, _ = results(capsys, *rows, f"--exclude={exclude}", "--full_ranking")
-        assert {key: found[key] for key in expected} == expected
-
-
 PAIR = ("--embeddings=x.npy", "--labels=y.npy")
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((*PAIR, "--relevant=r.jsonl"), "--relevant: replaces the labels; leave out --labels"),
         ((*PAIR, "--query_groups=cameras.npy"), "--query_groups: needs --query_embeddings"),
         (
             (*PAIR, "--query_embeddings=xq.npy", "--query_labels=yq.npy", "--groups=cameras.npy"),
             "--groups: with queries, give --query_groups too",
         ),
-        ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank"),
-        ((*PAIR, "--groups=cameras.npy", "--protocol=paper"), "--groups: not with --protocol=paper"),
+        ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank or --protocol=paper"),
         ((*PAIR, "--groups=query_cameras.npy"), "groups: holds int64 of shape [20] for 60 rows of queries"),
-        (("--embeddings=x.npy", "--labels=hot.npy", "--geometry"), "--geometry: needs one class per row"),
-        (("--embeddings=x.npy", "--relevant=none.jsonl", "--no_clustering"), "--relevant=none.jsonl: is missing"),
-        (
-            ("--embeddings=x.npy", "--relevant=bad.jsonl", "--no_clustering"),
-            "line 2 is not a list of rows such as [3,17]",
-        ),
+        (("--embeddings=x.npy", "--labels=hot.npy", "--rerank"), "--rerank: needs one class per row"),
     ],
 )
 def test_invalid_options(capsys, data, arguments, message):
-    Path("bad.jsonl").write_text('[1]\n{"3":2}\n')
     code, _, err = run(capsys, *arguments)
     assert code != 0
     assert message in err

@@ -267,9 +267,9 @@ def test_data_that_have_moved(
     ("arguments", "message"),
     [
         ([], "--model: missing"),
-        (["{}"], "unexpected argument; options are written --name=value"),
+        (["{}"], "there is no such option"),
         (["--model={}"], "is not a work directory"),
-        (["--model={}", "--split=tets"], "--split=tets: did you mean test?"),
+        (["--model={}", "--split=tets"], "--split: invalid choice: 'tets'"),
         (["--model={}", "--host=0.0.0.0"], "--host=0.0.0.0: there is no such option"),
     ],
 )
