@@ -21,7 +21,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
 
 def main() -> None:

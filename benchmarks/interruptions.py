@@ -165,12 +165,12 @@ def printed(directory: Path) -> str:
 
 def result(directory: Path) -> dict[str, str]:
     """Digests of what a finished run left: the whole state, the metrics and the embeddings."""
-    from dml_jax.train import model, state
+    from dml_jax.train import model, step
 
     files = [directory / "metrics.jsonl", *sorted(directory.glob("embeddings/*/*.npy"))]
     found = {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     with LOADING:
-        found["state"] = state.fingerprint(model.load(directory, "latest")[2:4])
+        found["state"] = step.fingerprint(model.load(directory, "latest")[2:4])
     names = sorted(path.name for path in directory.iterdir())
     return found | {"names of files": " ".join(names)}
 

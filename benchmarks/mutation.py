@@ -65,7 +65,6 @@ TESTS = {
     "data/samplers/base": ("data/test_samplers",),
     "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),
-    "train/state": ("train/test_state", "train/test_checkpoint"),
 }
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,

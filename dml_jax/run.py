@@ -26,16 +26,16 @@ from dml_jax.console import Console
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files, programs, query_results
+from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train import experiment as experiments
-from dml_jax.train import final_results, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
-from dml_jax.train.records import jsonl, run_records, timing, workdir
+from dml_jax.train.records import jsonl, timing, workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.state import TrainState, check_finite, inference_state
+from dml_jax.train.step import TrainState, check_finite, inference_state
 
 
 def train(
@@ -78,7 +78,7 @@ def train(
             workdir.check_same_sources(directory, workdir.identity(run))
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
-        console.log_to(directory / "logs" / f"{run_records.process_name()}.log")
+        console.log_to(directory / "logs" / f"{workdir.process_name()}.log")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"
@@ -87,7 +87,7 @@ def train(
             experiment = frozen_features.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        recorded = run_records.opened(directory, run, experiment.template, console, metrics, traced)
+        recorded = loop.opened(directory, run, experiment.template, console, metrics, traced)
         with recorded as out, loop.training_memory(config):
             state = inference_state(loop.train(experiment, out, stop))
             if config.train.select != "last":
@@ -151,8 +151,8 @@ def evaluate(
 def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The results and embeddings of `final_results.final`; in the main process, with the geometry of the embeddings."""
-    results, embeddings = final_results.final(experiment, state, model, console)
+    """The results and embeddings of `evaluations.final`; in the main process, with the geometry of the embeddings."""
+    results, embeddings = evaluations.final(experiment, state, model, console)
     if mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
         results["geometry"] = spectra.summary(experiment.config, embeddings["test"], labels)

@@ -28,7 +28,7 @@ from dml_jax.evaluation import metric_table
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
 ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training

@@ -10,7 +10,7 @@ from dml_jax.analysis import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.data.split import some_classes, with_gallery
-from dml_jax.train import split_metrics
+from dml_jax.train import evaluations
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,7 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
         for name, part in (("train", train), ("test", test)):
             parts = with_gallery({name: part})
             embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
-            found = split_metrics.metrics(options, distance, part, embeddings, cluster=False)
+            found = evaluations.metrics(options, distance, part, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     draw = partial(draw_recall, recall=recall)

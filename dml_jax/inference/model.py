@@ -23,7 +23,7 @@ from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
 from dml_jax.methods.contract import PyTree, teaching
-from dml_jax.train import embedding, state
+from dml_jax.train import embedding, step
 from dml_jax.train import model as models
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder, check_finite
@@ -104,7 +104,7 @@ class Model:
         stored = self.config.evaluation
         versions = [v for v in ((stored.flip, stored.scales), self._added) if v != (False, (1.0,))]
         variables = self.trained.params, self.trained.model_state
-        return " ".join([state.fingerprint(variables), *map(str, versions)])
+        return " ".join([step.fingerprint(variables), *map(str, versions)])
 
     def calibrate(self, sizes: np.ndarray) -> Calibration:
         """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`."""

@@ -204,11 +204,6 @@ class Criterion(nn.Module):
         proxies = next(learned["proxies"] for learned in self.learned.values() if "proxies" in learned)
         return nearest_center(embeddings, proxies.reshape(self.classes, -1, self.dim))
 
-    def proxies(self) -> jax.Array:
-        """The proxies [P, D] of all losses."""
-        found = [learned["proxies"].reshape(-1, self.dim) for learned in self.learned.values() if "proxies" in learned]
-        return jnp.concatenate(found)
-
     def values(
         self,
         embeddings: jax.Array,
@@ -348,7 +343,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             after=after if config.memory else None,
             teach=teach,
             scores=(lambda params, encoded: apply_criterion(params, encoded, method="scores")) if has_proxies else None,
-            proxies=(lambda params: apply_criterion(params, method="proxies")) if has_proxies else None,
             history=("memory", "seen"),
         ),
     )

@@ -137,8 +137,6 @@ class Hooks(NamedTuple):
         where that is `embed` alone.
       scores: (params, encoded) -> [B, C], similarities to learned representations of the training classes, where
         `teach` gives no logits.
-      proxies: (params) -> [P, K], trained rows that stand for classes or parts of images. The training logs how far
-        they move.
       views: images per sample.
       history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
         from the weights of another does not take them over.
@@ -154,7 +152,6 @@ class Hooks(NamedTuple):
     refresh: Refresh | None = None
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
     scores: Callable[[PyTree, PyTree], jax.Array] | None = None
-    proxies: Callable[[PyTree], jax.Array] | None = None
     views: int = 1
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes

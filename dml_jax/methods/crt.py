@@ -33,7 +33,7 @@ from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 MultiSimilarity = options(ms.multi_similarity)
@@ -259,9 +259,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
-    def prototypes(params: PyTree) -> jax.Array:
-        return jnp.concatenate(own_prototypes(params))
-
     return Method(
         init,
         encode,
@@ -269,5 +266,4 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         embed,
         GROUPS,
         group,
-        hooks=Hooks(proxies=prototypes if config.transform == "residual" else None),
     )

@@ -29,7 +29,7 @@ from dml_jax.backbones.layers import PooledDense, Pooling, he_fan_out, layer_nor
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 Distance = Literal["mahalanobis", "euclidean", "cosine", "manhattan"]
@@ -242,5 +242,4 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         heads.unit_embed(encode),
         GROUPS,
         group=lambda path: path[0],
-        hooks=Hooks(proxies=lambda params: params["distributions"]["means"]),
     )

@@ -2,7 +2,6 @@
 
     loop                the training loop, from top to bottom: batch, step, log, evaluate, save
     step                one update as a pure function: encode, in chunks or at once, loss, gradient, optimizer
-    state               what one step passes to the next, and what a checkpoint holds
     experiment          from a configuration to the parts of a run
     model               the method of a configuration; a trained model, which is what remains of a run
     embedding           from images to embeddings
@@ -13,8 +12,7 @@
     frozen_features     before the first step: features of a frozen backbone, a head
     class_tables        variants of a method: tables of classes over the devices
     parameter_groups    variants of a method: groups of parameters, frozen or of low rank
-    split_metrics       metrics of splits during training
-    final_results       metrics at its end
+    evaluations         metrics of splits during training, and at its end beside controls
 
     distributed/        mesh, processes, signals
     records/            the work directory: metrics, timing, diagnostics, kept models

@@ -29,7 +29,7 @@ from dml_jax.errors import CheckpointError
 from dml_jax.files import name_file, reading, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
-from dml_jax.train.state import TrainState, check_finite, inference_state
+from dml_jax.train.step import TrainState, check_finite, inference_state
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}

@@ -33,7 +33,7 @@ from dml_jax.train.distributed import process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
 UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
 PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes

@@ -31,9 +31,8 @@ from dml_jax.train import loop, other_models
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import run_records
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 
 DIRECTORY = "features"  # in the work directory
 HEAD = "head"  # in the work directory: the run that trains the head
@@ -155,7 +154,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
         buckets.push(head)
     first = with_features(first, head, console, stop)
     metrics = JsonLines(head / "metrics.jsonl", meshes.is_main_process())
-    recorded = run_records.opened(head, run, first.template, console, metrics)
+    recorded = loop.opened(head, run, first.template, console, metrics)
     with recorded as out, loop.training_memory(first.config):
         loop.train(first, out, stop)
     buckets.pull(directory)  # on the other processes, which have written nothing

@@ -6,27 +6,57 @@ after the checkpoint are removed and written again, bit for bit the same. Checkp
 goes on.
 """
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from dml_jax.backbones.contract import optional
 from dml_jax.config import Config
+from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
 from dml_jax.errors import CheckpointError, ConfigError, DivergedError
 from dml_jax.methods.contract import Refresh
-from dml_jax.train import class_tables, other_models, split_metrics
+from dml_jax.train import class_tables, evaluations, other_models
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
+from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import diagnostics, kept_models, timing
-from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.split_metrics import ReadingsEmbedder
-from dml_jax.train.state import TrainState, inference_state
-from dml_jax.train.state import check_finite as check_state
+from dml_jax.train.records import diagnostics, kept_models, timing, workdir
+from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.step import TrainState, inference_state
+from dml_jax.train.step import check_finite as check_state
+
+
+class RunRecords(NamedTuple):
+    """The records of a run, with `metrics.jsonl` and `timing.jsonl`."""
+
+    checkpoints: Checkpoints
+    metrics: JsonLines
+    timing: JsonLines
+    console: Console
+    trace: timing.Trace = timing.Trace()
+
+
+@contextmanager
+def opened(
+    directory: Path,
+    facts: Mapping[str, Any],
+    template: Callable[[], TrainState],
+    console: Console,
+    metrics: JsonLines,
+    traced: tuple[int, int] | None = None,
+) -> Iterator[RunRecords]:
+    """The records of a run in its work directory; `facts` are the contents of its `config.json`."""
+    speed = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
+    trace = timing.Trace(directory / "profile" / workdir.process_name(), traced)
+    stored = Checkpoints(directory / "checkpoints", template, console.warn, run=workdir.identity(facts))
+    with closing(stored) as checkpoints:
+        yield RunRecords(checkpoints, metrics, speed, console, trace)
 
 
 class Progress(NamedTuple):
@@ -47,7 +77,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
-    tested = split_metrics.compiled(experiment, state)
+    tested = evaluations.compiled(experiment, state)
     if progress.pending:
         progress = evaluate_and_record(experiment, out, tested, state, progress.pending, progress, stop)
     if start == total:
@@ -79,7 +109,6 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             logging = logging_due(experiment, done)
             evaluating = evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
-            proxies = monitor.proxies(state) if logging or evaluating else None
             state, metrics = update(state, batch, key)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
@@ -88,7 +117,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
                 clock.fastest = timing.fastest_step(experiment, state, batch, key)
-                monitor.compile(state, batch)
+                jax.block_until_ready(monitor.embed(state, batch))  # and its compilation, too
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
 
@@ -108,7 +137,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
                 out.timing.write(speed)
                 out.console.update_progress(done, f"loss {values['loss']:.4f}  {timing.describe(speed)}")
             if logging or evaluating:
-                line |= monitor.measure(state, batch, proxies, values["grad_norm"])
+                line |= monitor.measure(state, batch, values["grad_norm"])
             if evaluating:
                 best_before = progress.best
                 progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
@@ -126,7 +155,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
 
 
 def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> None:
-    """Saves a checkpoint unless that of this step exists: replacing it would lose it if the process were killed now."""
+    """Saves a checkpoint unless there is one of this step, which replacing could lose."""
     if not out.checkpoints.holds(int(state.step)):
         save(out, state, progress)
 
@@ -161,10 +190,7 @@ def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState
 
 
 def check_lines(experiment: Experiment, out: RunRecords, progress: Progress, start: int) -> None:
-    """Raises CheckpointError unless the lines of metrics up to a step are as they were; warns if they are missing.
-
-    The line at the end of a shorter run is removed, where this run has none.
-    """
+    """Raises CheckpointError unless the lines of metrics up to a step are as they were; warns if they are missing."""
     path, digest = out.metrics.path, out.metrics.digest()
     if progress.metrics and not digest:
         out.console.warn(f"{path}: is missing; the report will show the lines after step {start}")
@@ -173,7 +199,7 @@ def check_lines(experiment: Experiment, out: RunRecords, progress: Progress, sta
             f"{path}: is not what the run had written up to step {start}; restore it from a copy, or delete it to go "
             "on without these lines"
         )
-    if not (logging_due(experiment, start) or evaluation_due(experiment, start)):
+    if not (logging_due(experiment, start) or evaluation_due(experiment, start)):  # at the end of a shorter run
         out.metrics.truncate(start - 1)
 
 
@@ -187,12 +213,10 @@ def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:
 
 
 def logging_due(experiment: Experiment, step: int) -> bool:
-    """Whether a line of metrics follows this step, evaluated or not."""
     return step % experiment.config.train.log_every == 0 or step == experiment.steps
 
 
 def evaluation_due(experiment: Experiment, step: int) -> bool:
-    """Whether an evaluation follows this step."""
     config = experiment.config.train
     if config.select != "last" and step == experiment.steps:
         return True
@@ -222,12 +246,12 @@ def evaluate_and_record(
         with evaluation_memory(experiment.config):
             model = inference_state(state)
             found = {
-                reading: split_metrics.metrics(options, distance, split, rows, cluster=False, shared=True)
+                reading: evaluations.metrics(options, distance, split, rows, cluster=False, shared=True)
                 for reading, rows in tested.embed(model, name, split, on_progress).items()
             }
-            reading = split_metrics.reported(options, found)
+            reading = evaluations.reported(options, found)
             results, columns = found[reading], tested.columns[reading]
-            seen = split_metrics.of_training_classes(
+            seen = evaluations.of_training_classes(
                 options, distance, tested.embedder, model, train, split, on_progress, columns
             )
     except Interrupted:
@@ -276,13 +300,13 @@ def refresh_state(
 
 
 def training_memory(config: Config) -> AbstractContextManager[None]:
-    """Within this context, too little memory for the training of a configuration is a ConfigError with the remedies."""
+    """Context in which too little memory for training is a ConfigError with the remedies."""
     helpful = " or ".join([*memory_remedies(config, jax.device_count()), "a smaller batch size"])
     return _memory(f"data.batch_size={config.data.batch_size}: the training", helpful)
 
 
 def evaluation_memory(config: Config) -> AbstractContextManager[None]:
-    """Within this context, too little memory for an evaluation is a ConfigError with the remedy."""
+    """Context in which too little memory for an evaluation is a ConfigError with the remedy."""
     return _memory(f"evaluation.batch_size={config.evaluation.batch_size}: the evaluation", "a smaller one")
 
 
@@ -297,7 +321,7 @@ def _memory(what: str, helpful: str) -> Iterator[None]:
 
 
 def memory_remedies(config: Config, devices: int) -> list[str]:
-    """The options that would lower the memory that a training step needs on each of some devices, cheapest first."""
+    """The options that would lower the memory of a training step, cheapest first."""
     train, backbone = config.train, optional(config.backbone)
     shared = devices > 1 and class_tables.MULTIPLE % devices == 0
     freeze = " with backbone.freeze_bn=true" if backbone.freeze_bn is False else ""

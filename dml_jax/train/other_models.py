@@ -18,7 +18,7 @@ from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment, Teacher
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:

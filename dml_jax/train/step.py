@@ -1,19 +1,68 @@
-"""One update: encode the batch, loss, gradient, optimizer, and what the method does afterwards."""
+"""The train state, and one update: encode the batch, loss, gradient, optimizer, and the method's own changes."""
 
+import hashlib
 from collections.abc import Callable
 from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
 from dml_jax.config import Config
+from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, zeros
+from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.state import TrainState
 
 Augment = Callable[[jax.Array, jax.Array], jax.Array]
+
+
+class TrainState(NamedTuple):
+    """What a checkpoint holds."""
+
+    step: jax.Array  # int32 [], number of updates so far
+    params: Any  # trained parameters, nested dict
+    model_state: Any  # what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
+    opt_state: Any  # the optimizer's state
+    average: Any = None  # moving averages of params and model_state, a pair; None unless `train.ema` is set
+
+
+def inference_state(state: TrainState) -> TrainState:
+    """The state that is evaluated: with the moving average, where there is one, and with low-rank updates merged."""
+    if state.average is not None:
+        state = state._replace(params=state.average[0], model_state=state.average[1])
+    return state._replace(params=parameter_groups.merged(state.params))
+
+
+def fingerprint(variables: Any) -> str:
+    """SHA-256 of the paths, dtypes, shapes and values of all arrays of a tree."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(jax.device_get(variables)):
+        digest.update(f"{jax.tree_util.keystr(path)} {leaf.dtype} {leaf.shape}".encode())
+        digest.update(np.asarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def check_finite(state: TrainState) -> None:
+    """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
+    paths = jax.tree_util.tree_leaves_with_path(state)
+    leaves = {path: leaf for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.floating)}
+    if jax.device_get(_all_finite(list(leaves.values()))).all():
+        return
+    path = next(path for path, leaf in leaves.items() if not jnp.isfinite(leaf).all())
+    name = jax.tree_util.keystr(path, simple=True, separator="/")
+    raise DivergedError(
+        f"training diverged at step {int(state.step)}: {name} is not finite after the update; lower the learning rates "
+        "and start again"
+    )
+
+
+@jax.jit
+def _all_finite(arrays: list[jax.Array]) -> jax.Array:
+    return jnp.stack([jnp.isfinite(array).all() for array in arrays])
 
 
 def loss(
@@ -25,10 +74,7 @@ def loss(
     key: jax.Array,
     augment: Augment | None = None,
 ) -> tuple[jax.Array, Aux]:
-    """The loss of a batch, after `step` (int32 []) updates: (scalar, Aux).
-
-    `augment` maps (images uint8 [V, B, H, W, 3], key) to the same shape, on the device.
-    """
+    """The loss of a batch, its images augmented on the device, after `step` (int32 []) updates: (scalar, Aux)."""
     key_augment, key_encode, key_loss = jax.random.split(key, 3)
     if augment is not None:
         batch = batch._replace(images=augment(batch.images, key_augment))
@@ -39,8 +85,7 @@ def loss(
 def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) -> PyTree:
     """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new.
 
-    The smaller decay at first lets the initial model, which `average` holds at step 0, vanish at once. What never
-    changes stays as it is, bit for bit.
+    The smaller decay at first lets the initial model vanish at once. What never changes stays as it is, bit for bit.
     """
     kept = jnp.minimum(decay, step.astype(float) / (step + 10))
 
@@ -58,11 +103,8 @@ def build(
     """The training step as a pure function, to be jitted with its state donated.
 
     The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
-    keep their global meaning and the gradient needs no factor.
-
-    It maps (state, batch, key) to (state, metrics). `key` is the run's; the step number is folded in. Metrics are float
-    scalars: the loss, its terms, and `grad_norm`, the global L2 norm of the gradient. `ema` is the decay of the moving
-    average; 0 if the state has none.
+    keep their global meaning and the gradient needs no factor. Metrics are float scalars: the loss, its terms, and
+    `grad_norm`, the global L2 norm of the gradient. `ema` is the decay of the moving average; 0 if there is none.
     """
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -86,7 +128,7 @@ def build(
 def initial(
     method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch, ema: float = 0.0
 ) -> TrainState:
-    """The state before the first step, with a moving average if `ema` is not 0; `batch` gives the shapes."""
+    """The state before the first step; `batch` gives the shapes."""
     params, model_state = method.init(key, batch)
     # A copy, because the training step donates the state, and a buffer cannot be donated twice.
     average = jax.tree.map(jnp.copy, (params, model_state)) if ema else None
@@ -126,11 +168,8 @@ def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *ot
 def chunked(method: Method, chunks: int) -> Method:
     """The method with the images of a training batch encoded in chunks, whose number divides the batch size.
 
-    Batches may then be larger than the memory: the forward pass keeps the encoded images only, and the backward pass
-    encodes each chunk again for its gradient (Gao et al., "Scaling deep contrastive learning batch size under memory
-    limited setup", RepL4NLP 2021, who call it GradCache). As rows are encoded independently of one another, value and
-    gradient are those of the whole batch up to rounding.
-
+    The forward pass keeps the encoded images only, and the backward pass encodes each chunk again for its gradient
+    (GradCache: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021).
     `encode` must not change batch statistics. Each chunk draws its own random numbers (erasing, dropped paths).
     """
     if chunks == 1:

@@ -24,8 +24,7 @@ from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import computed_in
-from dml_jax.train.state import TrainState
-from dml_jax.train.step import chunked
+from dml_jax.train.step import TrainState, chunked
 from tests import toys
 
 DATA = TrainingSet(classes=8, images=64)
@@ -183,16 +182,6 @@ def test_rows_are_encoded_independently_and_logs_are_scalars(name: str) -> None:
     assert isinstance(aux, Aux)
     assert all(np.ndim(x) == 0 for x in (value, *aux.metrics.values()))
     assert jax.tree.structure(aux.model_state) == jax.tree.structure(state.model_state)
-
-
-@every_method
-def test_proxies_are_rows(name: str) -> None:
-    made = method(name)
-    batch = toys.batch(made.hooks.views)
-    params, _ = initial(made, len(batch.labels))
-    if made.hooks.proxies is not None:
-        assert len(jax.eval_shape(made.hooks.proxies, params).shape) == 2
-    assert {"hist": True, "crt": True, "diva": False}.get(name, bool(made.hooks.proxies)) == bool(made.hooks.proxies)
 
 
 def degenerate(views: int) -> dict[str, Batch]:

@@ -182,12 +182,12 @@ def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
     late = (
         "import sys, time\n"
         "from dml_jax import main\n"
-        "from dml_jax.train.records import run_records\n"
-        "opened = run_records.Checkpoints\n"
+        "from dml_jax.train import loop\n"
+        "opened = loop.Checkpoints\n"
         "def slow(*args, **options):\n"
         "    time.sleep(20 * ('--process=1' in sys.argv))\n"
         "    return opened(*args, **options)\n"
-        "run_records.Checkpoints = slow\n"
+        "loop.Checkpoints = slow\n"
         "sys.exit(main.main())\n"
     )
     for steps in (4, 6):

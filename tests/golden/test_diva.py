@@ -20,7 +20,7 @@ from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.methods.diva.method import moving_average
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 FAMILY = "diva"

@@ -13,7 +13,7 @@ from dml_jax.config import Group, Train
 from dml_jax.methods import hist
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 KINDS = {"distribution_loss", "hgnn", "hist_total", "embedding_head", "train_trace"}

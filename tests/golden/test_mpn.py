@@ -18,7 +18,7 @@ from dml_jax.methods import mpn
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.numerics import unit
 from dml_jax.train import optimizers, step
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.golden import fixtures
 
 PATTERNS = {

@@ -15,7 +15,7 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 from dml_jax import manifest
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.reliability import formats, mutations
 from tests.reliability.sandbox import Attack, Files
 

@@ -16,7 +16,7 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import TrainState, inference_state
+from dml_jax.train.step import TrainState, inference_state
 from tests import toys
 from tests.train.experiments import linear, on_patches
 from tests.train.test_loop import StopAt, bits, checkpoints, compiled_once, train  # noqa: F401
@@ -79,8 +79,8 @@ def test_the_average_is_evaluated_and_resumed_exactly(
         return {"recall@1": RECALLS[int(next(iter(rows.values())))], "map@r": 0.0}
 
     monkeypatch.setattr(Embedder, "embed_split", embed)
-    monkeypatch.setattr(loop.split_metrics, "metrics", metrics)
-    monkeypatch.setattr(loop.split_metrics, "of_training_classes", lambda *_: {})
+    monkeypatch.setattr(loop.evaluations, "metrics", metrics)
+    monkeypatch.setattr(loop.evaluations, "of_training_classes", lambda *_: {})
     whole = bits(train(experiment, tmp_path / "whole"))
     lines = (tmp_path / "whole" / "metrics.jsonl").read_text()
     assert max(seen) == 16

@@ -22,7 +22,7 @@ from dml_jax import manifest
 from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import process_group
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
 
 def state(step: int) -> TrainState:

@@ -25,7 +25,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import build_method
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests import toys
 from tests.train.experiments import small
 

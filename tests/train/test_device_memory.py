@@ -11,7 +11,7 @@ import pytest
 from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train import loop, other_models, split_metrics
+from dml_jax.train import evaluations, loop, other_models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder
 from tests.train.experiments import linear, small
@@ -59,7 +59,7 @@ def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tm
     message = r"evaluation\.batch_size=\d+: the evaluation needs more memory than a device has; set a smaller one"
     config = linear(steps=1)
     with monkeypatch.context() as patch, Stop() as stop:
-        patch.setattr(split_metrics, "metrics", too_large)
+        patch.setattr(evaluations, "metrics", too_large)
         for changes in ({"evaluate_every": 1}, {}):  # in the training, and after it
             changed = replace(config, train=replace(config.train, **changes))
             with pytest.raises(ConfigError, match=message):

@@ -11,7 +11,7 @@ from dml_jax.methods import hist
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.distributed import mesh
 from dml_jax.train.records import diagnostics
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests import toys
 
 
@@ -34,12 +34,6 @@ def test_summary() -> None:
     assert set(diagnostics.summary(x[:3], labels[:3])) == {"same_p10", "same_p50", "same_p90", "effective_rank"}
 
 
-def test_drift() -> None:
-    before = jnp.asarray([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]])
-    after = jnp.asarray([[3.0, 3.0], [0.0, 0.5], [0.0, 2.0]])
-    assert float(diagnostics.relative_drift(before, after)) == pytest.approx((1 / 5 + 0.5 + 0) / 3)
-
-
 def test_problems_are_named() -> None:
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(4), 4)
@@ -50,8 +44,7 @@ def test_problems_are_named() -> None:
     assert set(diagnostics.problems(diagnostics.summary(point / np.linalg.norm(point[0]), labels), 1.0)) == {"distance"}
     line = healthy[:1] * np.where(labels % 2, 1, -1)[:, None]
     assert set(diagnostics.problems(diagnostics.summary(line, labels), 1.0)) == {"rank"}
-    numbers = diagnostics.summary(healthy, labels) | {"proxy_drift": 0.7}
-    assert set(diagnostics.problems(numbers, 0.0)) == {"proxies", "gradient"}
+    assert set(diagnostics.problems(diagnostics.summary(healthy, labels), 0.0)) == {"gradient"}
 
 
 def mesh_of(devices: int) -> Mesh:
@@ -68,21 +61,17 @@ def test_monitor(devices: int, capsys: pytest.CaptureFixture[str]) -> None:
     params, model_state = jax.jit(method.init)(jax.random.key(1), host)
     state = mesh.replicate(used, TrainState(jnp.asarray(3, jnp.int32), params, model_state, ()))
     monitor = diagnostics.Monitor(method, used, 1, Console())
-    before = monitor.proxies(state)
-    means = np.asarray(params["distributions"]["means"])
-    moved = {**params, "distributions": {**params["distributions"], "means": means * 1.25}}
-    after = state._replace(params=mesh.replicate(used, moved))
-    line = monitor.measure(after, batch, before, 1.0)
+    line = monitor.measure(state, batch, 1.0)
     embedded = np.asarray(jax.jit(method.embed)(params, model_state, host.images[0]))
-    expected = diagnostics.summary(embedded, np.asarray(host.labels)) | {"proxy_drift": 0.25}
+    expected = diagnostics.summary(embedded, np.asarray(host.labels))
     assert {name.removeprefix(diagnostics.PREFIX) for name in line} == set(expected)
     for name, value in expected.items():
         assert line[f"{diagnostics.PREFIX}{name}"] == pytest.approx(value, rel=1e-4), name
 
-    blank = after._replace(params=mesh.replicate(used, jax.tree.map(jnp.zeros_like, moved)))
+    blank = state._replace(params=mesh.replicate(used, jax.tree.map(jnp.zeros_like, params)))
     capsys.readouterr()
     for _ in range(2):
-        line = monitor.measure(blank, batch, before, 0.0)
+        line = monitor.measure(blank, batch, 0.0)
         assert set(line["warnings"]) >= {"distance", "gradient"}
     printed = capsys.readouterr().out
     assert printed.count("have collapsed to a point") == printed.count("the gradient is zero") == 1

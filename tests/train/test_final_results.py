@@ -7,8 +7,8 @@ from dml_jax.analysis import run_report
 from dml_jax.console import Console
 from dml_jax.data.split import Split
 from dml_jax.evaluation import metrics
+from dml_jax.train import evaluations
 from dml_jax.train import experiment as experiments
-from dml_jax.train import final_results
 from tests.train.experiments import values
 
 
@@ -28,7 +28,7 @@ def test_controls_search_the_gallery() -> None:
     queries, gallery = every_other(0), every_other(1)
     run.splits["test"] = queries._replace(gallery=gallery)
     state = run.initial_state()
-    results, embeddings = final_results.final(run, state, "last", Console(active=False))
+    results, embeddings = evaluations.final(run, state, "last", Console(active=False))
     (first,) = results["prefixes"].values()
     halves = {name: rows[:, :2] for name, rows in embeddings.items()}
     ks = run.config.evaluation.ks

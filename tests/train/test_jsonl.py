@@ -39,19 +39,6 @@ def test_no_file_no_lines(tmp_path: Path) -> None:
     assert JsonLines(tmp_path / "metrics.jsonl").read() == []
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_directory_that_was_moved_while_the_run_writes(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    log = JsonLines(tmp_path / "run" / "metrics.jsonl")
-    log.write({"step": 1})
-    (tmp_path / "run").rename(tmp_path / "moved")
-    with pytest.raises(
-        CheckpointError, match=r"run: was moved or deleted while it was used; .* with its new path as --w"
-    ):
-        log.write({"step": 2})
-    assert JsonLines(tmp_path / "moved" / "metrics.jsonl").read() == [{"step": 1}]
-
-
 def test_a_full_disk_names_the_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         JsonLines(Path("/dev/full")).write({"step": 1})

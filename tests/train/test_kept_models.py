@@ -10,7 +10,7 @@ import pytest
 
 from dml_jax.errors import CheckpointError
 from dml_jax.train.records import kept_models
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.train.experiments import small
 
 RUN = {"config": asdict(small(steps=5)), "data_hash": "x"}

@@ -26,10 +26,10 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.loop import RunRecords
 from dml_jax.train.records import diagnostics, kept_models, timing
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.train.experiments import linear, on_patches
 
 STEPS = 20
@@ -216,7 +216,6 @@ def test_health_changes_no_bit(
 ) -> None:
     """Without it, the training and all other metrics are the same."""
     monkeypatch.setattr(diagnostics.Monitor, "measure", lambda *arguments: {})
-    monkeypatch.setattr(diagnostics.Monitor, "proxies", lambda *arguments: None)
     assert bits(train(experiment, tmp_path)) == whole[0]
     lines = [json.loads(line) for line in whole[1].splitlines()]
     assert all(any(name.startswith(diagnostics.PREFIX) for name in line) for line in lines)

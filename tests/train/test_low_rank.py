@@ -20,7 +20,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
-from dml_jax.train.state import fingerprint
+from dml_jax.train.step import fingerprint
 from tests import toys
 from tests.train.experiments import values
 

@@ -13,7 +13,7 @@ from dml_jax.methods.contract import Aux
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing
-from dml_jax.train.records.run_records import Trace
+from dml_jax.train.records.timing import Trace
 from tests.train.experiments import small
 
 

@@ -16,8 +16,8 @@ from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import metrics
 from dml_jax.files import write_json
 from dml_jax.methods import crt, diva
+from dml_jax.train import evaluations, model
 from dml_jax.train import experiment as experiments
-from dml_jax.train import final_results, model
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests.train.experiments import linear, on_patches, values
@@ -57,7 +57,7 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
         for name, part in (("whole", rows), ("half", rows[:, :3]))
     }
     assert expected["whole"] != expected["half"]
-    results, embeddings = final_results.final(experiment, state, "test", Console(active=False))
+    results, embeddings = evaluations.final(experiment, state, "test", Console(active=False))
     assert {name: found["recall@1"] for name, found in results["readings"].items()} == pytest.approx(expected)
     best = max(expected, key=lambda name: expected[name])
     assert (results["reading"], results["recall@1"]) == (best, pytest.approx(expected[best]))
@@ -65,7 +65,7 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
     other = next(name for name in expected if name != best)
     options = replace(experiment.config.evaluation, reading=other)
     chosen = experiment._replace(config=replace(experiment.config, evaluation=options))
-    results, _ = final_results.final(chosen, state, "test", Console(active=False))
+    results, _ = evaluations.final(chosen, state, "test", Console(active=False))
     assert (results["reading"], results["recall@1"]) == (other, pytest.approx(expected[other]))
 
 

@@ -19,13 +19,13 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.export import embedding_files, programs
-from dml_jax.train import final_results, loop, model
+from dml_jax.train import evaluations, loop, model
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.loop import RunRecords
 from dml_jax.train.records import workdir
-from dml_jax.train.records.run_records import RunRecords
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -56,7 +56,7 @@ def results(experiment: Experiment, state: TrainState, *_: Any) -> tuple[dict[st
 def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
-        patch.setattr(final_results, "final", results)
+        patch.setattr(evaluations, "final", results)
         patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
         patch.setattr(programs, "write_stablehlo", lambda *_: 0.0)
         for name in ("write", "print_table"):

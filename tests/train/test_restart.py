@@ -11,7 +11,7 @@ from dml_jax.train import experiment
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 from tests.train.experiments import small
 
 

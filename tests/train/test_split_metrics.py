@@ -8,7 +8,7 @@ import pytest
 
 from dml_jax.config import Evaluation
 from dml_jax.data.split import Split
-from dml_jax.train import split_metrics
+from dml_jax.train import evaluations
 
 OPTIONS = Evaluation(cluster=False, ks=(1,))
 
@@ -35,7 +35,7 @@ def test_a_sample_of_training_classes(train: tuple[int, int], like: tuple[int, i
 
     none: Any = None
     embedder: Any = SimpleNamespace(embed_split=embed_split)
-    found = split_metrics.of_training_classes(OPTIONS, "cosine", embedder, none, split(*train), split(*like), none)
+    found = evaluations.of_training_classes(OPTIONS, "cosine", embedder, none, split(*train), split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}
@@ -49,5 +49,5 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = split_metrics.metrics(OPTIONS, distance, part, {"test": rows}, cluster=False)  # type: ignore[arg-type]
+            found = evaluations.metrics(OPTIONS, distance, part, {"test": rows}, cluster=False)  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance

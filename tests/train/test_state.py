@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.train.state import fingerprint
+from dml_jax.train.step import fingerprint
 
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -22,9 +22,9 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, other_models, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.loop import RunRecords
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
-from dml_jax.train.records.run_records import RunRecords
 from tests.train.experiments import small, values
 from tests.train.test_loop import StopAt, bits, checkpoints
 

@@ -52,7 +52,7 @@ def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:
     written(tmp_path)
     other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="mpn"))
-    with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\) and 1 more; give another"):
+    with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\); give another"):
         workdir.check_same_run(tmp_path, other)
 
 
@@ -111,7 +111,7 @@ def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str
 def test_the_lock_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.lock").symlink_to(tmp_path / "precious")
-    with pytest.raises(CheckpointError, match=r"run: is not writable"), workdir.locked(tmp_path / "run"):
+    with pytest.raises(OSError, match="symbolic links"), workdir.locked(tmp_path / "run"):
         pass
     assert not (tmp_path / "precious").exists()
 

@@ -1,7 +1,7 @@
 """Logs as lines of JSON: `metrics.jsonl` is a function of the run alone, `timing.jsonl` holds clock readings.
 
-TensorBoard and Weights & Biases show the lines of `metrics.jsonl`. When a run starts or continues, each tracker gets
-the lines up to the checkpoint and then every new one, so that no step is shown twice and a tracker may be added later.
+When a run starts or continues, each tracker gets the lines of `metrics.jsonl` up to the checkpoint and then every new
+one, so that no step is shown twice and a tracker may be added later.
 """
 
 import hashlib
@@ -9,11 +9,11 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -35,16 +35,10 @@ class JsonLines:
         """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
-        try:
-            with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except FileNotFoundError:
-            raise CheckpointError(
-                f"{self.path.parent}: was moved or deleted while it was used; give the same command with its new path "
-                "as --workdir"
-            ) from None
+        with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; an incomplete last one, left by a killed run, is ignored."""
@@ -86,10 +80,9 @@ class TensorBoard:
 
     first_step = 0  # lines before it are shown already
 
-    def __init__(self, workdir: Path, config: Config):
+    def __init__(self, directory: Path, config: Config):
         from tensorboardX import SummaryWriter
 
-        directory = workdir / "tensorboard"
         shutil.rmtree(directory, ignore_errors=True)
         # A TensorBoard that shows the removed files forgets their steps from `purge_step` on.
         self._writer = SummaryWriter(str(directory), purge_step=0)
@@ -114,20 +107,20 @@ class TensorBoard:
 class Wandb:
     """A run of Weights & Biases, continued under the id in `<workdir>/wandb/run_id`."""
 
-    def __init__(self, workdir: Path, config: Config):
+    def __init__(self, directory: Path, config: Config):
         import wandb
 
-        file = workdir / "wandb" / "run_id"
-        file.parent.mkdir(exist_ok=True)
+        file = directory / "run_id"
+        directory.mkdir(exist_ok=True)
         if not file.exists():
             file.write_text(uuid.uuid4().hex)
         try:
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", "dml_jax"),
-                name=workdir.resolve().name,
+                name=directory.resolve().parent.name,
                 id=file.read_text().strip(),
                 resume="allow",
-                dir=workdir,
+                dir=directory.parent,
                 config=flatten(asdict(config)),
                 allow_val_change=True,  # a continued run may have more steps
                 settings=wandb.Settings(console="off"),
@@ -151,10 +144,7 @@ class Wandb:
 
 
 class TrackedLines(JsonLines):
-    """`metrics.jsonl`, whose lines are also shown by trackers; a context that closes them.
-
-    `names` are "tensorboard", "wandb" or both, which start when the file is truncated to what the run continues from.
-    """
+    """`metrics.jsonl`, also shown by trackers, which start when it is truncated; a context that closes them."""
 
     def __init__(self, path: Path, names: Sequence[str], config: Config, active: bool = True):
         super().__init__(path, active)
@@ -165,16 +155,16 @@ class TrackedLines(JsonLines):
     def truncate(self, step: int) -> None:
         """Removes lines after `step`, then starts the trackers and shows them the others."""
         super().truncate(step)
-        for name in self._names:
-            tracker = (TensorBoard if name == "tensorboard" else Wandb)(self.path.parent, self._config)
-            self._trackers.append(tracker)
-            for line in self.read():
-                if line["step"] >= tracker.first_step:
-                    tracker.write(line["step"], numbers(line))
+        makers: dict[str, Callable[[Path, Config], TensorBoard | Wandb]] = {"tensorboard": TensorBoard, "wandb": Wandb}
+        self._trackers += [makers[name](self.path.parent / name, self._config) for name in self._names]
+        for line in self.read() if self._trackers else ():
+            self._show(line)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, which is on disk on return, and shows it."""
         super().write(line)
+        self._show(line)
+
+    def _show(self, line: dict[str, Any]) -> None:
         for tracker in self._trackers:
             if line["step"] >= tracker.first_step:
                 tracker.write(line["step"], numbers(line))
@@ -185,7 +175,7 @@ class TrackedLines(JsonLines):
         for tracker in self._trackers:
             tracker.finish(results["steps"], final, sorted((self.path.parent / "figures").glob("*.png")))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "TrackedLines":
         return self
 
     def __exit__(

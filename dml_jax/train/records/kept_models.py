@@ -1,8 +1,7 @@
 """Models kept during training for analyses (`train.keep_every`), as `<workdir>/checkpoints/kept/<step>.safetensors`.
 
-They hold the parameters and the model state, but neither the optimizer's state nor anything for resuming, so that a
-run can keep many. The training never reads them. Their metadata say which run they belong to, and give the SHA-256 of
-the arrays.
+They hold nothing for resuming, so that a run can keep many. Their metadata have the identity of the run and the SHA-256
+of the arrays.
 """
 
 import json
@@ -21,7 +20,7 @@ from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
-from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 
 SUFFIX = ".safetensors"
 MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
@@ -29,10 +28,7 @@ ABOUT = "dml_jax"  # the entry of the metadata
 
 
 def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
-    """Writes `<directory>/<step>.safetensors`, completely or not at all; all processes must call, the first writes.
-
-    `run` is the `workdir.identity` of the run.
-    """
+    """Writes `<directory>/<step>.safetensors`; all processes must call, the first writes."""
     arrays = {
         _name(path): mesh.to_host(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path((state.params, state.model_state))
@@ -62,10 +58,7 @@ def drop_newer(directory: Path, step: int) -> None:
 
 
 def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]) -> TrainState:
-    """Reads a model that `write` has written, as a state with NumPy arrays and without the optimizer's state.
-
-    `template` is a state or model of the run, or the shapes of one; `run` its `workdir.identity`.
-    """
+    """Reads what `write` has written, in the shapes of a state or model, as a state without the optimizer's."""
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError), safetensors.safe_open(path, "np") as file:
         about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))

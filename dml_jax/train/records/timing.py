@@ -1,9 +1,7 @@
 """How fast a run trains: step time, images per second, waiting for data, memory, use of the devices' peak rate.
 
-`Meter` writes the lines of `timing.jsonl`, `summary` sums them up. The FLOPs of a step are those of all products and
-convolutions of the program as written; what is computed again to save memory (`train.chunks`, `backbone.remat`) counts
-again. The peak rate is the one of dense bfloat16 products, whatever the run computes in, so that utilisations are
-comparable.
+The FLOPs of a step count all products and convolutions of the program as written, also recomputed ones. The peak rate
+is of dense bfloat16 products, whatever the run computes in, so that utilisations are comparable.
 """
 
 import os
@@ -13,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,7 +20,7 @@ from dml_jax.data.pipeline import BatchReader
 from dml_jax.methods.contract import Batch
 from dml_jax.train import hlo
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
 # FLOP/s of dense bfloat16 products of one JAX device, by the beginning of its `device_kind`; the first match counts.
 # GPUs: NVIDIA's data sheets (half of the figures given with sparsity). TPUs: cloud.google.com/tpu/docs, per chip; a
@@ -63,28 +62,19 @@ def fastest_step(experiment: Experiment, state: TrainState, batch: Batch, key: j
 
 
 class Meter:
-    """Reads the speed of the training since the last reading; a batch has `batch_size` images, over all devices.
-
-    Without `fastest`, see `fastest_step`, the utilisation is left out.
-    """
+    """Reads the speed of the training since the last reading; a batch has `batch_size` images, over all devices."""
 
     def __init__(self, batches: BatchReader[Any], batch_size: int, devices: int, step: int):
         self._batches, self._batch_size, self._devices = batches, batch_size, devices
-        self.fastest: float | None = None
+        self.fastest: float | None = None  # seconds of a step at the peak rate of the devices
         self.restart(step)
 
     def restart(self, step: int) -> None:
-        """Starts an interval after `step` steps; leaves out what came before, e.g. compilation or an evaluation."""
+        """Starts an interval after `step` steps, without a compilation or an evaluation before it."""
         self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
 
     def read(self, step: int) -> dict[str, float]:
-        """A line for `timing.jsonl`; starts the next interval.
-
-        Returns:
-          "step"; "images_per_second", of all devices and "…_per_device"; "data_wait", the share of the time spent
-          waiting for data; "peak_memory", bytes; and, unless there was no step in the interval, "step_seconds" and,
-          where the devices' peak rate is known, "flop_utilisation", a share of it.
-        """
+        """A line for `timing.jsonl`, with "data_wait" as a share of the time, memory in bytes; starts an interval."""
         seconds, done = max(time.monotonic() - self._began, 1e-9), step - self._step
         rate = done * self._batch_size / seconds
         line = {
@@ -143,3 +133,33 @@ def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float
         return {}
     found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
     return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
+
+
+class Trace:
+    """Context of the training loop that traces `steps`, the first and the last one, from 1; None: nothing."""
+
+    def __init__(self, directory: Path = Path(), steps: tuple[int, int] | None = None):
+        self._directory, self._steps = directory, steps or (0, -1)
+        self._tracing = False
+
+    def before(self, step: int) -> None:
+        """Starts the trace if `step` is to be traced."""
+        if not self._tracing and self._steps[0] <= step <= self._steps[1]:
+            jax.profiler.start_trace(self._directory)
+            self._tracing = True
+
+    def after(self, step: int, values: Any) -> bool:
+        """Ends the trace if `step` was the last one, once `values` have been computed; returns whether it did."""
+        if not self._tracing or step < self._steps[1]:
+            return False
+        jax.block_until_ready(values)
+        self.__exit__()
+        return True
+
+    def __enter__(self) -> "Trace":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tracing:
+            self._tracing = False
+            jax.profiler.stop_trace()

@@ -18,10 +18,11 @@ import dml_jax
 from dml_jax import buckets, files, manifest
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.errors import CheckpointError, ConfigError, UserError, exit_code_of
+from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
 
+UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboard", "wandb"}  # of a failed start
 STARTS = 5  # that may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
@@ -87,14 +88,14 @@ def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> 
     """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
 
     Options that change no bit of the model may differ, and the number of steps may be larger where a longer run makes
-    the same steps. Unless models are still to be selected (`selecting`), so may those of the test-time reading.
+    the same steps. Unless models are still to be selected (`selecting`), so may the test-time reading.
     """
     if (workdir / "config.json").exists():
         _check_same_config(workdir, read_config(workdir)["config"], asdict(config), selecting=selecting)
 
 
 def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError, which names `where`, if the stored `identity` is of another run."""
+    """Raises CheckpointError if the stored `identity` is of another run."""
     if "config" in here:
         _check_same_config(where, stored.get("config", {}), here["config"])
     for key, what in WHAT.items():
@@ -104,10 +105,7 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
 
 
 def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if a directory, used or not, or its newest checkpoint is of a run with other facts.
-
-    `here` is the `identity` of this run, or a part of it.
-    """
+    """Raises CheckpointError if a directory, or its newest checkpoint, is of a run with another `identity`."""
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here)
     for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
@@ -126,7 +124,7 @@ def complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def _comparable(fact: Any) -> Any:
-    """JSON has no tuples; a teacher is known by its variables, whatever else a version notes about it."""
+    """JSON has no tuples; a teacher is known by its variables."""
     return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
 
 
@@ -144,24 +142,20 @@ def _check_same_config(
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
-        more = f" and {len(keys) - len(shown)} more" if len(keys) > len(shown) else ""
         raise CheckpointError(
-            f"{where}: belongs to a run of another configuration: {differences}{more}; give another --workdir"
+            f"{where}: belongs to a run of another configuration: {differences}; give another --workdir"
         )
 
 
 def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with the options that it lacks; as it is if it is of another version or edited by hand."""
+    """A configuration with the options that it lacks."""
     with suppress(ConfigError):
         return asdict(configs.resolve(config))
     return config
 
 
 def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
-    """Whether a longer run, given by dotted keys, begins with the one of `steps` steps (0: of epochs).
-
-    A cosine depends on the length, and the evaluation at the end of the shorter run may have selected its model.
-    """
+    """Whether a longer run begins with the one of `steps` steps (0: of epochs)."""
     every = config["train.evaluate_every"]
     regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
     return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or bool(regular))
@@ -169,7 +163,7 @@ def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
 
 @contextmanager
 def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
-    """Creates the directory, checks that it is writable and locks it; processes without `active` do not touch it."""
+    """Creates the directory and locks it; processes without `active` do not touch it."""
     if not active:
         yield workdir
         return
@@ -178,17 +172,15 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
         try:
             workdir.mkdir(parents=True, exist_ok=True)
             held.enter_context(files.locked(workdir / "config.json", wait=False))
-        except OSError as error:
-            if exit_code_of(error) != 2 and not isinstance(error, BlockingIOError):
-                raise
-            used = isinstance(error, BlockingIOError)
-            problem = "another run is using it" if used else f"is not writable ({error.strerror})"
-            raise CheckpointError(f"--workdir={workdir}: {problem}") from error
+        except BlockingIOError:
+            raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
         try:
             with _counted_start(workdir):
                 yield workdir
         finally:
-            _remove_unused(workdir, existed)
+            written = {path.relative_to(workdir).parts[0] for path in workdir.rglob("*") if path.is_file()}
+            if not existed and written <= UNUSED:
+                shutil.rmtree(workdir, ignore_errors=True)
 
 
 @contextmanager
@@ -219,25 +211,10 @@ def _counted_start(workdir: Path) -> Iterator[None]:
     path.unlink(missing_ok=True)
 
 
-def _remove_unused(workdir: Path, existed: bool) -> None:
-    """Removes a new directory that has neither a checkpoint nor metrics, because the run failed before."""
-    if not workdir.is_dir():  # moved or deleted while it was used
-        return
-    entries = {entry.name for entry in workdir.iterdir()}
-    trained = any(path.is_file() for path in (workdir / "checkpoints").rglob("*"))
-    unused = {".config.json.lock", "starts.json", "config.json", "checkpoints", "logs", "tensorboard", "wandb"}
-    if not existed and not trained and entries <= unused:
-        shutil.rmtree(workdir)
-
-
 def provenance(
     config: Config, data_hash: str, classes: Sequence[str], images: int, shape: tuple[int, int]
 ) -> dict[str, Any]:
-    """The contents of `config.json`: the resolved configuration, the data, the commit and the library versions.
-
-    With the names of the training `classes`, the number of `images` and `shape`, (height, width), the model can be
-    rebuilt without the data.
-    """
+    """The contents of `config.json`, from which the model can be rebuilt without the data."""
     return {
         "config": asdict(config),
         "hash": configs.digest(config),
@@ -250,6 +227,11 @@ def provenance(
         "commit": _commit(),
         "versions": versions(),
     }
+
+
+def process_name() -> str:
+    """What the files of this process are called."""
+    return f"host-{jax.process_index()}"
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
@@ -273,14 +255,14 @@ def finish(workdir: Path, checkpoint: str) -> None:
 @contextmanager
 def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
     """Context that writes files of a finished run again, whose names begin as `replaced`; the others are checked."""
-    if (workdir / manifest.NAME).exists():
+    finished = (workdir / manifest.NAME).exists()
+    if finished:
         content = manifest.read(workdir, CheckpointError)
         others = (name for name in content["files"] if not name.startswith(replaced))
         manifest.check(workdir, others, CheckpointError, REMEDY)
-        yield
+    yield
+    if finished:
         finish(workdir, content["checkpoint"])
-    else:
-        yield
 
 
 def is_finished(workdir: Path, steps: int) -> bool:
@@ -292,10 +274,7 @@ def is_finished(workdir: Path, steps: int) -> bool:
 
 
 def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
-    """A sentence saying that a run has not finished; empty if it has.
-
-    `step` is that of one of its models; `reported` if that would be the one whose results a finished run has.
-    """
+    """A sentence saying that the run of the model of a step, or the model it reports, has not finished, or ""."""
     train = read_config(workdir)["config"]["train"]
     length = {key: train.get(key) for key in ("steps", "epochs")}
     results = read_results(workdir)
@@ -326,10 +305,8 @@ def _commit() -> str | None:
         return None
     # `git describe --dirty` would lock the index, and on a full disk leave the lock behind.
     command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    try:
+    with suppress(OSError):
         lines = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
-    except OSError:
-        return None
-    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), None)
-    dirty = any(not line.startswith("#") for line in lines)
-    return f"{commit}-dirty" if commit and dirty else commit
+        commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), None)
+        return f"{commit}-dirty" if commit and not all(line.startswith("#") for line in lines) else commit
+    return None

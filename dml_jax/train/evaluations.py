@@ -1,13 +1,14 @@
-"""The final results of a run: metrics on the unseen classes, beside controls, and the embeddings behind them.
+"""Embeddings and metrics of a model: of one split during training, and the final results beside controls.
 
-Controls are what a trained network has to beat: raw pixels and a colour histogram, the model before the first step, and
-the published weights that it started from.
+A model may have several test-time readings, such as other weights of its embeddings: they are computed together, and
+one is reported. Controls are what a trained network has to beat: raw pixels and a colour histogram, the model before
+the first step, and the published weights that it started from.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,37 +16,137 @@ import numpy as np
 from PIL import Image
 
 from dml_jax import config as configs
-from dml_jax.config import Config, Data, Refine
+from dml_jax.config import Config, Data, Evaluation, Refine
+from dml_jax.config.sections import BEST
 from dml_jax.console import Console
 from dml_jax.data import samplers, transforms
-from dml_jax.data.split import Split, with_gallery
+from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import DataError, UserError
 from dml_jax.evaluation import geometry, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.methods.contract import Method, zeros
-from dml_jax.train import other_models, split_metrics
+from dml_jax.methods.contract import Distance, Method, PyTree, zeros
+from dml_jax.train import other_models
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.embedding import read_ahead
+from dml_jax.train.embedding import Embedder, Variables, read_ahead
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
-from dml_jax.train.split_metrics import Embeddings
-from dml_jax.train.state import TrainState
+from dml_jax.train.step import TrainState
 
+SEEN = 2000  # training images whose retrieval is measured during training
 SIDE = 32  # of the images whose pixels are compared
 BINS = (12, 4, 4)  # of hue, saturation and value
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name and, if there is one, of its "gallery"
+
+
+class ReadingsEmbedder(NamedTuple):
+    """The compiled embedding of a run with all its readings."""
+
+    embedder: Embedder  # gives the embeddings of all readings side by side
+    # The columns of each reading's embedding; a run without readings has one, named "".
+    columns: dict[str, slice]
+
+    def embed(
+        self, model: Variables, name: str, split: Split, on_progress: Callable[[int], None] = lambda done: None
+    ) -> dict[str, Embeddings]:
+        """The embeddings of a split and of its gallery, by reading."""
+        parts = with_gallery({name: split})
+        found = {key: self.embedder.embed_split(model, part, on_progress) for key, part in parts.items()}
+        if len(self.columns) == 1:
+            return dict.fromkeys(self.columns, found)
+        return {
+            reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
+            for reading, columns in self.columns.items()
+        }
+
+
+def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
+    """The embedder of a run; parts that its readings share, such as the backbone, are computed once."""
+    functions = dict(experiment.readings) or {"": experiment.method.embed}
+
+    def side_by_side(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        return jnp.concatenate([embed(params, model_state, images) for embed in functions.values()], axis=1)
+
+    image = jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
+    widths = [jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1] for embed in functions.values()]
+    ends = np.cumsum(widths).tolist()
+    columns = {name: slice(end - width, end) for name, width, end in zip(functions, widths, ends, strict=True)}
+    function = side_by_side if len(functions) > 1 else next(iter(functions.values()))
+    return ReadingsEmbedder(experiment.embedder(function), columns)
+
+
+def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name of the reading whose metrics count: the best at Recall@1, or the chosen one."""
+    if options.reading != BEST:
+        return options.reading
+    return max(metrics, key=lambda name: metrics[name]["recall@1"])
+
+
+def metrics(
+    options: Evaluation,
+    distance: Distance,
+    split: Split,
+    embeddings: Embeddings,
+    *,
+    cluster: bool,
+    per_query: bool = False,
+    shared: bool = False,
+    prefixes: Sequence[int] = (),
+) -> dict[str, Any]:
+    """`protocol.evaluate` for the embeddings of a split."""
+    (queries, *others) = (rows for name, rows in sorted(embeddings.items(), key=lambda entry: entry[0] == "gallery"))
+    searched: dict[str, Any] = {}
+    candidates = len(queries) - 1
+    if split.gallery is not None:
+        searched = {"gallery": others[0], "gallery_labels": split.gallery.labels}
+        candidates = len(others[0])
+    return protocol.evaluate(
+        queries,
+        split.labels,
+        ks=[k for k in options.ks if k <= candidates],
+        protocol=options.protocol,
+        cluster=cluster,
+        average=options.nmi_average,
+        metric=distance,
+        **options.kmeans,
+        lone_queries=options.lone_queries,
+        prefixes=prefixes,
+        full_ranking=options.full_ranking,
+        per_query=per_query,
+        shared=shared,
+        **searched,
+    )
+
+
+def of_training_classes(
+    options: Evaluation,
+    distance: Distance,
+    embedder: Embedder,
+    model: Variables,
+    train: Split,
+    like: Split,
+    on_progress: Callable[[int], None],
+    columns: slice = slice(None),
+) -> dict[str, float]:
+    """Recall@1 and MAP@R among a sample of the training classes, to be compared with metrics of unseen classes.
+
+    The sample has at most as many classes and images as `like`, and about SEEN images; `columns` are compared.
+    """
+    most = min(SEEN, len(like.labels))
+    whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
+    sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
+    rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
+    found = metrics(options, distance, sample, {"train": rows}, cluster=False, shared=True)
+    return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
 def final(experiment: Experiment, state: TrainState, model: str, console: Console) -> tuple[dict[str, Any], Embeddings]:
-    """(contents of `results.json` and the arrays of `query_results.ARRAYS`, embeddings of the test split).
-
-    `model` says how it was selected.
-    """
+    """(contents of `results.json` and `query_results.ARRAYS`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
-    tested = split_metrics.compiled(experiment, state).embed(state, "test", test)
+    tested = compiled(experiment, state).embed(state, "test", test)
     console.print("evaluating on the unseen classes")
     prefixes = config.evaluation.prefixes
     found = {name: _metrics(experiment, rows, per_query=True, prefixes=prefixes) for name, rows in tested.items()}
-    reading = split_metrics.reported(config.evaluation, found)
+    reading = reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
         each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
@@ -85,16 +186,8 @@ def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Em
 
 
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
-    options = experiment.config.evaluation
-    return split_metrics.metrics(
-        options,
-        experiment.method.distance,
-        experiment.splits["test"],
-        embeddings,
-        cluster=options.cluster,
-        shared=True,
-        **more,
-    )
+    options, distance, test = experiment.config.evaluation, experiment.method.distance, experiment.splits["test"]
+    return metrics(options, distance, test, embeddings, cluster=options.cluster, shared=True, **more)
 
 
 def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
@@ -122,7 +215,6 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
 
 
 def _published(experiment: Experiment) -> dict[str, Any]:
-    """Metrics of the features of the pretrained backbone."""
     method = published_method(experiment.config.backbone)
     variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
     params, model_state = meshes.replicate(experiment.mesh, variables)
@@ -133,10 +225,7 @@ def _published(experiment: Experiment) -> dict[str, Any]:
 def _refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
-    """Metrics after test-time refinement, by kind of batches.
-
-    If a clustering fails, its entry has a "problem" instead of metrics, so that the results of the model are not lost.
-    """
+    """Metrics after test-time refinement, by kind of batches; a clustering that fails has a "problem" instead."""
     results: dict[str, dict[str, Any]] = {}
     refine = experiment.method.hooks.refine
     assert refine is not None
@@ -172,17 +261,14 @@ def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
 
 
 def pixels(image: np.ndarray) -> np.ndarray:
-    """The pixels of an image uint8 [H, W, 3], reduced to at most `SIDE` x `SIDE`: float32 [D]."""
+    """An image uint8 [H, W, 3], reduced to at most SIDE x SIDE: float32 [D]."""
     small = Image.fromarray(image)
     small = small.resize((min(small.width, SIDE), min(small.height, SIDE)), Image.Resampling.BOX)
     return np.asarray(small, np.float32).ravel()
 
 
 def histogram(image: np.ndarray) -> np.ndarray:
-    """Square roots of the shares of the pixels with each hue, saturation and value: uint8 [H, W, 3] -> float32 [192].
-
-    The dot product of two is the Bhattacharyya coefficient of the histograms.
-    """
+    """Square roots of the shares of pixels with each hue, saturation and value: uint8 [H, W, 3] -> float32 [192]."""
     hsv = np.asarray(Image.fromarray(image).convert("HSV")).reshape(-1, 3)
     hue, saturation, value = (hsv[:, i].astype(np.int64) * bins // 256 for i, bins in enumerate(BINS))
     cells = (hue * BINS[1] + saturation) * BINS[2] + value
@@ -191,10 +277,7 @@ def histogram(image: np.ndarray) -> np.ndarray:
 
 
 def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
-    """Batches drawn from clusters in the way the authors of MPN draw training batches from classes.
-
-    Of `data`, `batch_size` and `images_per_class` are read; labels int [N] in 0..C-1 are the clusters of the images.
-    """
+    """Batches drawn from clusters, int [N] in 0..C-1, as the authors of MPN draw training batches from classes."""
     size = data.images_per_class
     chunks = max(2, min(data.batch_size, len(labels)) // size)  # two clusters always fill two chunks or more
     sampler = samplers.build(replace(data, sampler="mpn", batch_size=chunks * size), labels, seed)
@@ -206,8 +289,8 @@ def refined_embeddings(
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
     """The embeddings [N, D'] after message passing in batches of one kind, and numbers of clusters and noise images.
 
-    `embeddings` are float32 [N, D] of "test" and, if there is one, of "gallery". The method's own batches
-    ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries and gallery alike.
+    The method's own batches ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries
+    and gallery alike.
     """
     data = config.data
     if kind == "reciprocal":
