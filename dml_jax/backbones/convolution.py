@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.depthwise import depthwise, pad, shifts
@@ -91,11 +92,28 @@ def conv_general_dilated(
     elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
         on_cpu = partial(_pointwise, strides)
     if kernel.dtype == inputs.dtype:
-        return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=general)
+        return lax.platform_dependent(inputs, kernel, cpu=on_cpu, default=lambda x, k: general(x, _stored(k)))
     rounded = partial(_rounded, general, devices_of(inputs))
     return lax.platform_dependent(
         inputs, kernel, cpu=lambda x, kernel: on_cpu(x, kernel.astype(x.dtype)), default=rounded
     )
+
+
+@jax.custom_vjp
+def _stored(kernel: jax.Array) -> jax.Array:
+    """The kernel, with its gradient in the layout of the kernel.
+
+    Left to itself, XLA brings the kernel and its moments into cuDNN's layout to update them there, and all three back.
+    """
+    return kernel
+
+
+def _as_stored(gradient: jax.Array) -> jax.Array:
+    # Fused with the update, the transpose would keep XLA from overwriting the kernel and its moments.
+    return lax.optimization_barrier(with_layout_constraint(gradient, Layout(range(gradient.ndim))))
+
+
+_stored.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (_as_stored(gradient),))
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -123,7 +141,8 @@ def _rounded_backward(
 
     def own(x: jax.Array, narrow: jax.Array, grad: jax.Array) -> jax.Array:
         """The gradient from a device's part of the batch."""
-        return jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)[0].astype(kernel.dtype)
+        (gradient,) = jax.linear_transpose(lambda narrow: general(x, narrow), narrow)(grad)
+        return _as_stored(gradient.astype(kernel.dtype))
 
     if mesh is None:
         return x_gradient, own(x, narrow, grad)
