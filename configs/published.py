@@ -5,7 +5,7 @@ Columns:
     paper, place    where the number is printed; "quoted by" if the paper itself was not read
     data            the data set
     of              what it is the result of, one or several separated by "; ": a configuration, "cars_hist:retuned", or
-                    the row of a study, "hist_sizes:cars/embedding_dim=256 hidden_dim=256"
+                    the row of a study, "hist:sizes-cars/embedding_dim=256 hidden_dim=256"
     refined         kind of batches (`evaluation.refine`) if measured after test-time refinement
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
     protocol        paper: the model was selected on the test classes; clean: it was not
@@ -100,7 +100,7 @@ def beside_rows(name: str, study: Study) -> Study:
     """A study with the published results of its rows added.
 
     Args:
-      name: of the study with its variant, "hist_sizes:cars".
+      name: of the study with its variant, "hist:sizes-cars".
       study: what its rows state already takes precedence.
     """
     rows = []

@@ -142,9 +142,13 @@ def studies() -> str:
     """The tables and figures of the papers and their reproductions, with the command of each and published numbers."""
     rows, text = [], []
     for path in sorted((ROOT / "configs/studies").glob("*.py")):
-        _, study = plan.load(str(path))
-        title = study.title.partition(":")[0]  # without the data set, of which a study may have several
-        rows.append([title, study.source, f"`dml-jax study --study={path.stem}`"])
+        variants = config_files.run_file("--study", str(path)).VARIANTS
+        # A study of several data sets is listed once.
+        for variant in {name.partition("-")[0]: name for name in reversed(variants)}.values():
+            _, study = plan.load(f"{path}:{variant}")
+            rows.append(
+                [study.title.rpartition(":")[0], study.source, f"`dml-jax study --study={path.stem}:{variant}`"]
+            )
         found: dict[str, dict[str, str]] = {}  # by study with its variant, then by row
         for of in (of for entry in published.entries() for of in entry.of):
             name, _, row = of.partition("/")

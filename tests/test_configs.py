@@ -257,12 +257,12 @@ PRINTED = [  # copied from the papers, independently of `published.csv`
         "[Re] Learning Intra-Batch Connections, MLRC",
         {"recall@2": "92.7", "nmi": "70.9"},
     ),
-    ("mpn_ensembles:inshop/5 networks", "paper", MPN, {"recall@1": "93.4"}),
+    ("mpn:ensembles-inshop/5 networks", "paper", MPN, {"recall@1": "93.4"}),
     ("sop_crt", "paper", CRT, {"recall@1": "83.41", "recall@1000": "99.31"}),
-    ("crt_gamma:cub/gamma=per_prototype", "paper", CRT, {"recall@1": "75.95"}),
+    ("crt:gamma-cub/gamma=per_prototype", "paper", CRT, {"recall@1": "75.95"}),
     ("cub_diva:bn_inception", "paper", DIVA, {"recall@1": "66.8", "nmi": "70.0"}),
-    ("diva_separate:cub/separate models", "paper", DIVA, {"recall@1": "48.7"}),
-    ("hist_sizes:cars/embedding_dim=1024 hidden_dim=1024", "reproduction", RE_HIST, {"recall@1": "89.97"}),
+    ("diva:separate-cub/separate models", "paper", DIVA, {"recall@1": "48.7"}),
+    ("hist:sizes-cars/embedding_dim=1024 hidden_dim=1024", "reproduction", RE_HIST, {"recall@1": "89.97"}),
 ]
 
 

@@ -46,7 +46,7 @@ def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> No
     assert any(row.startswith("cars_hist --protocol=paper 89.8 94.0 96.5 75.5 paper, Lim et al.") for row in rows)
     assert any(row.startswith("cars_mpn 86.7 ± 0.48 ") for row in rows)
     assert len(rows) > 100
-    assert "dml-jax study --study=hist_alpha" in text
+    assert "dml-jax study --study=hist:alpha-cars" in text
     assert "embedding_dim=1024 hidden_dim=256 88.67 reproduction, Yuan et al." in " ".join(text.split())
 
 
@@ -138,7 +138,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "configs/cars_": "needs Cars196",
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
-    "hist_layers": "needs Cars196 or Omniglot, and hours",
+    "hist.py:layers": "needs Cars196 or Omniglot, and hours",
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",

@@ -81,17 +81,17 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
     done = python("-m", "dml_jax", *train, directory=tmp_path, path=installed)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "run/report.html").is_file()
-    study = ("study", "--study=hist_alpha", "--list")
+    study = ("study", "--study=hist:alpha-cars", "--list")
     done = python("-m", "dml_jax", *study, directory=tmp_path, path=installed)
     assert done.returncode == 0, done.stderr
-    assert "--workdir=runs/studies/hist_alpha/alpha--1-seed0" in done.stdout.splitlines()[0]
+    assert "--workdir=runs/studies/hist-alpha-cars/alpha--1-seed0" in done.stdout.splitlines()[0]
 
 
 def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"=car_hist: there is no such file; did you mean configs/cars_hist\.py\?"):
         config_files.find_file("--config", "car_hist")
-    with pytest.raises(ConfigError, match=r"did you mean configs/studies/hist_alpha\.py\?"):
-        config_files.find_file("--study", "configs/studies/hist_alpah.py")
+    with pytest.raises(ConfigError, match=r"did you mean configs/studies/hist_search\.py\?"):
+        config_files.find_file("--study", "configs/studies/hist_serach.py")
     with pytest.raises(ConfigError, match=r"=elsewhere/cars_hist\.py: there is no such file"):
         config_files.find_file("--config", "elsewhere/cars_hist.py")
 

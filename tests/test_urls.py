@@ -33,7 +33,7 @@ URL = "gs://bucket/run"
         ("enroll", ["--workdir=.", "--index=new.npz", URL]),
         ("evaluate", [f"--model={URL},other"]),
         ("export", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
-        ("study", ["--study=hist_alpha", f"--root={URL}", "--list"]),
+        ("study", ["--study=hist:alpha-cars", f"--root={URL}", "--list"]),
     ],
 )
 def test_a_url_is_refused(

@@ -4,8 +4,11 @@ The settings follow the authors' commands (github.com/Confusezius/ECCV2020_DiVA_
 paper differ, the code is followed: 350 epochs (150 on Stanford Online Products) instead of 150, weight decay 4e-4
 instead of 5e-4, temperature 0.01 instead of 0.1, crops of at least 8 % of the area instead of 224 pixels of 256, crops
 of 227 instead of 224 pixels with BN-Inception, and alpha as the docstrings of the files say. The variants `printed` and
-`bn_inception-printed` follow section 4 of the paper in all of this. The variant `triplet` replaces the margin loss of
-the ranking tasks with the triplet loss and keeps the other settings, since no others are published.
+`bn_inception-printed` follow the text in all of this and in the equations: shared triplets of three classes, beta
+fixed at 1.2, negatives alone in DaNCE's denominator and its weights min(lambda, 1/q). The text does not give lambda;
+with the default 1 the weights at 128 dimensions lie in [0.706, 1], almost plain NCE (`diva:equations-cub` varies it).
+The variant `triplet` replaces the margin loss of the ranking tasks with the triplet loss and keeps the other settings,
+since no others are published.
 
 After every epoch, the authors evaluate several weightings of the embeddings and keep the best on the test set, although
 the paper does not say so; `--protocol=paper` does the same. Under the clean protocol, the weights are fixed, with twice
@@ -49,10 +52,16 @@ BN_INCEPTION = bn_inception.Config(
     pretrained="weights/bn_inception",
     pixels=resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
 )
-# Section 4 of the paper where it differs from the authors' commands; alpha depends on the data set.
-PRINTED = {
-    "data.crop": "random",
+# The equations of the paper and section 4 where they differ from the authors' code; alpha depends on the data set.
+AS_PRINTED = {
+    "method.equations": "paper",
+    "method.shared": "standard",
     "method.temperature": 0.1,
+    "train.groups.beta": Group(0.0, freeze=True),
+}
+PRINTED = {
+    **AS_PRINTED,
+    "data.crop": "random",
     "train.epochs": 150,
     "train.groups.model.weight_decay": 5e-4,
 }
@@ -137,9 +146,11 @@ class Ablations(NamedTuple):
 
 
 def ablations(dataset: str) -> Ablations:
-    """Of the papers' data sets with BN-Inception, or of Omniglot."""
+    """Of the papers' data sets with BN-Inception, of Omniglot, or of photographs on frozen features."""
+    equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
     if dataset == "omniglot":
-        equal = {"method.ensemble": (1.0, 1.0, 1.0, 1.0)}
         return Ablations("configs/omniglot_diva.py", equal, 256, Group(1e-2))
+    if dataset == "photos":
+        return Ablations("configs/folder_heads.py:diva", equal, 512, Group(1e-2))
     fixed = {"train.epochs": 150, "train.schedule": "constant"}
     return Ablations(f"configs/{dataset}_diva.py:bn_inception", fixed, 512, Group(1e-4))

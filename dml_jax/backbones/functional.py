@@ -139,8 +139,8 @@ def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
 def on_features(backbone: Backbone) -> Backbone:
     """A backbone that is never trained and whose inputs in training may be features that it computed before.
 
-    Its parameters and statistics are all kept in `stats`. Inputs of the shape of `pooled_cells` pass through unchanged;
-    images are encoded as in evaluation.
+    Its parameters and statistics are all kept in `stats`. Inputs with as many channels as its feature maps pass
+    through unchanged; images are encoded as in evaluation.
     """
 
     def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -151,7 +151,7 @@ def on_features(backbone: Backbone) -> Backbone:
         return images if is_cells(images) else backbone.preprocess(images)
 
     def is_cells(inputs: jax.Array) -> bool:
-        return inputs.shape[1:] == (1, 2, backbone.channels)
+        return inputs.shape[-1] == backbone.channels
 
     def apply(
         params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None

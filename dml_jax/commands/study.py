@@ -1,6 +1,6 @@
 """Trains the runs of a study that are missing, and prints its table:
 
-    dml-jax study --study=configs/studies/hist_layers.py [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
+    dml-jax study --study=configs/studies/hist.py:layers-cars [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
@@ -27,9 +27,10 @@ from dml_jax.commands import cli
 from dml_jax.config.files import PROTOCOLS
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, UserError, counted
-from dml_jax.studies import outcomes, plan, runner, search, tables
+from dml_jax.studies import claims, outcomes, plan, runner, search, tables
 from dml_jax.studies.definition import Study
 from dml_jax.studies.plan import Settings, Trial
+from dml_jax.studies.tables import Cell, Table
 
 say = partial(print, flush=True)  # at once
 
@@ -37,10 +38,12 @@ say = partial(print, flush=True)  # at once
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist_layers.py")
+    flags.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
     flags.add_argument(
         "--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study; one with several seeds"
     )
+    flags.add_argument("--claims", metavar="PAPER", help="hist, mpn, re_mpn, crt, diva or all: test what it claims")
+    flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
     flags.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: those of the study")
@@ -62,8 +65,13 @@ def execute(arguments: list[str]) -> None:
     Raises UserError if a trial failed, and SystemExit after a signal.
     """
     options, overrides = parser().read(arguments)
-    if [options.study, options.compare, options.runs].count(None) != 2:
-        raise ConfigError("--study: give a study file, or --compare with configurations, or --runs with directories")
+    if [options.study, options.compare, options.runs, options.claims].count(None) != 3:
+        raise ConfigError(
+            "--study: give a study, or --compare with configurations, --runs with directories, or --claims"
+        )
+    if options.claims:
+        test_claims(options, overrides)
+        return
     if options.runs:
         if overrides:
             raise ConfigError(f"--config.{next(iter(overrides))}: --runs has no configuration; remove it")
@@ -86,8 +94,6 @@ def execute(arguments: list[str]) -> None:
             raise ConfigError(f"--{option}: {name} is not a search; leave it out")
     trials = plan.trials(study, settings)
     plan.check_root(root, name, trials)
-    if not options.list:
-        plan.check_sources(trials)
     plan.write_facts(root, name, study, settings, made=trials)
     if options.list:
         show_list(root, trials)
@@ -103,6 +109,52 @@ def execute(arguments: list[str]) -> None:
             f"{len(failed)} of {len(trials)} trials failed, e.g. {failed[0].name}; see the logs in {root / 'trials'}; "
             "the same command runs them again"
         )
+
+
+def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
+    """Trains what the claims of papers need on a data set; prints and writes their verdicts.
+
+    The measurements are in DATA.csv in --output, by default the directory of the trials; those in the file are kept.
+    """
+    papers, data = claims.chosen(options.claims), options.on
+    if not data:
+        raise ConfigError("--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
+    root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
+    seeds = tuple(range(claims.SEEDS))
+    if options.seeds is not None:
+        seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
+    made = claims.planned(papers, data, Settings(root, seeds, overrides))
+    output = files.expand_path("--output", options.output) if options.output else root
+    if options.list:
+        for paper in papers:
+            for claim in claims.load(paper)[1]:
+                rows = " against ".join(reversed(claims.rows_of(claim, data)))
+                where = f"{claim.study}-{data}: {rows}" if claims.study_of(claim, data) else f"no study on {data}"
+                say(f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]")
+    else:
+        (root / "trials").mkdir(parents=True, exist_ok=True)
+        with runner.locked(root):
+            heads = claims.on_maps(made)
+            others = [trial for trial in made.trials if trial not in heads]
+            if heads:
+                stop_if(runner.run_heads(root, heads, say))
+            if others:
+                stop_if(runner.run_all(root, others, options.jobs, say))
+    file = output / f"{data}.csv"
+    lines = claims.merged(claims.read(file), claims.measurements(made))
+    if not options.list:
+        claims.write(file, lines)
+    missing = sum(not outcomes.is_finished(trial) for trial in made.trials)
+    say(f"{len(made.trials)} trials, {missing} not finished")
+    if options.list:
+        return
+    made_tables = []
+    for paper in papers:
+        title, stated = claims.load(paper)
+        rows = tuple(tuple(map(Cell, claims.cells(entry))) for entry in claims.ledger(stated, lines, data))
+        made_tables.append(Table(f"{title}: claims on {data}", (), claims.HEAD, rows, tuple(range(len(claims.HEAD)))))
+        tables.print_table(made_tables[-1], Console().rich)
+    tables.write(output, made_tables, "")
 
 
 def make_tables(options: Namespace) -> None:
@@ -149,7 +201,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
             "--root each and one --storage"
         )
     search.check_space(wanted)
-    first = search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
+    search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
     plan.check_root(root, name, [])
     stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": settings.seeds[0]}
     if before := plan.read_facts(root):
@@ -157,7 +209,6 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
                        ((before["search"], before["paper"]), (stated, settings.paper)))  # fmt: skip
         if different := " and ".join(word for word in here if there[word] != here[word]):
             raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
-    plan.check_sources([first])
     if options.storage:  # before anything is written
         search.open_storage(options.storage, name)
     plan.write_facts(root, name, study, settings, search=stated)

@@ -95,6 +95,34 @@ class Study:
     metric: str = "recall@1"
 
 
+@dataclass(frozen=True)
+class Claim:
+    """A statement of a paper that the difference between two rows of a study decides.
+
+    Attributes:
+      name: unique in its paper.
+      says: the statement.
+      where: the section, table or figure where it stands.
+      study: "FILE:STUDY"; its variant for a data set is "FILE:STUDY-DATA".
+      rows: names of two rows; the effect is the second minus the first. "ROW + KIND" is a row after test-time
+        refinement.
+      expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or "equal", within `margin`.
+      margin: the smallest effect, or the margin of equivalence, in the unit of the metric; fractions, not percent.
+      metric: "retrieval" is Recall@1, or MAP@R on data sets where Recall@1 is near 1.
+      rows_on: other names of the rows, by data set.
+    """
+
+    name: str
+    says: str
+    where: str
+    study: str
+    rows: tuple[str, str]
+    expects: Literal["higher", "lower", "equal"] = "higher"
+    margin: float = 0.0
+    metric: str = "retrieval"
+    rows_on: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+
+
 def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:

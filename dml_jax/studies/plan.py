@@ -9,7 +9,6 @@ from typing import Any
 
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.backbones.weights import store
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
@@ -61,9 +60,7 @@ def load(path: str) -> tuple[str, Study]:
         known = suggest(variant, variants) if variants else "this study has none"
         raise ConfigError(f"--study={path}: there is no variant {variant!r}; {known}")
     with config_files.running(f"--study={path}"):
-        study = module.get_study(variant) if colon else module.get_study()
-    if not isinstance(study, Study):
-        raise ConfigError(f"--study={path}: get_study() must return a Study, not {type(study).__name__}")
+        study: Study = module.get_study(variant) if colon else module.get_study()
     return Path(file).stem + (f"-{variant}" if variant else ""), study
 
 
@@ -71,12 +68,9 @@ def comparison(paths: Sequence[str]) -> tuple[str, Study]:
     """The name and the contents of a study that compares configuration files, or the seeds of one."""
     if len(set(paths)) < len(paths):
         raise ConfigError("--compare: give different configurations, e.g. configs/a.py configs/b.py")
-    names = [Path(path).name.replace(".py", "", 1) for path in paths]
-    if len(set(names)) < len(names):
-        names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
+    names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
     rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
-    title = " and ".join([", ".join(names[:-1])] * (len(names) > 1) + names[-1:])
-    return slug("-".join(names))[:100], Study(title, rows=rows)
+    return slug("-".join(names))[:100], Study(", ".join(names), rows=rows)
 
 
 def slug(name: str) -> str:
@@ -84,13 +78,12 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name).lstrip("-")
 
 
-def trials(study: Study, settings: Settings) -> list[Trial]:
+def trials(study: Study, settings: Settings, *, equal: bool = False) -> list[Trial]:
     """All trials of the rows of a study, seed by seed, in an order in which a trial follows those that it needs.
 
-    Raises ConfigError for an invalid configuration, no rows, equal names, or overrides of what distinguishes trials.
+    Raises ConfigError for an invalid configuration, overrides of what distinguishes trials and, unless `equal`, rows
+    that overrides have made equal.
     """
-    if not study.rows:
-        raise ConfigError(f"{study.title}: has no rows; give rows or a search")
     for key in settings.overrides:
         if key == "seed":
             raise ConfigError("--config.seed: a study has one seed per trial; give --seeds=0,1,2")
@@ -99,23 +92,22 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
     made = [_trial(row, seed, settings, study) for seed in settings.seeds for row in study.rows]
-    owners: dict[str, Trial] = {}
     seen: dict[str, Trial] = {}
     for trial in made:
-        other = owners.setdefault(trial.name.lower(), trial)
-        if other is not trial:
-            raise ConfigError(
-                f"rows {other.row!r} and {trial.row!r}: would share the work directory {trial.directory}; rename one"
-            )
-        if trial.config and (other := seen.setdefault(_evaluated_as(trial), trial)) is not trial:
+        if trial.config and not equal and (other := seen.setdefault(evaluated_as(trial), trial)) is not trial:
             raise ConfigError(
                 f"rows {other.row!r} and {trial.row!r}: train and evaluate the same configuration, so there is nothing "
                 "to compare; change the overrides, or leave one out"
             )
-    return _in_order(made)
+    return sorted(made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made})))
 
 
-def _evaluated_as(trial: Trial) -> str:
+def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
+    """The number of trials that must be finished one after the other before a trial."""
+    return max((1 + _depth(named[name], named) for name in trial.needs), default=0)
+
+
+def evaluated_as(trial: Trial) -> str:
     """Equal for trials that train and evaluate the same."""
     values = asdict(trial.config)  # type: ignore[arg-type]
     tested = {key: values[key] for key in ("method", "evaluation")}
@@ -123,13 +115,9 @@ def _evaluated_as(trial: Trial) -> str:
     return json.dumps(same, sort_keys=True)
 
 
-def _is_reference(value: Any) -> bool:
-    return isinstance(value, str) and value.startswith("@")
-
-
 def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
-    needed = [*row.members, *(value[1:] for value in row.overrides.values() if _is_reference(value))]
-    names = {other.name for other in study.rows}
+    referred = {key: value[1:] for key, value in row.overrides.items() if isinstance(value, str) and value[:1] == "@"}
+    needed, names = [*row.members, *referred.values()], {other.name for other in study.rows}
     for name in needed:
         if name not in names:
             raise ConfigError(f"row {row.name!r}: needs {name!r}, which is not a row; {suggest(name, names)}")
@@ -138,12 +126,8 @@ def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
     needs = tuple(directories[name].name for name in needed)
     if row.members:
         members = tuple(directories[name] for name in row.members)
-        if row.weights and len(row.weights) != len(members):
-            raise ConfigError(f"row {row.name!r}: has {len(members)} members and {len(row.weights)} weights")
         return Trial(directory.name, row.name, seed, directory, None, needs, members, row.weights)
-    overrides = {
-        key: str(directories[value[1:]]) if _is_reference(value) else value for key, value in row.overrides.items()
-    }
+    overrides = {**row.overrides, **{key: str(directories[name]) for key, name in referred.items()}}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
         config = resolved(row.config, overrides, settings)
@@ -164,24 +148,10 @@ def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Con
     return config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
 
 
-def _in_order(made: list[Trial]) -> list[Trial]:
-    done: dict[str, Trial] = {}
-    waiting = list(made)
-    while waiting:
-        ready = [trial for trial in waiting if all(name in done for name in trial.needs)]
-        if not ready:
-            raise ConfigError(f"row {waiting[0].row!r}: needs itself; remove the cycle of rows that need each other")
-        done |= {trial.name: trial for trial in ready}
-        waiting = [trial for trial in waiting if trial.name not in done]
-    return list(done.values())
-
-
 def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
     """Raises UserError if the directory belongs to another study, or that of a trial to another run."""
-    if (root.exists() and not root.is_dir()) or files.below_a_file(root):
-        raise ConfigError(f"--root={root}: is a file or below one; give a directory")
     facts = read_facts(root)
-    if facts is None and root.exists() and any(root.iterdir()):
+    if facts is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
     if facts is not None and (facts["study"], "search" not in facts) != (study, bool(made)):
         raise ConfigError(f"--root={root}: belongs to the study {facts['study']}; give another directory")
@@ -190,53 +160,12 @@ def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
             workdir.check_same_run(trial.directory, trial.config)
 
 
-def check_sources(made: Sequence[Trial]) -> None:
-    """Raises ConfigError if data, weights or runs that the trials need are missing."""
-    own = {str(trial.directory) for trial in made}
-    for trial in made:
-        flat = configs.flatten(asdict(trial.config)) if trial.config else {}
-        for key in configs.PATHS:
-            path = str(flat.get(key) or "")
-            if path in ("", "none") or path in own or files.is_url(path):
-                continue
-            source = files.expand_path(key, path)
-            if key == "backbone.pretrained":
-                source = store.directory(source)
-            if not source.exists():
-                raise ConfigError(
-                    f"row {trial.row!r}: {key}={path}: does not exist; prepare the data with `dml-jax prepare`, get "
-                    f"weights with `dml-jax convert`, or give --config.{key}=…"
-                )
-
-
-@dataclass
-class _Stated:
-    name: str
-    row: str
-    seed: int
-    length: dict[str, int] = field(default_factory=dict)
-    needs: list[str] = field(default_factory=list)
-    members: list[str] = field(default_factory=list)
-
-
-@dataclass
-class _Facts:
-    study: str
-    title: str
-    source: str
-    metric: str
-    paper: bool
-    rows: list[dict[str, Any]]
-    trials: list[_Stated] = field(default_factory=list)
-    search: dict[str, Any] = field(default_factory=dict)
-
-
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None if there is no such file."""
     path = root / "study.json"
     if not path.exists():
         return None
-    facts: dict[str, Any] = files.read_json(path, _Facts, "give another --root")
+    facts: dict[str, Any] = files.read_json(path, dict[str, Any], "give another --root")
     return facts
 
 

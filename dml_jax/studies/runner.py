@@ -21,7 +21,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from dml_jax import files
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, UserError
 from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
@@ -104,7 +104,7 @@ def locked(root: Path) -> Iterator[None]:
 
 def problem_file(root: Path, name: str) -> Path:
     """Where the reason is noted why a trial failed."""
-    return root / "trials" / f"{name}.problem"
+    return root / "trials" / f"{name.replace('/', '-')}.problem"
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
@@ -186,6 +186,32 @@ def in_parallel(
     return progress.code
 
 
+def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], None]) -> int:
+    """Trains heads on stored maps, all in one process (`train.stored_maps`); see `run_all`."""
+    listed = []
+    for trial in trials:
+        source = trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
+        config = root / "trials" / f"{source.name.replace('/', '-')}.json"
+        if trial.config:
+            files.write_json(config, {"config": asdict(trial.config)})
+        listed.append({"config": str(config), "directory": str(trial.directory),
+                       "members": [str(member) for member in trial.members], "weights": trial.weights})  # fmt: skip
+    file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
+    files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
+    print_line(f"{len(trials)} heads on stored maps; see {log}")
+
+    def job(slot: Slot, progress: Progress) -> None:
+        process = slot.start(["dml_jax.train.stored_maps", str(file)], log)
+        while (code := process.poll()) is None:
+            if progress.stop.is_set():
+                process.terminate()
+            time.sleep(POLL)
+        if code and not progress.stop.is_set():
+            raise UserError(f"{last_line(log)}; see {log}")
+
+    return in_parallel(slots(1), job, print_line)
+
+
 def execute(
     root: Path,
     trial: Trial,
@@ -199,7 +225,7 @@ def execute(
     If it failed, the reason is noted in `problem_file`. `watch` is called repeatedly, and the process stopped once it
     returns True; `result` is what to print of a finished trial, by default its Recall@1 on the test classes.
     """
-    log = root / "trials" / f"{trial.name}.log"
+    log = root / "trials" / f"{trial.name.replace('/', '-')}.log"
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
     began, stopped = time.monotonic(), False
@@ -232,7 +258,8 @@ def command(root: Path, trial: Trial) -> list[str]:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = ",".join(map(str, trial.members))
         return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
-    config = root / "trials" / f"{trial.name}.json"  # written here, so its code is that of the user's own study
+    # Written here, so its code is that of the user's own study.
+    config = root / "trials" / f"{trial.name.replace('/', '-')}.json"
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
 

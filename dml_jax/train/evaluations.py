@@ -167,7 +167,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
         except UserError as problem:  # e.g. a single image of each class
             console.warn(f"no error rates of pairs: {problem}")
     if config.evaluation.refine:
-        results["refined"] = _refined(experiment, state, embeddings, console)
+        results["refined"] = refined(experiment, state, embeddings, console)
     results |= {
         "model": model,
         "step": int(state.step),
@@ -222,7 +222,7 @@ def _published(experiment: Experiment) -> dict[str, Any]:
     return _metrics(experiment, _embeddings(experiment, method, state))
 
 
-def _refined(
+def refined(
     experiment: Experiment, state: TrainState, embeddings: Embeddings, console: Console
 ) -> dict[str, dict[str, Any]]:
     """Metrics after test-time refinement, by kind of batches; a clustering that fails has a "problem" instead."""

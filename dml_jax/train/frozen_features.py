@@ -74,7 +74,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
         if view == 0:
             rows = embedder.embed_split(state, split, shown)
         else:
-            rows = cropped.embed_split(state, _crops(split, data, config.seed, view), shown)
+            rows = cropped.embed_split(state, crops(split, data, config.seed, view), shown)
         if meshes.is_main_process():
             path.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(path) as draft, draft.open("wb") as file:
@@ -93,7 +93,7 @@ def _features(config: Config) -> Embed:
     return compute
 
 
-def _crops(split: Split, data: Data, seed: int, view: int) -> Split:
+def crops(split: Split, data: Data, seed: int, view: int) -> Split:
     """Random crops of a split, the same ones whenever they are read, as large as the images of the evaluation."""
     crop = transforms.training(replace(data, training_size=0))
 

@@ -3,7 +3,6 @@
 import dataclasses
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ def close(value: Any, expected: Any, meta: dict[str, Any], name: str = "") -> No
     np.testing.assert_allclose(value, expected, rtol=meta["rtol"], atol=atol, err_msg=name)
 
 
-CONSTANTS = {"lower_cutoff": "LOWER_CUTOFF", "upper_cutoff": "UPPER_CUTOFF", "lambda_paper": "LAMBDA"}
+CONSTANTS = {"lower_cutoff": "LOWER_CUTOFF", "upper_cutoff": "UPPER_CUTOFF"}
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +141,7 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         "dance_fixed": (diva.Config(dance="fixed"), ""),
         "dance_orig_trainT": (diva.Config(dance="original"), ""),
         "eq5": (diva.Config(dance="off", equations="paper"), "_oracle"),
-        "eq6": (diva.Config(equations="paper"), "_oracle"),
+        "eq6": (diva.Config(equations="paper", dance_lambda=meta["lambda_paper"]), "_oracle"),
     }
 
     @jax.jit
@@ -173,9 +172,9 @@ def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(density(d, dim), data[f"log_q_inv_D{dim}"], meta)
         close(density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
         for cut in meta["lambdas"]:
-            with mock.patch.object(equations, "LAMBDA", cut):
-                weights_of = jax.jit(partial(diva.dance_weights, dim=dim, config=diva.Config(equations="paper")))
-                weights = np.asarray(weights_of((1 - d * d / 2)[None]))[0]
+            config = diva.Config(equations="paper", dance_lambda=cut)
+            weights_of = jax.jit(partial(diva.dance_weights, dim=dim, config=config))
+            weights = np.asarray(weights_of((1 - d * d / 2)[None]))[0]
             close(weights, data[f"w_D{dim}_lam{cut:g}"], meta, f"D={dim}, lambda={cut}")
 
 

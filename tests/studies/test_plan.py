@@ -83,16 +83,16 @@ def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> No
         known = configs.published(asdict(trial.config))
         return {**known.get(f"{source} (selected on test)", {}), **chosen.reported.get(source, {})}
 
-    assert paper("mpn_embedding_size.py:inshop", "1024 dimensions")["recall@1"] == 0.917
-    assert paper("mpn_embedding_size.py:cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
-    assert paper("hist_sizes.py", "embedding_dim=1024 hidden_dim=256", "reproduction") == {"recall@1": 0.8867}
-    assert paper("hist_tau_lambda.py", "tau=8 lambda_s=1.5", "reproduction") == {"recall@1": 0.7863}
-    assert paper("hist_tau_lambda.py", "tau=16 lambda_s=1", "reproduction") == {}
-    assert paper("hist_backbones.py:sop", "ResNet-50")["recall@100"] == 0.968
-    assert paper("crt_first_prototypes.py", "prototypes=4x64")["recall@1"] == 0.7557
-    assert paper("crt_prototypes.py", "prototypes=100x100")["recall@8"] == 0.9431
-    assert paper("crt_backbones.py:inshop", "DeiT-S, MS")["recall@1"] == 0.9247
-    assert paper("diva_tasks.py:sop", "D + DaNCE + I") == {"recall@1": 0.758, "recall@10": 0.89, "nmi": 0.898}
+    assert paper("mpn.py:embedding_size-inshop", "1024 dimensions")["recall@1"] == 0.917
+    assert paper("mpn.py:embedding_size-cars", "64 dimensions") == {"recall@1": 0.763, "nmi": 0.681}
+    assert paper("hist.py:sizes-cars", "embedding_dim=1024 hidden_dim=256", "reproduction") == {"recall@1": 0.8867}
+    assert paper("hist.py:tau_lambda-cars", "tau=8 lambda_s=1.5", "reproduction") == {"recall@1": 0.7863}
+    assert paper("hist.py:tau_lambda-cars", "tau=16 lambda_s=1", "reproduction") == {}
+    assert paper("hist.py:backbones-sop", "ResNet-50")["recall@100"] == 0.968
+    assert paper("crt.py:first_prototypes-cub", "prototypes=4x64")["recall@1"] == 0.7557
+    assert paper("crt.py:prototypes-cub", "prototypes=100x100")["recall@8"] == 0.9431
+    assert paper("crt.py:backbones-inshop", "DeiT-S, MS")["recall@1"] == 0.9247
+    assert paper("diva.py:tasks-sop", "D + DaNCE + I") == {"recall@1": 0.758, "recall@10": 0.89, "nmi": 0.898}
 
 
 def test_grid() -> None:
@@ -222,7 +222,7 @@ def test_invalid_files(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=message):
             plan.load(str(file))
     with pytest.raises(ConfigError, match="there is no variant 'cras'; did you mean cars"):
-        plan.load(f"{FILES[0].parent / 'hist_layers.py'}:cras")
+        plan.load(f"{FILES[0].parent / 'hist.py:layers-cars'}:cras")
 
 
 def test_roots_of_others(tmp_path: Path) -> None:

@@ -41,7 +41,6 @@ from dml_jax.numerics import at_least_float32, root, unit
 
 LOWER_CUTOFF = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
 UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
-LAMBDA = 1.0  # upper bound of 1/q with equations="paper"; not given in the paper
 
 
 class Psi(nn.Module):
@@ -114,7 +113,7 @@ def dance_weights(similarities: jax.Array, dim: int, config: Config) -> jax.Arra
     squares = lax.stop_gradient(2 - 2 * similarities)
     if config.equations == "paper":
         density = mining.log_inverse_density(root(squares), dim)
-        return jnp.exp(jnp.minimum(density, math.log(LAMBDA)))
+        return jnp.exp(jnp.minimum(density, math.log(config.dance_lambda)))
     distances = jnp.sqrt(jnp.maximum(squares, LOWER_CUTOFF**2))
     density = mining.log_inverse_density(distances, dim)
     original = config.dance == "original"

@@ -29,6 +29,10 @@ DECORRELATED = _needs("two tasks that method.directions decorrelate", lambda c: 
 DANCE = _needs(
     "the task selfsimilarity with method.selfsimilarity='contrast'", lambda c: self_supervised_task(c) == "contrast"
 )
+PRINTED_DANCE = _needs(
+    "method.equations='paper' and DaNCE with method.dance other than 'off'",
+    lambda c: c.equations == "paper" and c.dance != "off" and self_supervised_task(c) == "contrast",
+)
 
 
 @section
@@ -58,6 +62,8 @@ class Config:
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as in
     # its later correction ("fixed"); all 1, which is plain NCE ("off").
     dance: Annotated[Literal["original", "fixed", "off"], DANCE] = "original"
+    # Upper bound of 1/q with equations="paper", which does not give it.
+    dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
     learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
     queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches

@@ -1,0 +1,317 @@
+"""The ledger of claims: what the papers state, as tests that can fail.
+
+A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and the effect is the mean
+of their paired differences. Two t-tests compare it with the claim's margin, one for the claim and one against it; a
+claim's p-value is twice the smaller of both, and the p-values of a paper on a data set are corrected by Holm. Below
+5 % the claim is supported or refuted, otherwise undecided. Which row is the reference is fixed in the claim.
+
+Rows with the same configuration are trained once, whichever studies they are from.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dml_jax import files
+from dml_jax.config import files as config_files
+from dml_jax.errors import CheckpointError, ConfigError, suggest
+from dml_jax.studies import plan
+from dml_jax.studies.definition import Claim, Study
+from dml_jax.studies.plan import Settings, Trial
+
+PAPERS = ("hist", "mpn", "re_mpn", "crt", "diva")
+SEEDS = 8  # with fewer, no claim is decided
+LEVEL, POWER = 0.05, 0.8
+MOST = 1000  # seeds beyond which it does not matter how many
+NEAR_ONE = ("photos",)  # data sets where Recall@1 is near 1, so that MAP@R is compared
+METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "density", "spectral_decay",
+           "attention_divergence", "attention_own_class")  # fmt: skip
+PERCENT = METRICS[:6]
+COLUMNS = ("study", "row", "seed", *METRICS, "seconds", "data", "code", "machine")
+Verdict = Literal["supported", "refuted", "undecided"]
+Lines = list[dict[str, str]]
+
+
+def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
+    """The title and the claims of a paper, from `configs/claims/PAPER.py`."""
+    module = config_files.run_file("--claims", paper)
+    return module.TITLE, module.CLAIMS
+
+
+def chosen(name: str) -> list[str]:
+    """The papers in `--claims`."""
+    if name != "all" and name not in PAPERS:
+        raise ConfigError(f"--claims={name}: {suggest(name, (*PAPERS, 'all'))}")
+    return list(PAPERS) if name == "all" else [name]
+
+
+def study_of(claim: Claim, data: str) -> Study | None:
+    """The study of a claim on a data set; None if it has no such variant."""
+    file, _, name = claim.study.partition(":")
+    module = config_files.run_file("--study", file)
+    variant = f"{name}-{data}"
+    return module.get_study(variant) if variant in module.VARIANTS else None
+
+
+def rows_of(claim: Claim, data: str) -> tuple[str, str]:
+    """The names of the two rows on a data set."""
+    return claim.rows_on.get(data, claim.rows)
+
+
+class Planned(NamedTuple):
+    """The trials of some claims on a data set."""
+
+    trials: list[Trial]  # each once
+    owners: dict[tuple[str, str, int], Trial]  # by study, row (without the kind of refinement) and seed
+
+
+def planned(papers: Iterable[str], data: str, settings: Settings) -> Planned:
+    """The trials that decide the claims of some papers on a data set, seed by seed.
+
+    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study on the data set.
+    """
+    studies: dict[str, tuple[Study, list[str]]] = {}
+    for claim in (claim for paper in papers for claim in load(paper)[1]):
+        if (study := study_of(claim, data)) is None:
+            continue
+        names = studies.setdefault(claim.study, (study, []))[1]
+        known = {row.name: row for row in study.rows}
+        for name in (row.partition(" + ")[0] if row not in known else row for row in rows_of(claim, data)):
+            if name not in known:
+                raise ConfigError(
+                    f"claim {claim.name}: {claim.study}-{data} has no row {name!r}; {suggest(name, known)}"
+                )
+            names += [*known[name].members, name]
+    if not studies:
+        raise ConfigError(f"--on={data}: no claim has a study on this data set")
+    owners: dict[tuple[str, str, int], Trial] = {}
+    trials: dict[str, Trial] = {}
+    for name, (study, names) in studies.items():
+        rows = tuple(row for row in study.rows if row.name in names)
+        names += [value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"]
+        rows = tuple(row for row in study.rows if row.name in names)
+        folder = replace(settings, root=settings.root / plan.slug(name))
+        made = plan.trials(replace(study, rows=rows), folder, equal=True)
+        needed = {other for trial in made for other in trial.needs}
+        for trial in made:
+            prefix = f"{folder.root.name}/"
+            # What others read is in the directory where they expect it.
+            own = trial.config is None or trial.name in needed
+            same = f"{trial.seed} {trial.directory if own else plan.evaluated_as(trial)}"
+            trial = replace(trial, name=prefix + trial.name, needs=tuple(prefix + other for other in trial.needs))
+            owners[name, trial.row, trial.seed] = trials.setdefault(same, trial)
+    return Planned(list(trials.values()), owners)
+
+
+def measurements(made: Planned) -> Lines:
+    """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
+    found = []
+    for (study, row, seed), trial in made.owners.items():
+        path = trial.directory / "results.json"
+        if not path.exists():
+            continue
+        results: dict[str, Any] = files.read_json(path, dict[str, Any], "delete it", CheckpointError)
+        facts: dict[str, Any] = {}
+        if (config := trial.directory / "config.json").exists():
+            facts = files.read_json(config, dict[str, Any], "delete it", CheckpointError)
+        parts = {row: results | results.get("geometry", {})}
+        parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
+        for name, part in parts.items():
+            values = {key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)}
+            timing = results.get("timing", {}).get("seconds", 0.0)
+            found.append(
+                dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)} | values
+                | {"seconds": f"{timing:.1f}", "data": str(facts.get("data_hash", ""))[:12]}
+                | {"code": str(facts.get("code") or facts.get("commit") or "")[:12]}
+                | {"machine": results.get("machine", "")}
+            )  # fmt: skip
+    return found
+
+
+def merged(old: Lines, new: Lines) -> Lines:
+    """Lines by study, row and seed; new ones replace old ones."""
+    keyed = {(line["study"], line["row"], line["seed"]): line for line in [*old, *new]}
+    return sorted(keyed.values(), key=lambda line: (line["study"], line["row"], int(line["seed"])))
+
+
+def read(path: Path) -> Lines:
+    """The measurements in a CSV file; empty if there is none."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write(path: Path, lines: Lines) -> None:
+    """Writes measurements as a CSV file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
+        files.write_csv(file, [COLUMNS, *([line[column] for column in COLUMNS] for line in lines)])
+
+
+@dataclass(frozen=True)
+class Test:
+    """The statistics of a claim: differences of the rows, second minus first, one per seed."""
+
+    differences: tuple[float, ...]
+    mean: float
+    low: float  # bounds of the 95 % confidence interval of the mean
+    high: float
+    p: float  # twice the smaller p-value, not corrected
+    favours: bool  # whether the smaller p-value is of the test for the claim
+
+
+def test(claim: Claim, differences: Sequence[float]) -> Test:
+    """The paired tests of a claim for two or more differences.
+
+    "higher" tests a mean above the margin against one below it, "lower" likewise, and "equal" a mean within the margins
+    (two one-sided tests; Schuirmann, 1987) against one outside.
+    """
+    from scipy import stats  # slow to import
+
+    values = np.asarray(differences, np.float64)
+    count, mean = len(values), float(values.mean())
+    error = max(float(values.std(ddof=1)), 1e-9) / math.sqrt(count)
+    t = stats.t(count - 1)
+
+    def above(bound: float) -> float:
+        """p-value of a mean above a bound."""
+        return float(t.sf((mean - bound) / error))
+
+    match claim.expects:
+        case "higher":
+            for_it, against = above(claim.margin), 1 - above(claim.margin)
+        case "lower":
+            for_it, against = 1 - above(-claim.margin), above(-claim.margin)
+        case "equal":
+            for_it = max(1 - above(claim.margin), above(-claim.margin))
+            against = min(above(claim.margin), 1 - above(-claim.margin))
+    half = float(t.ppf(0.975)) * error
+    return Test(tuple(differences), mean, mean - half, mean + half, min(1.0, 2 * min(for_it, against)),
+                for_it < against)  # fmt: skip
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number (Holm, 1979)."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
+
+
+def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
+    """The smallest number of seeds with which the claim would be decided with probability POWER, if the effect and its
+    spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
+    from scipy import stats
+
+    deviation = max(float(np.std(found.differences, ddof=1)), 1e-9)
+    match claim.expects:
+        case "higher":
+            distance = abs(found.mean - claim.margin)
+        case "lower":
+            distance = abs(found.mean + claim.margin)
+        case "equal":
+            distance = abs(abs(found.mean) - claim.margin)
+    for count in range(SEEDS, MOST + 1):
+        limit = stats.t.ppf(1 - LEVEL / 2 / tests, count - 1)
+        if stats.nct.sf(limit, count - 1, distance / deviation * math.sqrt(count)) >= POWER:
+            return count
+    return MOST + 1
+
+
+class Entry(NamedTuple):
+    """A claim in the ledger."""
+
+    claim: Claim
+    metric: str
+    found: Test | None
+    p: float  # corrected
+    verdict: Verdict
+    reason: str  # why it is undecided
+    seconds: float  # of training the rows
+
+
+def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
+    """The claims of a paper with their verdicts on a data set.
+
+    Raises ConfigError if the rows of a claim were run with different data or code.
+    """
+    values: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
+    for line in lines:
+        values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
+    drafts: list[tuple[Claim, str, Test | None, str, float]] = []
+    for claim in claims:
+        metric = claim.metric
+        if metric == "retrieval":
+            metric = "map@r" if data in NEAR_ONE else "recall@1"
+        first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
+        seeds = [seed for seed in sorted(first.keys() & second.keys()) if first[seed][metric] and second[seed][metric]]
+        pairs = [(first[seed], second[seed]) for seed in seeds]
+        for key, what in (("data", "data"), ("code", "versions of the code")):
+            if len(different := {line[key] for pair in pairs for line in pair}) > 1:
+                raise ConfigError(
+                    f"claim {claim.name}: its rows were run with different {what}, {', '.join(sorted(different))}; "
+                    "run them again"
+                )
+        seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
+        if len(seeds) < SEEDS:
+            reason = f"{len(seeds)} of {SEEDS} seeds" if seeds or study_of(claim, data) else f"no study on {data}"
+            drafts.append((claim, metric, None, reason, seconds))
+            continue
+        differences = [float(b[metric]) - float(a[metric]) for a, b in pairs]
+        drafts.append((claim, metric, test(claim, differences), "", seconds))
+    tested = [i for i, draft in enumerate(drafts) if draft[2]]
+    corrected = dict(zip(tested, holm([draft[2].p for draft in drafts if draft[2]]), strict=True))
+    entries = []
+    for i, (claim, metric, found, reason, seconds) in enumerate(drafts):
+        verdict: Verdict = "undecided"
+        if found and corrected[i] < LEVEL:
+            verdict = "supported" if found.favours else "refuted"
+        elif found:
+            count = seeds_needed(claim, found, len(tested))
+            reason = f"{count} seeds would decide" if count <= MOST else f"more than {MOST:,} seeds would decide"
+        entries.append(Entry(claim, metric, found, corrected.get(i, math.nan), verdict, reason, seconds))
+    return entries
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "45 s", "12 min", "3.4 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def cells(entry: Entry) -> tuple[str, ...]:
+    """A row of the table: claim, rows, effect, seeds, corrected p, verdict, time."""
+    claim, found = entry.claim, entry.found
+    factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
+    margin = f"{factor * claim.margin:g}{unit}"
+    wanted = {"higher": f"> {margin}", "lower": f"< −{margin}", "equal": f"within ±{margin}"}[claim.expects]
+    wanted = wanted.replace("−0 points", "0 points").replace("−0", "0")
+    effect = "–"
+    if found:
+        mean, low, high = (f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+        effect = f"{mean} [{low}, {high}]"
+    verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
+    return (
+        claim.name, entry.metric, wanted, effect, str(len(found.differences)) if found else "–",
+        ("<0.001" if entry.p < 0.001 else f"{entry.p:.3f}") if found else "–", verdict, duration(entry.seconds),
+    )  # fmt: skip
+
+
+def on_maps(made: Planned) -> list[Trial]:
+    """The trials that train heads on stored maps, those of one row together; ensembles follow their members."""
+    heads = [trial for trial in made.trials if trial.config and trial.config.train.feature_views]
+    places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
+    heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
+    known = {trial.directory for trial in heads}
+    return heads + [trial for trial in made.trials if trial.members and known.issuperset(trial.members)]
+
+
+HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")

@@ -1,0 +1,234 @@
+"""Heads on stored feature maps of a frozen backbone: many trials in one process, each of which takes seconds.
+
+    python -m dml_jax.train.stored_maps TRIALS.json
+
+TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration and its work
+directory. Maps are computed once, in half precision: of all images as in evaluation, and of training images also as
+random crops. Data sets, samplers, methods, steps and metrics are those of any run; a finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
+"""
+
+import hashlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.backbones.functional import pooled_cells
+from dml_jax.config import Config
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
+from dml_jax.data import samplers
+from dml_jax.evaluation import geometry, protocol
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import experiment as experiments
+from dml_jax.train import final_results, frozen_features, split_metrics, step
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import timing, workdir
+from dml_jax.train.state import TrainState, fingerprint
+
+ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
+CHUNK = 256  # images embedded at once
+
+
+class Maps(NamedTuple):
+    """The maps of the images of a split."""
+
+    rows: dict[str, int]  # row of an image by its name
+    values: np.ndarray  # float16 [N, views, h, w, K]
+
+    def of(self, ids: Sequence[str], *, whole: bool) -> np.ndarray:
+        """[N, views, h, w, K], or the two cells float32 [N, views, 1, 2, K] with the same mean and maximum."""
+        chosen = self.values[[self.rows[name] for name in ids]]
+        if whole:
+            return chosen
+        return np.stack([np.asarray(cells(jnp.asarray(view, jnp.float32))) for view in chosen.swapaxes(0, 1)], axis=1)
+
+
+cells = jax.jit(pooled_cells)
+
+
+def computed(config: Config, directory: Path, console: Console) -> dict[str, Maps]:
+    """The maps of the images of both splits by its name, read from a directory or computed once."""
+    data = replace(config.data, validation_share=0.0)
+    config = replace(config, data=data, train=replace(config.train, select="last"), seed=0)
+    experiment = experiments.build(config)
+    network = configs.module("backbone", config.backbone.name).build(config.backbone)
+    variables = network.init(jax.random.key(0), experiment.shape)
+    digest = hashlib.sha256(
+        json.dumps([experiment.data_hash, fingerprint(variables), asdict(data)], default=str).encode()
+    ).hexdigest()[:16]
+
+    def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]
+        return maps.astype(jnp.float16)
+
+    embedder = experiment.embedder(compute)
+    uncropped = embedder._replace(data=replace(data, crop="none", image_size=0, resize=0, training_size=0))
+    state = TrainState(jnp.zeros((), jnp.int32), *variables, ())
+    found = {}
+    for name, split in experiment.splits.items():
+        views = []
+        for view in range(config.train.feature_views if name == "train" else 1):
+            path = directory / f"{digest}-{name}-{view}.npy"
+            if not path.exists():
+                console.print(f"computing maps: {name}, view {view}")
+                crops = frozen_features.crops(split, data, 0, view) if view else split
+                rows = (uncropped if view else embedder).embed_split(state, crops)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with files.atomic_write(path) as draft, draft.open("wb") as file:
+                    np.save(file, rows.astype(np.float16))
+            views.append(np.load(path))
+        found[name] = Maps({key: i for i, key in enumerate(split.ids)}, np.stack(views, axis=1))
+    return found
+
+
+class Head:
+    """A head of one configuration, compiled once for all seeds."""
+
+    def __init__(self, config: Config, maps: dict[str, Maps]):
+        self.experiment = experiment = experiments.build(config)
+        whole = config.method.name in ON_MAPS
+        self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
+        self.tested = "validation" if config.train.select == "validation" else "test"
+        source = maps["train" if self.tested == "validation" else "test"]
+        self.points = source.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
+        self.augment = lambda images, key: images.astype(jnp.float32)
+        self.update = experiment._replace(augment=self.augment).jitted_step()
+        self.embed = jax.jit(experiment.method.embed)
+
+    def trained(self, seed: int) -> tuple[Experiment, TrainState]:
+        """The state after training with a seed."""
+        config = replace(self.experiment.config, seed=seed)
+        sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
+        experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
+        key = jax.random.fold_in(experiment.key, 2**31 - 1)
+        method, ema = experiment.method, config.train.ema
+        state = step.initial(method, experiment.optimizer, key, experiment.example_batch(), ema)
+        if method.hooks.fill:
+            with experiment.batches(0, 2**31 - 1) as reader:
+                batches = (experiment.device_batch(*arrays) for arrays in reader)
+                batches = (batch._replace(images=self.augment(batch.images, None)) for batch in batches)
+                filled = method.hooks.fill(state.params, state.model_state, batches)
+            state = state._replace(model_state=filled)
+        with experiment.batches(0, experiment.steps) as batches:
+            for _ in range(experiment.steps):
+                state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)
+        if not np.isfinite(float(metrics["loss"])):
+            raise FloatingPointError("training diverged")
+        return experiment, state
+
+    def embedded(self, state: TrainState) -> np.ndarray:
+        """The embeddings float32 [N, D] of the tested images."""
+        rows = []
+        for start in range(0, len(self.points), CHUNK):
+            part = self.points[start : start + CHUNK].astype(np.float32)
+            padded = np.concatenate([part, np.zeros((CHUNK - len(part), *part.shape[1:]), np.float32)])
+            rows.append(np.asarray(self.embed(state.params, state.model_state, padded))[: len(part)])
+        return np.concatenate(rows)
+
+    def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
+        """The contents of `results.json` and the embeddings of the tested images."""
+        began = time.monotonic()
+        experiment, state = self.trained(seed)
+        seconds = time.monotonic() - began
+        rows, split = self.embedded(state), experiment.splits[self.tested]
+        results = measured(experiment, rows, self.tested)
+        if experiment.config.evaluation.refine:
+            results["refined"] = final_results.refined(experiment, state, {"test": rows}, console)
+        if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
+            results |= self.attention(experiment, state)
+        options = experiment.config.evaluation
+        results["protocol"] = protocol.description(
+            options.protocol, cluster=options.cluster, classes=len(split.classes), average=options.nmi_average,
+            gallery=False, **options.kmeans, metric=experiment.method.distance, lone_queries=options.lone_queries,
+        )  # fmt: skip
+        length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
+        results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
+        return results | {"timing": {"seconds": seconds}, "machine": timing.machine()}, rows
+
+    def attention(self, experiment: Experiment, state: TrainState) -> dict[str, float]:
+        """Attention in a training batch, averaged over layers, heads and nodes: KL divergence from uniform in nats,
+        and the weight on nodes of the own class."""
+        with experiment.batches(0, 1) as batches:
+            images, labels, _ = next(batches)
+        method, (params, model_state) = experiment.method, (state.params, state.model_state)
+        network = mpn.MessagePassingNetwork(experiment.config.method, len(experiment.splits["train"].classes))
+        embeddings, _ = method.encode(params, model_state, jnp.asarray(images, jnp.float32), train=False)
+        nodes: PyTree = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
+        outputs: PyTree = network.apply({"params": params["mpn"]}, nodes, method="propagate")
+        weights = np.stack([np.asarray(attention, np.float64) for _, attention in outputs])
+        weights /= weights.sum(axis=-1, keepdims=True)
+        logs = np.log(np.where(weights > 0, weights * weights.shape[-1], 1))
+        own = labels[:, None] == labels
+        return {
+            "attention_divergence": float((weights * logs).sum(axis=-1).mean()),
+            "attention_own_class": float((weights * own).sum(axis=-1).mean()),
+        }
+
+
+def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
+    """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
+    options, split = experiment.config.evaluation, experiment.splits[tested]
+    found = split_metrics.metrics(
+        options, experiment.method.distance, split, {"test": rows}, cluster=options.cluster, shared=True
+    )
+    return found | {
+        "density": geometry.density(rows, split.labels), "spectral_decay": geometry.spectral_decay(rows)
+    }  # fmt: skip
+
+
+def main(path: Path) -> None:
+    """Trains the trials of a file that are not finished; successive seeds of a configuration are compiled once."""
+    console, told = Console(quiet=True), json.loads(path.read_text(encoding="utf-8"))
+    maps: dict[str, dict[str, Maps]] = {}
+    heads: dict[str, Head] = {}
+    code = workdir.source_digest()
+    for number, trial in enumerate(told["trials"], start=1):
+        directory = Path(trial["directory"])
+        if (directory / "results.json").exists():
+            continue
+        config = config_files.resolved(trial["config"], {}, trust_code=True)
+        common = replace(config, seed=0, name="", paper={})
+        if repr(common) not in heads:
+            sources = repr((config.data.path, config.backbone, config.train.feature_views))
+            if sources not in maps:
+                maps[sources] = computed(config, Path(told["maps"]), console)
+            heads = {repr(common): Head(config, maps[sources])}
+        (head,) = heads.values()
+        if trial["members"]:
+            rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
+            results = measured(head.experiment, rows, head.tested)
+        else:
+            results, rows = head.results(config.seed, console)
+        directory.mkdir(parents=True, exist_ok=True)
+        provenance = head.experiment._replace(config=config).provenance() | {"code": code}
+        files.write_json(directory / "config.json", provenance)
+        with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
+            np.save(file, rows.astype(np.float16))
+        files.write_json(directory / "results.json", results)
+        line = f"R@1 {100 * results['recall@1']:.1f}  MAP@R {100 * results['map@r']:.1f}"
+        print(f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {line}", flush=True)
+
+
+def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
+    """The weighted embeddings of finished trials side by side, each of unit length."""
+    rows = [np.load(member / "embeddings.npy").astype(np.float32) for member in members]
+    rows = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in rows]
+    return np.concatenate(
+        [weight * part for weight, part in zip(weights or [1.0] * len(rows), rows, strict=True)], axis=1
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
