@@ -57,5 +57,5 @@ def get_config(variant: str = "hist") -> ConfigDict:
         backbone=BACKBONE,
         method=method,
         train=replace(ON_FEATURES, groups=groups if variant == "diva" else {"backbone": FROZEN, **groups}, steps=200),
-        evaluation=replace(EVALUATION, controls=False),
+        evaluation=replace(EVALUATION, controls=False, cluster=variant == "mpn"),
     )

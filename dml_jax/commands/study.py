@@ -245,7 +245,7 @@ def show_list(root: Path, trials: Sequence[Trial]) -> None:
         print(runner.shell_line(root, trial))
     known = statistics.median(rates.values()) if rates else 0.0
     total = sum(length(trial) * rates.get(trial.row, known) for trial in left if trial.config)
-    time = f", about {tables.duration(total)} of training" if rates and left else ""
+    time = f", about {outcomes.duration(total)} of training" if rates and left else ""
     then = f"then: dml-jax study --runs {root}"
     print(f"{counted(len(trials), 'trial')}, {len(done)} finished{time}; {then}", file=sys.stderr)
 

@@ -20,7 +20,7 @@ import numpy as np
 from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import CheckpointError, ConfigError, suggest
-from dml_jax.studies import plan
+from dml_jax.studies import outcomes, plan
 from dml_jax.studies.definition import Claim, Study
 from dml_jax.studies.plan import Settings, Trial
 
@@ -280,13 +280,6 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     return entries
 
 
-def duration(seconds: float) -> str:
-    """A time for people: "45 s", "12 min", "3.4 h"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
 def cells(entry: Entry) -> tuple[str, ...]:
     """A row of the table: claim, rows, effect, seeds, corrected p, verdict, time."""
     claim, found = entry.claim, entry.found
@@ -301,7 +294,8 @@ def cells(entry: Entry) -> tuple[str, ...]:
     verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
     return (
         claim.name, entry.metric, wanted, effect, str(len(found.differences)) if found else "–",
-        ("<0.001" if entry.p < 0.001 else f"{entry.p:.3f}") if found else "–", verdict, duration(entry.seconds),
+        ("<0.001" if entry.p < 0.001 else f"{entry.p:.3f}") if found else "–", verdict,
+        outcomes.duration(entry.seconds),
     )  # fmt: skip
 
 

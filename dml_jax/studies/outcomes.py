@@ -23,45 +23,17 @@ IMAGES = ("labels.npy", "ids.json")  # files of the embeddings that tell of whic
 REMEDY = "evaluate the run again, or leave it out"
 
 
-@dataclass
-class _Results:
-    """The fields of `results.json` that tables read, beside metrics."""
-
-    protocol: str
-    length: dict[str, int] = field(default_factory=dict)
-    timing: dict[str, float] = field(default_factory=dict)
-    geometry: dict[str, Any] = field(default_factory=dict)
-    controls: dict[str, dict[str, Any]] = field(default_factory=dict)
-    refined: dict[str, dict[str, Any]] = field(default_factory=dict)
-
-
-@dataclass
-class _File:
-    sha256: str
-
-
-@dataclass
-class _Manifest:
-    files: dict[str, _File] = field(default_factory=dict)
-    members: list[dict[str, Any]] | None = None
-
-
-@dataclass
-class _Recorded:
-    config: dict[str, Any]
-    data_hash: str = ""
-
-
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
-    path = directory / "results.json"
-    return _checked(path, _Results) if path.exists() else {}
+    return _checked(directory / "results.json")
 
 
-def _checked(path: Path, kind: Any) -> dict[str, Any]:
-    """A JSON file of a run, which its manifest confirms."""
+def _checked(path: Path) -> dict[str, Any]:
+    """A JSON file of a run, which its manifest confirms; empty if there is none."""
+    if not path.exists():
+        return {}
     manifest.check_file(path, CheckpointError, REMEDY)
-    found: dict[str, Any] = read_json(path, kind, REMEDY, CheckpointError)
+    found: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
     return found
 
 
@@ -96,16 +68,6 @@ def finished(trials: Iterable[Trial]) -> set[str]:
     return done
 
 
-class Images(NamedTuple):
-    """Digests of the test images: of their labels and names; of all data where there are no embeddings.
-
-    Not of the pixels: rows may differ in the sizes of the same images, and an ensemble knows names only.
-    """
-
-    labels: str
-    names: str
-
-
 @dataclass(frozen=True)
 class Run:
     """A finished run or ensemble, or a trial without results, whose `problem` is the reason."""
@@ -114,7 +76,9 @@ class Run:
     row: str
     results: dict[str, Any] = field(default_factory=dict)  # contents of `results.json`
     config: dict[str, Any] = field(default_factory=dict)  # as nested mapping; empty for an ensemble
-    images: Images | None = None
+    # Digests of labels and names of the test images, or of all data where there are no embeddings. Not of the pixels:
+    # rows may differ in the sizes of the same images, and an ensemble knows names only.
+    images: tuple[str, ...] = ()
     data_hash: str = ""  # empty for an ensemble
     problem: str = ""
 
@@ -124,15 +88,12 @@ def read_run(directory: Path, row: str = "") -> Run:
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
-    path = directory / "config.json"
-    facts: dict[str, Any] = {"config": {}, "data_hash": ""}
-    if path.exists():
-        facts |= _checked(path, _Recorded)
-    results = {
-        **{name: results["geometry"][name] for name in GEOMETRY if name in results.get("geometry", {})},
-        **results,
-    }
-    images = _test_images(directory) or Images(facts["data_hash"] or str(directory.resolve()), "")
+    facts = {"config": {}, "data_hash": ""} | _checked(directory / "config.json")
+    geometry = results.get("geometry", {})
+    results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
+    known = _manifest(directory).get("files", {})
+    images = tuple(known[name]["sha256"] for name in IMAGES) if known.keys() >= set(IMAGES) else ()
+    images = images or (facts["data_hash"] or str(directory.resolve()),)
     return Run(directory, row or _row_name(directory), results, facts["config"], images, facts["data_hash"])
 
 
@@ -144,12 +105,7 @@ def _row_name(directory: Path) -> str:
 def _manifest(directory: Path) -> dict[str, Any]:
     """The manifest of the exported embeddings of the test images; empty if there is none."""
     path = directory / "embeddings" / "test" / "manifest.json"
-    return read_json(path, _Manifest, REMEDY, CheckpointError) if path.exists() else {}
-
-
-def _test_images(directory: Path) -> Images | None:
-    known = _manifest(directory).get("files", {})
-    return Images(*(known[name]["sha256"] for name in IMAGES)) if known.keys() >= set(IMAGES) else None
+    return read_json(path, dict[str, Any], REMEDY, CheckpointError) if path.exists() else {}
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
@@ -183,13 +139,13 @@ class Group(NamedTuple):
 
     data: str
     protocol: str
-    images: Images | None
+    images: tuple[str, ...]
     rows: dict[str, list[Run]]
 
 
 def groups(runs: Sequence[Run]) -> list[Group]:
     """Divides runs into groups that may be compared, in the order of the runs."""
-    found: dict[tuple[Images | None, str], Group] = {}
+    found: dict[tuple[tuple[str, ...], str], Group] = {}
     for run in runs:
         key = (run.images, run.results["protocol"])
         name = run.config.get("data", {}).get("name", "")
@@ -205,13 +161,10 @@ def difference(group: Group, first: Group) -> str:
     reasons = []
     if group.data != first.data:
         reasons.append(f"data set {group.data or 'unknown'} instead of {first.data or 'unknown'}")
-    elif group.images and first.images and group.images != first.images:
-        same_names = group.images.names and group.images.names == first.images.names
-        reasons.append("other labels of the same test images" if same_names else "other test images")
-    parts = [dict.fromkeys(each.protocol.split("; ")) for each in (group, first)]
-    here, there = (("; ".join(part for part in one if part not in other)) for one, other in (parts, parts[::-1]))
-    if here or there:
-        reasons.append(f"protocol '{here or 'less'}' instead of '{there or 'less'}'")
+    elif group.images != first.images:
+        reasons.append("other test images or labels")
+    if group.protocol != first.protocol:
+        reasons.append(f"protocol '{group.protocol}' instead of '{first.protocol}'")
     runs, others = (
         ", ".join(str(run.directory) for runs in each.rows.values() for run in runs) for each in (group, first)
     )
@@ -231,6 +184,13 @@ def spread(values: Sequence[float]) -> Spread:
     array = np.asarray(values, dtype=np.float64)
     deviation = float(array.std(ddof=1)) if len(array) > 1 else math.nan
     return Spread(float(array.mean()), deviation, len(array))
+
+
+def duration(seconds: float) -> str:
+    """A time for people: "45 s", "12 min", "3.4 h"."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def per_query(run: Run, metric: str) -> np.ndarray | None:
@@ -304,8 +264,7 @@ def all_rows(group: Group) -> dict[str, list[Run]]:
     rows = {name: [Run(Path("-"), name, known[name])] for name in WITHOUT_LEARNING if name in known}
     for name, runs in group.rows.items():
         rows[name] = runs
-        kinds = dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs))
-        for kind in kinds:
+        for kind in dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)):
             parts = [part for run in runs if (part := run.results.get("refined", {}).get(kind))]
             refined = [Run(Path("-"), kind, part) for part in parts if "recall@1" in part]
             failed = [Run(Path("-"), kind, problem=str(part.get("problem", "no result"))) for part in parts]

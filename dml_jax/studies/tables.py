@@ -93,9 +93,8 @@ def parts(summary: Summary) -> list[tuple[Table, Group]]:
         reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in summary.runs:
-        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
-        known = [name for name in found if numbers([run], name)]
-        if summary.metric not in known:
+        if not numbers([run], summary.metric):
+            known = [entry.name for entry in metric_table.columns(run.results) if entry.percent]  # the best is highest
             raise ConfigError(
                 f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
                 f"{', '.join(known)}"
@@ -215,8 +214,8 @@ def _count_cell(runs: Sequence[Run]) -> Cell:
 def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any]) -> list[str]:
     notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
     notes.append(
-        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best, underlined: second best of a "
-        "column. Time, speed and memory of the training, without compilation and evaluations: medians over seeds."
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time, speed and memory "
+        "of the training, without compilation and evaluations: medians over seeds."
     )
     on_test = [name for name, runs in group.rows.items() if any(run.results.get("model") == "test" for run in runs)]
     if on_test:
@@ -264,12 +263,11 @@ def _number(value: float, entry: MetricEntry) -> str:
 
 
 def _ranked(cells: list[Cell], entry: MetricEntry) -> list[Cell]:
-    """Marks the best and the second best; equal values share a rank. Metrics without a direction are not marked."""
-    order = sorted({cell.value for cell in cells if not math.isnan(cell.value)}, reverse=True)
-    if not entry.percent or len(order) < 2:
+    """Marks the best cells by rank 1; metrics without a direction are not marked."""
+    known = [cell.value for cell in cells if not math.isnan(cell.value)]
+    if not entry.percent or len(set(known)) < 2:
         return cells
-    ranks = {value: rank for rank, value in enumerate(order[:2], start=1)}
-    return [cell._replace(rank=ranks.get(cell.value, 0)) for cell in cells]
+    return [cell._replace(rank=int(cell.value == max(known))) for cell in cells]
 
 
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[Cell]]:
@@ -294,23 +292,15 @@ def _costs(rows: Sequence[Sequence[Run]]) -> dict[str, list[Cell]]:
     """Medians over seeds of training time, speed and memory."""
     columns: dict[str, list[Cell]] = {}
     for heading, key, text in (
-        ("time", "seconds", duration),
+        ("time", "seconds", outcomes.duration),
         ("images/s", "images_per_second", lambda value: f"{value:.0f}"),
         ("memory", "peak_memory", lambda value: f"{value / 2**20:.0f} MiB"),
     ):
-        values = [[run.results["timing"][key] for run in runs if key in run.results.get("timing", {})] for runs in rows]
-        if any(values):
-            columns[heading] = [
-                Cell(text(statistics.median(v)), statistics.median(v)) if v else Cell("") for v in values
-            ]
+        timings = [[run.results.get("timing", {}) for run in runs] for runs in rows]
+        medians = [statistics.median(v) if (v := [t[key] for t in found if key in t]) else None for found in timings]
+        if any(medians):
+            columns[heading] = [Cell("") if value is None else Cell(text(value), value) for value in medians]
     return columns
-
-
-def duration(seconds: float) -> str:
-    """A time for people: "45 s", "12 min", "3.4 h"."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -319,33 +309,33 @@ def print_table(table: Table, console: Console) -> None:
     for i in table.narrow:
         longest = max(len(row[i].text) for row in table.rows)  # only names and headings are wrapped
         printed.add_column(escape(table.head[i]), justify="right" if i else "left", min_width=longest if i else None)
-    style = {0: "", 1: "bold", 2: "underline"}
     for row in table.rows:
-        printed.add_row(*(Text(row[i].text, style[row[i].rank]) for i in table.narrow))
+        printed.add_row(*(Text(row[i].text, "bold" if row[i].rank else "") for i in table.narrow))
     console.print(printed)
     for note in table.notes:
         console.print(note, style="dim", markup=False)
 
 
 def markdown(table: Table) -> str:
-    """The table in Markdown; the second best is underlined by HTML, which Markdown allows."""
-    form = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}
-    lines = [f"## {table.title}", ""]
-    lines.append("| " + " | ".join(heading.replace("|", r"\|") for heading in table.head) + " |")
+    """The table in Markdown."""
+    lines = [f"## {table.title}", "", "| " + " | ".join(heading.replace("|", r"\|") for heading in table.head) + " |"]
     lines.append("|---" + "|---:" * (len(table.head) - 1) + "|")
     for row in table.rows:
-        lines.append("| " + " | ".join(form[cell.rank].format(cell.text.replace("|", r"\|")) for cell in row) + " |")
+        cells = (cell.text.replace("|", r"\|") for cell in row)
+        marked = (f"**{text}**" if cell.rank else text for text, cell in zip(cells, row, strict=True))
+        lines.append("| " + " | ".join(marked) + " |")
     return "\n".join([*lines, "", *table.notes, ""])
 
 
 def latex(table: Table) -> str:
     """The table in LaTeX, with the package booktabs."""
-    form = {0: "{}", 1: r"\textbf{{{}}}", 2: r"\underline{{{}}}"}
 
     def line(cells: Sequence[str]) -> str:
         return "  " + " & ".join(cells) + r" \\"
 
-    body = [line([form[cell.rank].format(_tex(cell.text)) for cell in row]) for row in table.rows]
+    body = [
+        line([rf"\textbf{{{_tex(cell.text)}}}" if cell.rank else _tex(cell.text) for cell in row]) for row in table.rows
+    ]
     return "\n".join(
         [
             r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(' '.join((table.title + '.', *table.notes)))}}}",

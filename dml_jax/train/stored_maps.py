@@ -13,9 +13,10 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,13 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax import files
+from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import samplers
+from dml_jax.data import formats, samplers
+from dml_jax.data.split import Split, digest
 from dml_jax.evaluation import geometry, protocol
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
@@ -41,21 +44,44 @@ ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and
 CHUNK = 256  # images embedded at once
 
 
-class Maps(NamedTuple):
+@dataclass(frozen=True)
+class Maps:
     """The maps of the images of a split."""
 
     rows: dict[str, int]  # row of an image by its name
     values: np.ndarray  # float16 [N, views, h, w, K]
 
+    @cached_property
+    def cells(self) -> np.ndarray:
+        """Float32 [N, views, 1, 2, K], with the same mean and maximum."""
+        views = (cells(jnp.asarray(self.values[:, view], jnp.float32)) for view in range(self.values.shape[1]))
+        return np.stack([np.asarray(view) for view in views], axis=1)
+
     def of(self, ids: Sequence[str], *, whole: bool) -> np.ndarray:
-        """[N, views, h, w, K], or the two cells float32 [N, views, 1, 2, K] with the same mean and maximum."""
-        chosen = self.values[[self.rows[name] for name in ids]]
-        if whole:
-            return chosen
-        return np.stack([np.asarray(cells(jnp.asarray(view, jnp.float32))) for view in chosen.swapaxes(0, 1)], axis=1)
+        """The maps of some images, or their cells."""
+        return (self.values if whole else self.cells)[[self.rows[name] for name in ids]]
 
 
 cells = jax.jit(pooled_cells)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The configuration of a network whose outputs are stored: a backbone without parameters, see `build`."""
+
+    channels: int
+    name: str = "dml_jax.train.stored_maps"
+    pretrained: str = "none"
+    pixels: Pixels = field(default_factory=Pixels)
+
+
+def build(config: Stored) -> Backbone:
+    """The backbone whose inputs are the stored maps."""
+
+    def apply(params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
+        return inputs, stats
+
+    return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
 
 
 def computed(config: Config, directory: Path, console: Console) -> dict[str, Maps]:
@@ -65,7 +91,7 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
     experiment = experiments.build(config)
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
-    digest = hashlib.sha256(
+    key = hashlib.sha256(
         json.dumps([experiment.data_hash, fingerprint(variables), asdict(data)], default=str).encode()
     ).hexdigest()[:16]
 
@@ -80,7 +106,7 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
     for name, split in experiment.splits.items():
         views = []
         for view in range(config.train.feature_views if name == "train" else 1):
-            path = directory / f"{digest}-{name}-{view}.npy"
+            path = directory / f"{key}-{name}-{view}.npy"
             if not path.exists():
                 console.print(f"computing maps: {name}, view {view}")
                 crops = frozen_features.crops(split, data, 0, view) if view else split
@@ -89,15 +115,18 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
                 with files.atomic_write(path) as draft, draft.open("wb") as file:
                     np.save(file, rows.astype(np.float16))
             views.append(np.load(path))
-        found[name] = Maps({key: i for i, key in enumerate(split.ids)}, np.stack(views, axis=1))
+        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, np.stack(views, axis=1))
     return found
 
 
 class Head:
     """A head of one configuration, compiled once for all seeds."""
 
-    def __init__(self, config: Config, maps: dict[str, Maps]):
-        self.experiment = experiment = experiments.build(config)
+    def __init__(self, config: Config, maps: dict[str, Maps], splits: dict[str, Split] | None = None):
+        channels = maps["train"].values.shape[-1]
+        # The network itself would only be compiled and carried along.
+        stored = replace(config, backbone=Stored(channels), train=replace(config.train, feature_views=0))
+        self.experiment = experiment = experiments.build(stored, dict(splits) if splits else None)
         whole = config.method.name in ON_MAPS
         self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
@@ -192,6 +221,7 @@ def main(path: Path) -> None:
     """Trains the trials of a file that are not finished; successive seeds of a configuration are compiled once."""
     console, told = Console(quiet=True), json.loads(path.read_text(encoding="utf-8"))
     maps: dict[str, dict[str, Maps]] = {}
+    splits: dict[str, dict[str, Split]] = {}
     heads: dict[str, Head] = {}
     code = workdir.source_digest()
     for number, trial in enumerate(told["trials"], start=1):
@@ -204,7 +234,9 @@ def main(path: Path) -> None:
             sources = repr((config.data.path, config.backbone, config.train.feature_views))
             if sources not in maps:
                 maps[sources] = computed(config, Path(told["maps"]), console)
-            heads = {repr(common): Head(config, maps[sources])}
+                splits[sources] = formats.load(config.data)
+                data_hash = digest(splits[sources])
+            heads = {repr(common): Head(config, maps[sources], splits[sources])}
         (head,) = heads.values()
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
@@ -212,8 +244,9 @@ def main(path: Path) -> None:
         else:
             results, rows = head.results(config.seed, console)
         directory.mkdir(parents=True, exist_ok=True)
-        provenance = head.experiment._replace(config=config).provenance() | {"code": code}
-        files.write_json(directory / "config.json", provenance)
+        split = head.experiment.splits["train"]
+        facts = workdir.provenance(config, data_hash, split.classes, len(split.labels), head.experiment.shape)
+        files.write_json(directory / "config.json", facts | {"code": code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))
         files.write_json(directory / "results.json", results)
