@@ -19,10 +19,11 @@ from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
 
 FROZEN = Group(0.0, freeze=True)
 LAYER = Group(3e-4, weight_decay=1e-4)
+FASTER = Group(1e-3, weight_decay=1e-4)
 METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside the backbone
     "hist": (
         hist.Config(embedding_dim=256, hidden_dim=256, pooling="avg", tau=8.0, alpha=1.0),
-        {"embedding": LAYER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
+        {"embedding": FASTER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
     ),
     "mpn": (
         mpn.Config(embedding_dim=256, pooling="avg", temperature=1.0),

@@ -39,7 +39,7 @@ def test_a_result_has_the_name_by_which_the_commands_beside_it_give_it() -> None
     """In a table that shows what others show, too: the row of its own study."""
     place = next(place for place in PAPERS["mpn"].places if place.name == "Table 8")
     names = {name for name, _ in generate.printed_in(PAPERS["mpn"], place)}
-    assert {name[1:].partition("/")[0] for name in names} == {"mpn:test_time-cub", "mpn:students-cub"}
+    assert {name[1:].partition("-")[0] for name in names} == {"mpn:test_time", "mpn:students"}
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -67,7 +67,7 @@ def ensembles(data: str) -> Rows:
 
 def embedding_size(data: str) -> Rows:
     file, key = file_of(data), "method.embedding_dim"
-    if data == "omniglot":
+    if data in ("omniglot", "photos"):
         return grid(file, {key: (16, 32, 64, 128, 256)})
     return tuple(
         Row(f"{size} dimensions", file, {} if size == 512 else {key: size}) for size in (64, 128, 256, 512, 1024)

@@ -67,7 +67,7 @@ def execute(arguments: list[str]) -> None:
     options, overrides = parser().read(arguments)
     if [options.study, options.compare, options.runs, options.claims].count(None) != 3:
         raise ConfigError(
-            "--study: give a study, or --compare with configurations, --runs with directories, or --claims"
+            "--study: give a study file, or --compare with configurations, --runs with directories, or --claims"
         )
     if options.claims:
         test_claims(options, overrides)

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dml_jax.errors import ConfigError
-
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
 Sampler = Literal["random", "tpe", "gp"]
 
@@ -127,9 +125,6 @@ def grid(
     config: str, values: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any] | None = None
 ) -> tuple[Row, ...]:
     """A row for every combination of values by dotted key, the first key varying slowest, with the same overrides."""
-    if not values or not all(values.values()):
-        key = next((key for key, choices in values.items() if not choices), "values")
-        raise ConfigError(f"{key}: the grid of {config} is empty; give at least one value of each key")
     rows = []
     for combination in itertools.product(*values.values()):
         changed = dict(zip(values, combination, strict=True))

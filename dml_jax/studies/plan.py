@@ -68,7 +68,9 @@ def comparison(paths: Sequence[str]) -> tuple[str, Study]:
     """The name and the contents of a study that compares configuration files, or the seeds of one."""
     if len(set(paths)) < len(paths):
         raise ConfigError("--compare: give different configurations, e.g. configs/a.py configs/b.py")
-    names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
+    names = [Path(path).name.replace(".py", "", 1) for path in paths]
+    if len(set(names)) < len(names):
+        names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
     rows = tuple(Row(name, path) for name, path in zip(names, paths, strict=True))
     return slug("-".join(names))[:100], Study(", ".join(names), rows=rows)
 

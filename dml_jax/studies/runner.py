@@ -6,6 +6,7 @@ interrupted trial from its checkpoint.
 
 import fcntl
 import os
+import runpy
 import shlex
 import signal
 import subprocess
@@ -28,33 +29,22 @@ from dml_jax.studies.plan import Trial
 POLL = 0.5  # seconds between two looks at a process
 
 
-class Child(subprocess.Popen[bytes]):
-    """A process of this machine, which ends when its standard input is closed."""
-
-    def poll(self) -> int | None:
-        """The exit code, or minus the number of the signal that ended it; None while it runs."""
-        code = super().poll()
-        if code is not None and self.stdin:
-            self.stdin.close()
-        return code
-
-
 class Slot(NamedTuple):
     """A share of this machine: processor cores, and the environment variables that select its accelerator."""
 
     cores: frozenset[int]
     environment: dict[str, str]
 
-    def start(self, arguments: Sequence[str], log: Path) -> Child:
-        """Starts `python -m ARGUMENTS`, whose output is appended to a file.
+    def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Starts `python -m ARGUMENTS`, whose output is appended to a file; it ends when its standard input is closed.
 
         Also binds this thread to the cores, because the process inherits them.
         """
         if self.cores and hasattr(os, "sched_setaffinity"):  # macOS does not bind processes to cores
             os.sched_setaffinity(0, self.cores)
         with open(log, "ab") as output:
-            return Child(
-                [sys.executable, "-m", "dml_jax.studies.child", *arguments], stdin=subprocess.PIPE, stdout=output,
+            return subprocess.Popen(
+                [sys.executable, "-m", "dml_jax.studies.runner", *arguments], stdin=subprocess.PIPE, stdout=output,
                 stderr=subprocess.STDOUT, env={**os.environ, **self.environment}, start_new_session=True,
             )  # fmt: skip
 
@@ -201,11 +191,11 @@ def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], N
     print_line(f"{len(trials)} heads on stored maps; see {log}")
 
     def job(slot: Slot, progress: Progress) -> None:
-        process = slot.start(["dml_jax.train.stored_maps", str(file)], log)
-        while (code := process.poll()) is None:
-            if progress.stop.is_set():
-                process.terminate()
-            time.sleep(POLL)
+        with slot.start(["dml_jax.train.stored_maps", str(file)], log) as process:
+            while (code := process.poll()) is None:
+                if progress.stop.is_set():
+                    process.terminate()
+                time.sleep(POLL)
         if code and not progress.stop.is_set():
             raise UserError(f"{last_line(log)}; see {log}")
 
@@ -230,12 +220,12 @@ def execute(
         (trial.directory / "results.json").unlink(missing_ok=True)
     began, stopped = time.monotonic(), False
     progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
-    process = slot.start(command(root, trial), log)
-    while (code := process.poll()) is None:
-        if not stopped and (progress.stop.is_set() or watch()):
-            process.terminate()
-            stopped = True
-        time.sleep(POLL / 10 if stopped else POLL)
+    with slot.start(command(root, trial), log) as process:
+        while (code := process.poll()) is None:
+            if not stopped and (progress.stop.is_set() or watch()):
+                process.terminate()
+                stopped = True
+            time.sleep(POLL / 10 if stopped else POLL)
     if outcomes.is_finished(trial):
         recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
         shown = result() if result else f"Recall@1 {recall:.4f}"
@@ -274,3 +264,15 @@ def last_line(log: Path) -> str:
     """The last line of a log that is not empty."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
+
+
+def _end_with_the_other() -> None:
+    """Ends this process when its standard input, a pipe from the one that started it, closes, for whatever reason."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)  # also the workers that read images
+
+
+if __name__ == "__main__":  # runs a module as `python -m` does
+    threading.Thread(target=_end_with_the_other, daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

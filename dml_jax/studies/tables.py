@@ -93,8 +93,9 @@ def parts(summary: Summary) -> list[tuple[Table, Group]]:
         reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in summary.runs:
-        if not numbers([run], summary.metric):
-            known = [entry.name for entry in metric_table.columns(run.results) if entry.percent]  # the best is highest
+        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
+        known = [name for name in found if numbers([run], name)]
+        if summary.metric not in known:
             raise ConfigError(
                 f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
                 f"{', '.join(known)}"

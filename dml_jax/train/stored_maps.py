@@ -264,4 +264,6 @@ def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    from dml_jax.train import stored_maps  # the module that `Stored` names, once
+
+    stored_maps.main(Path(sys.argv[1]))

@@ -32,33 +32,21 @@ def study(*rows: Row) -> Study:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows of every variant are valid configurations."""
+    """All rows of every variant are valid configurations with names of their own."""
     monkeypatch.chdir(ROOT)
     module = config_files.run_file("--study", str(file))
-    text = module.__doc__ or ""
-    commands = re.findall(r"^    dml-jax study --study=(\S+)", text, re.MULTILINE)
-    assert commands[0] == f"configs/studies/{file.name}"
-    for command in commands:
+    for command in re.findall(r"^    dml-jax study --study=(\S+)", module.__doc__ or "", re.MULTILINE):
         plan.load(command)
     for variant in module.VARIANTS:
         name, found = plan.load(f"{file}:{variant}")
         assert name == f"{file.stem}-{variant}"
-        assert found.title.endswith(variant)
+        assert found.title.endswith(variant.rpartition("-")[2])
         assert found.source
         if found.search:
             trial = search.make_trial(found.search, settings(), "trial-0000", search.example(found.search))
             assert trial.config.train.select == "validation"
             continue
-        assert len(plan.trials(found, settings())) == len(found.rows)
-        for row in found.rows:
-            reported = [*row.reported.values(), *(m for sources in row.refined.values() for m in sources.values())]
-            percentages = (
-                v
-                for metrics in reported
-                for key, v in metrics.items()
-                if key.startswith(("recall", "nmi")) and not key.endswith("_stderr")
-            )
-            assert all(0.4 < value < 1 for value in percentages)
+        assert len({trial.name for trial in plan.trials(found, settings())}) == len(found.rows)
 
 
 def test_an_edited_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,9 +87,6 @@ def test_grid() -> None:
     rows = grid("a.py", {"x": (1, 2), "y.z": (0.5, "b")}, {"k": True})
     assert [row.name for row in rows] == ["x=1 z=0.5", "x=1 z=b", "x=2 z=0.5", "x=2 z=b"]
     assert rows[2].overrides == {"k": True, "x": 2, "y.z": 0.5}
-    for empty in ({}, {"x": ()}):
-        with pytest.raises(ConfigError, match=r"the grid of a\.py is empty"):
-            grid("a.py", empty)
 
 
 def test_overrides_and_seeds() -> None:
@@ -172,14 +157,10 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ((), "has no rows"),
         ((Row("a", DIGITS, {"method.tua": 3}),), r"row 'a' .*method\.tua: there is no such key; did you mean tau"),
         ((Row("a", DIGITS, {"method.tau": -1.0}),), r"row 'a' .*method\.tau=-1\.0: must be greater than 0"),
         ((Row("a", "configs/no.py"),), r"row 'a' .*there is no such file"),
-        ((Row("a b", DIGITS), Row("a-b", DIGITS)), r"'a b' and 'a-b': would share the work directory root/a-b-seed0"),
         ((Row("a", DIGITS, {"init_from": "@c"}),), "row 'a': needs 'c', which is not a row"),
-        ((Row("a", members=("b",)), Row("b", members=("a",))), "row 'a': needs itself"),
-        ((Row("a", DIGITS), Row("b", members=("a", "a"), weights=(1.0,))), "has 2 members and 1 weights"),
     ],
 )
 def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
@@ -212,8 +193,6 @@ def test_stored_configurations(tmp_path: Path) -> None:
 def test_invalid_files(tmp_path: Path) -> None:
     for text, message in (
         ("x = 1", "has no get_study"),
-        ("def get_study(): return 3", "must return a Study, not int"),
-        ("from dml_jax.studies.definition import grid\ndef get_study(): return grid('a.py', {})", "is empty"),
         ("1 / 0", "cannot be run .ZeroDivisionError"),
         ("def get_study(): return 1 / 0", "cannot be run .ZeroDivisionError"),
     ):
@@ -221,8 +200,8 @@ def test_invalid_files(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(ConfigError, match=message):
             plan.load(str(file))
-    with pytest.raises(ConfigError, match="there is no variant 'cras'; did you mean cars"):
-        plan.load(f"{FILES[0].parent / 'hist.py:layers-cars'}:cras")
+    with pytest.raises(ConfigError, match="there is no variant 'layers-cras'; did you mean layers-cars"):
+        plan.load(f"{FILES[0].parent / 'hist.py'}:layers-cras")
 
 
 def test_roots_of_others(tmp_path: Path) -> None:
@@ -247,22 +226,3 @@ def test_roots_of_others(tmp_path: Path) -> None:
     (tmp_path / "study.json").unlink()
     with pytest.raises(ConfigError, match="is not empty and belongs to no study"):
         plan.check_root(tmp_path, "mine", made)
-    with pytest.raises(ConfigError, match="is a file or below one"):
-        plan.check_root(made[0].directory / "config.json", "mine", made)
-
-
-def test_missing_sources(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(ROOT)
-    for rows, message in (
-        ((Row("a", "configs/cub_hist.py"),), r"row 'a': data\.path=data/cub: does not exist; prepare the data"),
-        ((Row("a", "configs/cub_hist.py", {"data.path": "."}),), r"backbone\.pretrained=weights/resnet50: does not"),
-        ((Row("a", "configs/omniglot_student.py", {"data.path": "."}),), r"method\.teacher=runs/omniglot_mpn: does"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            plan.check_sources(plan.trials(study(*rows), settings()))
-    rows = (
-        Row("s", "configs/omniglot_student.py", {"data.path": ".", "method.teacher": "@t"}),
-        Row("t", "configs/omniglot_mpn.py", {"data.path": "."}),
-        Row("weights of a package", "configs/folder_baseline.py", {"data.path": "."}),
-    )
-    plan.check_sources(plan.trials(study(*rows), settings()))

@@ -328,7 +328,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert printed.out == ""
     assert "4 trials, 4 finished; then: dml-jax study --runs" in printed.err
     with pytest.raises(ConfigError, match="belongs to the study mine"):
-        command.execute([f"--study={ROOT / 'configs' / 'studies' / 'hist_layers.py'}", f"--root={root}"])
+        command.execute([f"--study={ROOT / 'configs' / 'studies' / 'hist.py'}:layers-cars", f"--root={root}"])
     file.write_text(text.format(", ".join(row.format(tau) for tau in (12, 13))))
     with pytest.raises(Exception, match=r"2 of 4 trials failed, e\.g\. tau-13-seed0"):
         command.execute(arguments)
@@ -343,19 +343,21 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--compare", DIGITS], r"--compare .*digits_hist\.py: one configuration needs several seeds, e\.g\. --seeds"),
         (["--compare", DIGITS, DIGITS], "--compare: give different configurations"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
-        (["--study=configs/studies/hist_layers.py", "--seeds=a"], "--seeds=a: must be whole numbers"),
-        (["--study=configs/studies/hist_layers.py", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
-        (["--study=configs/studies/hist_layers.py", "--protocol=x"], "--protocol: invalid choice: 'x'"),
-        (["--study=configs/studies/hist_layers.py", "--jobs=0"], "--jobs=0: must be one of 1 to"),
-        (["--study=configs/studies/hist_layers.py", "--trials=3"], "--trials: hist_layers is not a search"),
-        (["--study=configs/studies/hist_layers.py", "--config.method.tua=3"], r"method\.tua: there is no such key"),
-        (["--study=configs/studies/hist_layers.py"], r"data\.path=data/cars: does not exist"),
+        (["--study=configs/studies/hist.py:layers-cars", "--seeds=a"], "--seeds=a: must be whole numbers"),
+        (["--study=configs/studies/hist.py:layers-cars", "--seeds=1,1"], "--seeds=1,1: give different seeds"),
+        (["--study=configs/studies/hist.py:layers-cars", "--protocol=x"], "--protocol: invalid choice: 'x'"),
+        (["--study=configs/studies/hist.py:layers-cars", "--jobs=0"], "--jobs=0: must be one of 1 to"),
+        (["--study=configs/studies/hist.py:layers-cars", "--trials=3"], "--trials: hist-layers-cars is not a search"),
+        (
+            ["--study=configs/studies/hist.py:layers-cars", "--config.method.tua=3"],
+            r"method\.tua: there is no such key",
+        ),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         command.execute(arguments)
-    assert not Path("runs/studies/hist_layers").exists()
+    assert not Path("runs/studies/hist-layers-cars").exists()
 
 
 def test_comparison_without_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

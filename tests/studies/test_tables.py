@@ -73,8 +73,8 @@ def test_means_and_ranks(directory: Path) -> None:
     for tau, values in recalls.items():
         assert found[f"tau{tau}"].text == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
     assert found["tau32"].text == f"{100 * hits(0.55, seed=5).mean():.1f}"
-    assert {name: cell.rank for name, cell in found.items()} == {"tau16": 1, "tau32": 2, "tau8": 0}
-    assert {name: cell.rank for name, cell in column(table, "NMI").items()} == {"tau8": 1, "tau16": 1, "tau32": 2}
+    assert {name: cell.rank for name, cell in found.items()} == {"tau16": 1, "tau32": 0, "tau8": 0}
+    assert {name: cell.rank for name, cell in column(table, "NMI").items()} == {"tau8": 1, "tau16": 1, "tau32": 0}
     assert column(table, "time")["tau8"].text == "60 s"
     assert column(table, "memory")["tau8"].text == "1024 MiB"
 
@@ -164,10 +164,13 @@ def test_small_differences_are_not_significant(tmp_path: Path) -> None:
     [
         (
             {"protocol": "paper protocol; query excluded by index"},
-            "protocol 'paper protocol' instead of 'clean protocol'",
+            "protocol 'paper protocol; query excluded by index' instead of",
         ),
-        ({"protocol": f"{PROTOCOL}; average precision"}, "protocol 'average precision' instead of 'less'"),
-        ({"labels": "of other images"}, "other labels of the same test images"),
+        (
+            {"protocol": f"{PROTOCOL}; average precision"},
+            f"protocol '{PROTOCOL}; average precision' instead of '{PROTOCOL}'",
+        ),
+        ({"labels": "of other images"}, "other test images or labels"),
     ],
 )
 def test_runs_that_cannot_be_compared(
@@ -192,7 +195,7 @@ def test_runs_that_cannot_be_compared(
     ("changes", "reason"),
     [
         ({"data": {"name": "omniglot"}}, "data set omniglot instead of digits"),
-        ({}, "other test images"),
+        ({}, "other test images or labels"),
     ],
 )
 def test_other_images_are_named(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
@@ -213,12 +216,6 @@ def test_other_images_are_named(tmp_path: Path, changes: dict[str, Any], reason:
         ("queries.npz", lambda data: data[:100], "is truncated or damaged"),
         ("queries.npz", lambda data: b"", "is truncated or damaged"),
         ("results.json", lambda data: data[:20], "is truncated or damaged"),
-        ("results.json", lambda data: json.dumps(json.loads(data) | {"timing": 5}).encode(), "timing: input should be"),
-        (
-            "results.json",
-            lambda data: json.dumps(json.loads(data) | {"protocol": {}}).encode(),
-            "protocol: input should",
-        ),
         ("config.json", lambda data: b"5", "is truncated or damaged"),
         ("embeddings/test/manifest.json", lambda data: b"[]", "is truncated or damaged"),
     ],
