@@ -38,8 +38,15 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
         {"prototypes": LAYER, "embedding": LAYER},
     ),
     "diva": (
-        diva.Config(embedding_dim=64, ensemble=(1.0, 1.0, 1.0, 1.0), queue_batches=10),
-        {"model": LAYER, "beta": Group(5e-4), "psi": LAYER, "temperature": Group(5e-4)},
+        diva.Config(
+            embedding_dim=64,
+            base="triplet",
+            rho=(15.0,),
+            temperature=0.1,
+            ensemble=(1.0, 1.0, 1.0, 1.0),
+            queue_batches=10,
+        ),
+        {"model": FASTER, "psi": LAYER, "temperature": Group(5e-4)},
     ),
     **{
         name: (baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)})

@@ -349,7 +349,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--study=configs/studies/hist.py:layers-cars", "--jobs=0"], "--jobs=0: must be one of 1 to"),
         (["--study=configs/studies/hist.py:layers-cars", "--trials=3"], "--trials: hist-layers-cars is not a search"),
         (
-            ["--study=configs/studies/hist.py:layers-cars", "--config.method.tua=3"],
+            ["--study=hist:layers-cars", "--config.method.tua=3"],
             r"method\.tua: there is no such key",
         ),
     ],
