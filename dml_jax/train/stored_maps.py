@@ -35,7 +35,7 @@ from dml_jax.evaluation import geometry, protocol
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
-from dml_jax.train import final_results, frozen_features, split_metrics, step
+from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing, workdir
 from dml_jax.train.state import TrainState, fingerprint
@@ -174,7 +174,7 @@ class Head:
         rows, split = self.embedded(state), experiment.splits[self.tested]
         results = measured(experiment, rows, self.tested)
         if experiment.config.evaluation.refine:
-            results["refined"] = final_results.refined(experiment, state, {"test": rows}, console)
+            results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
         if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
             results |= self.attention(experiment, state)
         options = experiment.config.evaluation
@@ -209,7 +209,7 @@ class Head:
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
-    found = split_metrics.metrics(
+    found = evaluations.metrics(
         options, experiment.method.distance, split, {"test": rows}, cluster=options.cluster, shared=True
     )
     return found | {
