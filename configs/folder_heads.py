@@ -26,7 +26,7 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
         {"embedding": FASTER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
     ),
     "mpn": (
-        mpn.Config(embedding_dim=256, pooling="avg", temperature=1.0),
+        mpn.Config(embedding_dim=256, pooling="avg", temperature=0.2),
         {"embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
     ),
     "group_loss": (

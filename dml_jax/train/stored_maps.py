@@ -34,8 +34,8 @@ from dml_jax.data.split import Split, digest
 from dml_jax.evaluation import geometry, protocol
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
-from dml_jax.train import experiment as experiments
 from dml_jax.train import evaluations, frozen_features, step
+from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing, workdir
 from dml_jax.train.state import TrainState, fingerprint
