@@ -38,7 +38,7 @@ from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing, workdir
-from dml_jax.train.state import TrainState, fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 
 ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
 CHUNK = 256  # images embedded at once
