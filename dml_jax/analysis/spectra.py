@@ -41,8 +41,8 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
         geometry.density(embeddings, labels),
         geometry.uniformity(embeddings[rows]),
         geometry.alignment(embeddings, labels),
-        geometry.rank_of_spectrum(values),
-        geometry.decay_of_spectrum(values) if values[0] > 0 else float("nan"),
+        geometry.effective_rank(embeddings),
+        geometry.spectral_decay(embeddings),
     )
 
 

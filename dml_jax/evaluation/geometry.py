@@ -54,11 +54,7 @@ def spectral_decay(embeddings: ArrayLike) -> float:
     Lower values mean that the variance is spread over more directions. Shares below 1e-12 count as 1e-12, so that
     unused directions leave rho finite; NaN if all rows are zero.
     """
-    return decay_of_spectrum(singular_values(embeddings))
-
-
-def decay_of_spectrum(values: np.ndarray) -> float:
-    """rho of a matrix with singular values float [K]; see `spectral_decay`."""
+    values = singular_values(embeddings)
     if values[0] == 0:
         return float("nan")
     share = np.maximum(values / values.sum(), 1e-12)
@@ -70,11 +66,7 @@ def effective_rank(embeddings: ArrayLike) -> float:
 
     From 1 (all rows are multiples of one vector; also if all are zero) to min(N, D).
     """
-    return rank_of_spectrum(singular_values(embeddings))
-
-
-def rank_of_spectrum(values: np.ndarray) -> float:
-    """`effective_rank` of a matrix with singular values float [K], largest first."""
+    values = singular_values(embeddings)
     if values[0] == 0:
         return 1.0
     share = values / values.sum()
@@ -159,27 +151,23 @@ class Verification(NamedTuple):
 
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
     """ "equal_error_rate" and its cosine, "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`."""
-    rates = sample_rates(embeddings, labels)
+    rates = error_rates(embeddings, labels)
     found = {"equal_error_rate": rates.equal_error_rate, "equal_error_cosine": rates.threshold}
     return found | {f"fnmr@{rate}": float(rates.false_rejects[rates.lowest(rate)]) for rate in FALSE_MATCH_RATES}
 
 
-def sample_rates(embeddings: np.ndarray, labels: np.ndarray) -> Verification:
-    """Error rates over all pairs of at most `PAIRED` random rows."""
-    points = check_inputs.embeddings(embeddings)
-    classes = check_inputs.labels(labels, len(points))
-    rows = np.random.default_rng(0).permutation(len(classes))[:PAIRED]
-    return error_rates(points[rows], classes[rows])
-
-
 def error_rates(embeddings: np.ndarray, labels: np.ndarray, *, bins: int = 4000) -> Verification:
-    """Error rates over all pairs, from a histogram of their cosines, so that no N×N matrix is stored.
+    """Error rates over all pairs of at most `PAIRED` random rows, from a histogram of their cosines.
 
     There must be at least one pair of the same class and one of different classes. Embeddings [N, D] may be of any
     length; thresholds are exact to 2 / bins.
     """
-    unit = check_inputs.embeddings(embeddings).astype(np.float64)
-    labels = check_inputs.labels(labels, len(unit))
+    points = check_inputs.embeddings(embeddings)
+    labels = check_inputs.labels(labels, len(points))
+    if len(points) > PAIRED:
+        chosen = np.random.default_rng(0).permutation(len(points))[:PAIRED]
+        points, labels = points[chosen], labels[chosen]
+    unit = points.astype(np.float64)
     normalize(unit)
     rows = unit.astype(np.float32)
     edges = np.linspace(-1, 1, bins + 1)

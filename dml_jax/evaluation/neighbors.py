@@ -1,30 +1,24 @@
 """Exact nearest neighbours: tiles of the similarity product merged into a running top-k.
 
-The gallery is divided among the devices and put once. For each block of queries, the devices exchange the queries and
-the nearest rows that each found.
+The queries are divided among the devices; each device holds the gallery, or the panels of it that fit its memory.
 """
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import query_metrics, tiles
-from dml_jax.evaluation._engine.tiles import REPLICATED, Metric, TiledRows
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Metric, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
-BLOCK = P(("gallery", "queries"))  # how a block of queries is divided, one tile for each device
-# The gallery is divided among devices as long as the busiest one computes at most this many times more products.
-MORE_PRODUCTS = 1.125
 SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
 
 
@@ -78,49 +72,24 @@ def _top_k(
     queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Scores [Q, k] and indices [Q, k] of the best candidates."""
-    shards = _gallery_shards(queries.num_tiles, gallery.num_tiles, mesh.size)
-    mesh = Mesh(mesh.devices.reshape(shards, -1), ("gallery", "queries"))
-    resident = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
-    panel_tiles = shards * min(resident, -(-gallery.num_tiles // shards))
-    block_starts = range(0, queries.num_tiles, mesh.size)
-    shape = (len(block_starts) * mesh.size, queries.tile_size, k)
+    panel_tiles = max(1, memory // 2 // (gallery.tile_size * gallery.width * gallery.dtype.itemsize))
+    sharded = NamedSharding(mesh, SHARDED)
+    blocks = range(0, queries.num_tiles, mesh.size)
+    shape = (len(blocks) * mesh.size, queries.tile_size, k)
     result = np.full(shape, -np.inf, gallery.dtype), np.zeros(shape, np.int32)
     for first in range(0, gallery.num_tiles, panel_tiles):
-        rows = _put_tiles(gallery, first, panel_tiles, True, mesh, P("gallery"))
-        for tile in block_starts:
+        panel = gallery.operand(slice(first, first + panel_tiles), right=True)
+        rows = jax.device_put(panel, NamedSharding(mesh, REPLICATED))
+        for tile in blocks:
             part = slice(tile, tile + mesh.size)
-            best = _merge_panel(
-                _put_tiles(queries, tile, mesh.size, False, mesh, BLOCK),
-                rows,
-                np.array([tile, len(queries.order), first, len(gallery.order), exclude_self], np.int32),
-                *(jax.device_put(values[part], NamedSharding(mesh, BLOCK)) for values in result),
-                mesh,
-            )
-            for target, values in zip(result, best, strict=True):
+            block = queries.operand(part, right=False)
+            block = np.pad(block, ((0, mesh.size - len(block)), (0, 0), (0, 0)))
+            numbers = np.array([tile, first, len(gallery.order), exclude_self], np.int32)
+            left, *before = (jax.device_put(values, sharded) for values in (block, *(x[part] for x in result)))
+            for target, values in zip(result, _merge_panel(left, rows, numbers, *before, mesh), strict=True):
                 target[part] = np.asarray(values)
-        del rows, best  # before the next panel is put beside them
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
-
-
-def _gallery_shards(query_tiles: int, gallery_tiles: int, devices: int) -> int:
-    """Parts into which the gallery is divided: as many as leave few devices without a tile, a divisor of `devices`."""
-    divisors = [shards for shards in range(1, devices + 1) if devices % shards == 0]
-    products = {s: -(-query_tiles * s // devices) * -(-gallery_tiles // s) for s in divisors}  # on the busiest device
-    return max(s for s in divisors if products[s] <= MORE_PRODUCTS * min(products.values()))
-
-
-def _put_tiles(rows: TiledRows, first: int, count: int, right: bool, mesh: Mesh, spec: P) -> jax.Array:
-    """Operands of `count` tiles from `first` on, zeros beyond the last one; each device's are prepared apart."""
-
-    def prepare(index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(count)
-        found = rows.operand(slice(first + start, first + stop), right=right)
-        padding = stop - start - len(found)
-        return np.pad(found, ((0, padding), (0, 0), (0, 0))) if padding else found
-
-    shape = (count, rows.tile_size, rows.width)
-    return jax.make_array_from_callback(shape, NamedSharding(mesh, spec), prepare)
 
 
 @partial(jax.jit, static_argnames="mesh", donate_argnames=("scores", "indices"))
@@ -129,48 +98,30 @@ def _merge_panel(
 ) -> tuple[jax.Array, jax.Array]:
     """Merges a panel of the gallery into the top-k of a block of queries, one tile for each of n devices.
 
-    Devices in a row of the mesh hold the same tiles of the gallery. Those in a column search theirs for all tiles of
-    queries of the column, which go round, and exchange what they find.
-    `numbers` int32 [5] are the first tile and the number of rows of the queries and of the gallery, and whether a query
-    excludes the row of its index; scores and indices [n, T, k] are the best of the rows before this panel.
+    `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of the gallery, and
+    whether a query excludes the row of its index; scores and indices [n, T, k] are the best of the rows before.
     """
-    shards, columns = mesh.devices.shape
 
     def local(
         queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
-        query_tile, query_rows, gallery_tile, candidates, exclude_self = numbers
+        query_tile, gallery_tile, candidates, exclude_self = numbers
         tile_size = gallery.shape[1]
-        row, column = jax.lax.axis_index("gallery"), jax.lax.axis_index("queries")
-        first = (gallery_tile + row * gallery.shape[0]) * tile_size
-        used = jnp.clip(-((first - candidates) // tile_size), 0, gallery.shape[0])  # tiles that are not padding
+        own = (query_tile + jax.lax.axis_index("data")) * queries.shape[1]
+        own += jnp.arange(queries.shape[1], dtype=jnp.int32)
+        excluded = jnp.where(exclude_self, own, -1)[:, None]
 
-        def search(rows: jax.Array, turn: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-            own = (query_tile + (row + turn) % shards * columns + column) * len(rows)
-            own += jnp.arange(len(rows), dtype=jnp.int32)
-            excluded = jnp.where(exclude_self, own, -1)[:, None]
+        def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            index = (gallery_tile + tile) * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
+            product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
+            product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
+            return _merge(*best, product, jnp.broadcast_to(index, product.shape))
 
-            def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-                index = first + tile * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
-                product = jnp.matmul(rows, gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
-                product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
-                return _merge(*best, product, jnp.broadcast_to(index, product.shape))
+        best = jax.lax.fori_loop(0, len(gallery), step, (scores[0], indices[0]))
+        return best[0][None], best[1][None]
 
-            found = jax.lax.fori_loop(0, jnp.where(own[0] < query_rows, used, 0), step, start)
-            to_previous = [(i, (i - 1) % shards) for i in range(shards)]
-            return jax.lax.ppermute(rows, "gallery", to_previous), found
-
-        before = scores[0], indices[0]
-        start = before if shards == 1 else (jnp.full_like(before[0], -jnp.inf), jnp.zeros_like(before[1]))
-        _, (scores, indices) = jax.lax.scan(search, queries[0], jnp.arange(shards, dtype=jnp.int32))
-        if shards > 1:
-            parts = (jax.lax.all_to_all(jnp.roll(x, row, axis=0), "gallery", 0, 0) for x in (scores, indices))
-            found = (part.transpose(1, 0, 2).reshape(part.shape[1], -1) for part in parts)
-            scores, indices = (x[None] for x in _merge(*before, *found))
-        return scores, indices
-
-    specs = (BLOCK, P("gallery"), REPLICATED, BLOCK, BLOCK)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(BLOCK, BLOCK), check_vma=False)(
+    specs = (SHARDED, REPLICATED, REPLICATED, SHARDED, SHARDED)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
         queries, gallery, numbers, scores, indices
     )
 

@@ -12,7 +12,7 @@ Miners take distances float [N, M] between unit vectors and the pairs to choose 
 [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
-from typing import Literal, NamedTuple, assert_never
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -184,5 +184,3 @@ def mine(
             return semi_hard_triplets(key, distances, positive, negative)
         case "distance_weighted":
             return weighted_triplets(key, distances, positive, negative, dim=dim)
-        case _:
-            assert_never(mining)

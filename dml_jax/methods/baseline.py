@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any, assert_never
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -251,8 +251,6 @@ def initial(parameter: Learned, options: Any, classes: int, dim: int) -> tuple[I
         case "constant":
             (value,) = asdict(parameter.options)
             return nn.initializers.constant(getattr(options, value)), shape
-        case _:
-            assert_never(parameter.start)
 
 
 def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:

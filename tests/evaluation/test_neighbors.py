@@ -87,7 +87,7 @@ def test_rows_find_themselves_in_far_groups(shift, dtype):
     np.testing.assert_allclose(distances, reference, rtol=1e-6)
 
 
-@pytest.mark.parametrize("count", [1, 3, 6])  # with 6, three devices hold a third of the gallery each
+@pytest.mark.parametrize("count", [1, 3, 6])
 def test_results_do_not_depend_on_the_devices(count):
     points = rows(7)
     few = Mesh(np.array(jax.devices()[:count]), ("data",))
@@ -95,29 +95,6 @@ def test_results_do_not_depend_on_the_devices(count):
     others, same = neighbors.search(points, points, 15)
     np.testing.assert_array_equal(indices, same)
     np.testing.assert_array_equal(distances, others)
-
-
-def test_the_gallery_is_divided_among_the_devices(monkeypatch):
-    panels, put = [], neighbors._put_tiles
-
-    def record(rows, *arguments):
-        panels.append(put(rows, *arguments))
-        return panels[-1]
-
-    monkeypatch.setattr(neighbors, "_put_tiles", record)
-    neighbors.search(rows(7, 200), rows(8, 16 * 64), 3)
-    gallery, queries = panels
-    for array, tiles_held in ((gallery, 2), (queries, 1)):
-        assert [shard.data.shape for shard in array.addressable_shards] == [(tiles_held, 64, 12)] * 8
-    assert len({shard.index[0].start for shard in gallery.addressable_shards}) == 8
-
-
-@pytest.mark.parametrize(
-    ("query_tiles", "gallery_tiles", "devices", "shards"),
-    [(100, 100, 8, 8), (100, 1, 8, 1), (1, 100, 8, 8), (100, 5, 8, 1), (100, 9, 8, 2), (5, 5, 6, 6), (9, 9, 1, 1)],
-)
-def test_no_device_is_left_idle_for_a_small_gallery(query_tiles, gallery_tiles, devices, shards):
-    assert neighbors._gallery_shards(query_tiles, gallery_tiles, devices) == shards
 
 
 def test_float64(x64):

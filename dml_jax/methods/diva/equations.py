@@ -17,7 +17,6 @@ plain instead of squared distances in the triplet loss (Eq. 1).
 """
 
 import math
-from typing import assert_never
 
 import flax.linen as nn
 import jax
@@ -96,8 +95,6 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
             case "standard" | "full":
                 weigh = config.shared == "full"
                 triplets["shared"] = mining.across_classes(key_shared, x, labels, weigh_positives=weigh, lower=lower)
-            case _:
-                assert_never(config.shared)
     if "intra" in config.tasks:
         triplets["intra"] = mining.within_class(key_intra, labels)
     return triplets
@@ -140,8 +137,6 @@ def dance(
             return jnp.logaddexp(positive, log_negatives) - positive
         case "paper":
             return log_negatives - positive
-        case _:
-            assert_never(config.equations)
 
 
 def reverse_gradient(x: jax.Array) -> jax.Array:
@@ -160,8 +155,6 @@ def correlation(psi: PyTree, source: jax.Array, target: jax.Array, config: Confi
         case "paper":
             mapped, _ = functional.apply(network, psi, {}, source)
             return jnp.mean(jnp.sum((target * mapped) ** 2, axis=1))
-        case _:
-            assert_never(config.equations)
 
 
 def ranking_loss(
@@ -174,8 +167,6 @@ def ranking_loss(
         case "triplet":
             squared = config.equations == "authors"
             return pair_losses.triplet_loss(embeddings, triplets, margin=config.margin, squared=squared)
-        case _:
-            assert_never(config.base)
 
 
 def loss(

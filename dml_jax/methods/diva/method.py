@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import assert_never
 
 import flax.linen as nn
 import jax
@@ -169,8 +168,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
                 encoded = encoded._replace(rotated=rotated, turns=turns)
             case "instance" | "deepcluster" | None:
                 pass
-            case _:
-                assert_never(task)
         return encoded, next_state
 
     def loss(
