@@ -42,18 +42,10 @@ Config = TypeVar("Config")
 Problem = tuple[str, str]  # key and message
 
 
-class BrokenRule(ValueError):
-    """A rule across fields that does not hold."""
-
-    def __init__(self, key: str, value: Any, rule: str):
-        super().__init__(f"{key}={value!r}: {rule}")
-        self.key, self.value, self.rule = key, value, rule
-
-
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
-    """Raises BrokenRule unless `condition` holds; for `__post_init__`, with the key relative to the section."""
+    """Raises ValueError unless `condition` holds; for `__post_init__`, with the key relative to the section."""
     if not condition:
-        raise BrokenRule(key, value, rule)
+        raise ValueError(f"{key}={value!r}: {rule}")
 
 
 def with_precision(backbone: Any, dtype: str | None) -> Any:
@@ -93,8 +85,6 @@ def validate(kind: type[T], values: Values, path: str = "") -> T:
         raise ConfigError(
             _message(error, path, [*flatten(values, f"{path}." if path else ""), *keys(kind, path)])
         ) from None
-    except TypeError as error:
-        raise ConfigError(f"{path}: holds a value of a type that no key has ({error})") from None
 
 
 def _message(problems: pydantic.ValidationError, path: str, known: list[str]) -> str:
@@ -111,20 +101,15 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
             return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
         case "missing" | "missing_argument" if not isinstance(places[-1], int):
             return f"{key}: missing, and it has no default"
-        case "value_error" if isinstance(context.get("error"), BrokenRule):
-            broken = context["error"]
-            return f"{key}.{broken.key}={broken.value!r}: {broken.rule}" if key else str(broken)
+        case "value_error":
+            return f"{key}.{context['error']}" if key else str(context["error"])
         case "literal_error":
             choices = re.findall(r"'([^']*)'", context["expected"])
             return f"{key}={value!r}: {suggest(str(value), choices)}"
-        case "too_short" if not value:
-            rule = "must not be empty"
-        case "missing" | "missing_argument" | "too_short" | "too_long":
+        case "missing" | "missing_argument" | "too_long":
             key = key.removesuffix(f"[{places[-1]}]")
-            rule = "has the wrong number of values"
-        case _:
-            rule = error["msg"].replace("Input should", "must")
-    return f"{key}={value!r}: {rule}"
+            return f"{key}={value!r}: has the wrong number of values"
+    return f"{key}={value!r}: {error['msg'].replace('Input should', 'must')}"
 
 
 def keys(kind: type, path: str = "") -> Iterator[str]:

@@ -158,9 +158,7 @@ def _from_python(path: str, protocol: str | None) -> ConfigDict:
         known = suggest(variant, variants) if variants else "this configuration has none"
         raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
     with running(f"--config={path}"):
-        config: ConfigDict = module.get_config(variant) if colon else module.get_config()
-        if not isinstance(config, ConfigDict):
-            raise TypeError(f"get_config() must return a ConfigDict, not {type(config).__name__}")
+        config = ConfigDict(module.get_config(variant) if colon else module.get_config())
         if protocol == "paper":
             stated = getattr(module, "PAPER_PROTOCOL", None)
             for key, value in (PRECISION | (AUTHORS if stated is None else stated)).items():
@@ -202,17 +200,10 @@ def apply_override(values: ConfigDict, key: str, value: Any) -> None:
         if part not in known and "/" in part and isinstance(group, ConfigDict):
             section[part] = group.to_dict()
         if part not in known and not (part is last and is_section):
-            if sections == ["method", part] and part in _losses(values):
-                raise ConfigError(f"{key}={value}: has no effect without {part} in method.loss; set it, or remove this")
             raise ConfigError(f"{key}: there is no such key; {suggest(key, flatten(values))}")
         holder, section = section, section.get(part)
     with holder.ignore_type():
         holder[last] = _parsed(key, value, section) if isinstance(value, str) else _plain(value)
-
-
-def _losses(values: ConfigDict) -> Collection[str]:
-    """The losses that `method.loss` can name."""
-    return getattr(modules.module("method", values.method.get("name")), "LOSSES", ())
 
 
 def _plain(value: Any) -> Any:

@@ -28,16 +28,8 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
-    with reading(f"{name}={path}"), path.open("rb") as file, np.errstate(over="raise"):
-        # `numpy.load` would take a file without this prefix for a pickle or an archive.
-        if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-            raise DataError("is not a .npy file; write one with numpy.save")
-        file.seek(0)
-        first_version = np.lib.format.read_magic(file) == (1, 0)
-        read_header = np.lib.format.read_array_header_1_0 if first_version else np.lib.format.read_array_header_2_0
-        # An empty array cannot be memory-mapped.
-        array: np.ndarray = np.load(path, None if 0 in read_header(file)[0] else "r", allow_pickle=False)
-        return array
+    with reading(f"{name}={path}"), np.errstate(over="raise"):
+        return np.lib.format.open_memmap(path, "r")
 
 
 def text_lines(path: Path, *, name: str = "file") -> list[str]:
@@ -182,7 +174,6 @@ class Classes(NamedTuple):
 
     values: np.ndarray  # integers or strings [M], the classes of row 0, then those of row 1, and so on
     start: np.ndarray  # int64 [N + 1], where each row begins in `values`
-    columns: int | None = None  # width of the array they came from, None if they came from lists
 
 
 def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
@@ -197,17 +188,16 @@ def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -
         if array.dtype != bool and not (is_real(array.dtype) and np.isin(array, (0, 1)).all()):
             raise DataError(f"{name}: {array.dtype} {list(array.shape)}; several classes per row need bool, or 0 and 1")
         counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
-        columns = array.shape[1]
     elif not _holds_lists(values):
         return labels(np.asarray(values), rows, name=name, of=of)
     else:
         lists: list[list[Any]] = list(map(list, values))
         flat = np.asarray([item for value in lists for item in value])
-        counts, columns = np.array([len(value) for value in lists], np.int64), None
+        counts = np.array([len(value) for value in lists], np.int64)
         found = labels(flat, len(flat), name=name) if len(flat) else np.zeros(0, np.int64)
     if len(counts) != rows:
         raise DataError(f"{name}: has {len(counts)} entries for {rows} rows of {of}; give one per row")
-    return Classes(found, np.concatenate([[0], np.cumsum(counts)]), columns)
+    return Classes(found, np.concatenate([[0], np.cumsum(counts)]))
 
 
 def targets(
@@ -260,11 +250,6 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     queries, candidates = (
         side if isinstance(side, Classes) else Classes(side, np.arange(len(side) + 1)) for side in (labels, gallery)
     )
-    if queries.columns and candidates.columns and queries.columns != candidates.columns:
-        raise DataError(
-            f"labels: have {queries.columns} columns for the queries and {candidates.columns} for the gallery; give "
-            "one column per class, the same ones on both sides"
-        )
     if len(queries.values) and len(candidates.values):
         check_same_kind(queries.values, candidates.values)
     order = np.argsort(candidates.values, kind="stable")

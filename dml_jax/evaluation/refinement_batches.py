@@ -45,13 +45,13 @@ def check_options(kinds: Sequence[str], count: int, min_samples: int, images: in
     """Raises ConfigError if a clustering in `kinds` (`evaluation.refine`) cannot handle this number of test images."""
     for kind in kinds:
         name, number = ("clusters", count) if kind in FIXED_COUNT else ("min_samples", min_samples)
+        problem = ""
         if kind in (*FIXED_COUNT, *DENSITY_BASED) and number > images:
-            raise ConfigError(f"evaluation.refine_{name}={number}: must not exceed the {images} images")
+            problem = f"refine_{name}={number}: must not exceed the {images} images"
         if kind in QUADRATIC_MEMORY and images > QUADRATIC_LIMIT:
-            raise ConfigError(
-                f"evaluation.refine={kind}: may need one value per pair of the {images:,} test images and is limited "
-                f"to {QUADRATIC_LIMIT:,} images; remove it, or use kmeans, birch or optics"
-            )
+            problem = f"refine={kind}: is limited to {QUADRATIC_LIMIT:,} images; remove it, or use kmeans or birch"
+        if problem:
+            raise ConfigError(f"evaluation.{problem}")
 
 
 class Groups(NamedTuple):

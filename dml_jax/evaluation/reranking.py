@@ -97,10 +97,8 @@ def encode(rows: ArrayLike, *, k1: int = K1, k2: int = K2, weight: float = WEIGH
     """Encodes rows [N, D] by their neighbourhoods; arguments and errors as for `search`."""
     points = check_inputs.embeddings(rows, name="rows").astype(np.float32)
     count = len(points)
-    if not (0 < k1 < count and 0 < k2 <= k1 + 1 and 0 <= weight <= 1):
-        raise DataError(
-            f"k1={k1}, k2={k2}, weight={weight:g}: k1 must be in 1..{count - 1}, k2 in 1..k1 + 1 and the weight in 0..1"
-        )
+    if count <= k1:
+        raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
     normalize(points)
     _, others = neighbors.search(points, points, k1, exclude_self=True)
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)

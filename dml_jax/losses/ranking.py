@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
-from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses.pairwise import Candidates, weighted_mean
 from dml_jax.losses.signature import loss
@@ -68,8 +67,6 @@ def recall_at_k(
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none."""
-    if len(ks) != len(k_temperatures):
-        raise ConfigError(f"k_temperatures={k_temperatures}: give one for each of ks={ks}")
     x, others = pairwise.compared(embeddings, labels, candidates)
     ranked = others.positive | others.negative
     if rank_query and candidates is None:

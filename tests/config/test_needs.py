@@ -52,7 +52,6 @@ WITHOUT_EFFECT = [
     "digits_hist train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_after=5",
-    "digits_baseline:triplet method.margin.beta=1.0",
     "cub_group_loss method.weight=0",
     "cub_group_loss method.iterations=0",
     "cub_group_loss method.anchors=9",

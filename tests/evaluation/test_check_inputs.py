@@ -130,9 +130,9 @@ def test_files(tmp_path):
         (tmp_path / "none.npy", "is missing"),
         (tmp_path, "cannot be read"),
         (tmp_path / "objects.npy", ".*Python objects in dtype"),
-        (tmp_path / "x.npz", "is not a .npy file"),
-        (write(tmp_path / "text.npy", b"1 2 3"), "is not a .npy file"),
-        (write(tmp_path / "nothing.npy", b""), "is not a .npy file"),
+        (tmp_path / "x.npz", "is truncated or damaged"),
+        (write(tmp_path / "text.npy", b"1 2 3"), "is truncated or damaged"),
+        (write(tmp_path / "nothing.npy", b""), "is truncated or damaged"),
         (write(tmp_path / "short.npy", content[:-8]), "is truncated or damaged"),
         (write(tmp_path / "shorter.npy", content[:40]), "is truncated or damaged"),
     ):

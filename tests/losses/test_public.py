@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from dml_jax import losses
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.losses import cross_batch_memory, mining, signature
 from dml_jax.methods.baseline import LOSSES
 
@@ -323,11 +323,6 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
 
 def test_options_and_their_defaults() -> None:
     assert {name: asdict(signature.options(loss)()) for name, loss in LOSSES.items()} == DEFAULTS
-
-
-def test_temperatures_of_each_recall() -> None:
-    with pytest.raises(ConfigError, match=r"k_temperatures=.*: give one for each of ks=\(1, 2\)"):
-        losses.recall_at_k(jnp.asarray(X), jnp.asarray(LABELS), ks=(1, 2))
 
 
 @pytest.mark.parametrize("name", CALLS)

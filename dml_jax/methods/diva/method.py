@@ -11,7 +11,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, global_pool
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.losses.cross_batch_memory import enqueue
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import heads
@@ -90,16 +90,11 @@ def queue_fill(
 
 
 def check_data(config: Config, data: TrainingSet) -> None:
-    """Raises `ConfigError` if there are too few classes for the triplets, or fewer images than clusters."""
+    """Raises `ConfigError` if there are too few classes for the triplets."""
     tasks = ranking_tasks(config)
     across_classes = "shared" in tasks and config.shared != "random"
     needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
     data.check_classes(needed, f"method.tasks={config.tasks!r}")
-    if self_supervised_task(config) == "deepcluster" and data.images < self_supervision.CLUSTERS:
-        needed = self_supervision.CLUSTERS
-        raise ConfigError(
-            f"method.selfsimilarity='deepcluster': needs {needed} training images, there are {data.images}"
-        )
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
