@@ -204,8 +204,10 @@ def evaluate(
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     cli.require(candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries")
     one_class = isinstance(labels, np.ndarray)
-    for key in ("rerank", "verification"):
-        cli.require(one_class or not getattr(options, key), f"--{key}: needs one class per row")
+    cli.require(
+        one_class or not (options.rerank or options.verification),
+        "--labels: have several classes per row, which --rerank and --verification cannot evaluate",
+    )
     cli.require(gallery is None or not options.verification, "--verification: not with a separate gallery")
     base = stated or Evaluation()
     settings: dict[str, Any] = {
@@ -237,7 +239,7 @@ def evaluate(
         if options.verification:
             results |= geometry.pair_errors(queries, labels)
     results |= {"reranked": reranked} if reranked else {}
-    classes = 0 if labels is None else len(np.unique(labels if isinstance(labels, np.ndarray) else labels.values))
+    classes = len(np.unique(labels if one_class else labels.values))
     results["protocol"] = protocol.description(
         classes=classes, gallery=gallery is not None, groups=bool(source.groups), **settings
     )
@@ -248,8 +250,7 @@ def evaluate(
 def _reranked(
     options: argparse.Namespace, source: Source, ks: tuple[int, ...], settings: dict[str, Any], console: Console
 ) -> dict[str, Any]:
-    """Metrics after re-ranking, with their own `protocol` and `seconds`."""
-    started = time.monotonic()
+    """Metrics after re-ranking, with their own `protocol`."""
     if not options.quiet:
         console.print("evaluating the reranked ranking")
     alone = source.gallery is None
@@ -271,7 +272,7 @@ def _reranked(
         f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as "
         "above"
     )
-    return result | {"seconds": round(time.monotonic() - started, 3)}
+    return result
 
 
 def _progress(console: Console, title: str) -> Callable[[int, int], None]:

@@ -77,7 +77,7 @@ PAIR = ("--embeddings=x.npy", "--labels=y.npy")
         ),
         ((*PAIR, "--groups=cameras.npy", "--rerank"), "--groups: not with --rerank or --protocol=paper"),
         ((*PAIR, "--groups=query_cameras.npy"), "groups: holds int64 of shape [20] for 60 rows of queries"),
-        (("--embeddings=x.npy", "--labels=hot.npy", "--rerank"), "--rerank: needs one class per row"),
+        (("--embeddings=x.npy", "--labels=hot.npy", "--rerank"), "--labels: have several classes per row"),
     ],
 )
 def test_invalid_options(capsys, data, arguments, message):
