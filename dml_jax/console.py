@@ -3,7 +3,6 @@
 import time
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import TextIO
 
 import rich.console
@@ -56,19 +55,12 @@ class Console:
 
     def __enter__(self) -> "Console":
         if self._live:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(),
-            )
-            self._bar = Progress(*columns, console=self.rich, transient=True)
+            text = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
+            self._bar = Progress(*text, TimeRemainingColumn(), console=self.rich, transient=True)
             self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._bar:
             self._bar.stop()
             self._bar = None

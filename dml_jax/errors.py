@@ -98,28 +98,22 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     scored = sorted(((_similarity(word, name), name) for name in names), reverse=True)
     near = [name for score, name in scored[:2] if score >= 0.6 and score > scored[0][0] - 0.15]
+    own = word.rpartition(".")[0]
     if near:
-        own = word.rpartition(".")[0]
-        shown = [name.removeprefix(f"{own}.") if own else name for name in near]
-        return f"did you mean {' or '.join(shown)}?"
-    if "." in word:
-        names = [n for n in names if n.rpartition(".")[0] == word.rpartition(".")[0]] or names
-        names = [n.rpartition(".")[2] for n in names]
-    else:
-        # Of paths of layers, "blocks_*/conv" stands for those of all blocks.
-        names = sorted({re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n else n.partition(".")[0] for n in names})
+        return f"did you mean {' or '.join(name.removeprefix(f'{own}.') if own else name for name in near)}?"
+    if own:
+        names = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == own] or names
+    # Of paths of layers, "blocks_*/conv" stands for those of all blocks.
+    names = sorted({re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or own else n.partition(".")[0] for n in names})
     return f"known: {', '.join(names)}"
 
 
 def _similarity(word: str, name: str) -> float:
-    letters = SequenceMatcher(None, word.lower(), name.lower()).ratio()
-    if "." not in word + name:
-        return letters
-
-    def stems(text: str) -> set[str]:
-        return {part[:5] for part in re.split(r"[._]", text.lower())}
-
-    last = SequenceMatcher(None, word.rpartition(".")[2].lower(), name.rpartition(".")[2].lower()).ratio()
-    shared, all_stems = stems(word) & stems(name), stems(word) | stems(name)
+    letters, last = (
+        SequenceMatcher(None, a.lower(), b.lower()).ratio()
+        for a, b in ((word, name), (word.rpartition(".")[2], name.rpartition(".")[2]))
+    )
+    stems, others = ({part[:5] for part in re.split(r"[._]", text.lower())} for text in (word, name))
     # Shared words count slightly more than shared letters: `train.evaluate_every` comes before `train.log_every`.
-    return max(letters if "." not in word else 0.0, last, 1.15 * len(shared) / len(all_stems))
+    shared = 1.15 * len(stems & others) / len(stems | others) if "." in word + name else 0.0
+    return max(letters if "." not in word else 0.0, last, shared)

@@ -37,11 +37,9 @@ def expand_path(option: str, path: str | Path) -> Path:
     if "\0" in str(path):
         raise ConfigError(f"{option}={path}: contains a NUL character; remove it")
     try:
-        expanded = Path(path).expanduser()
-        expanded.is_dir()
-        return expanded
-    except (RuntimeError, OSError) as error:
-        raise ConfigError(f"{option}={path}: cannot be used ({reason(error)})") from None
+        return Path(path).expanduser()
+    except RuntimeError as error:  # no such user
+        raise ConfigError(f"{option}={path}: {error}") from None
 
 
 def utf8_path(option: str, path: str | Path) -> Path:
@@ -55,15 +53,11 @@ def utf8_path(option: str, path: str | Path) -> Path:
 
 
 def below_a_file(path: Path) -> bool:
-    """Whether a parent of this path is a file, so that no directory can be created there."""
     return not next(parent for parent in path.absolute().parents if parent.exists()).is_dir()
 
 
 def cache_dir() -> Path:
-    """Cache for downloads, compiled programs and lists of checked images: `$XDG_CACHE_HOME/dml_jax`.
-
-    An unset, empty or relative `XDG_CACHE_HOME` means `~/.cache`, as the XDG specification says.
-    """
+    """Cache for downloads, compiled programs and lists of checked images: `$XDG_CACHE_HOME/dml_jax`."""
     home = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (home if home.is_absolute() else Path("~/.cache").expanduser()) / "dml_jax"
 
@@ -108,10 +102,7 @@ def reason(problem: Exception) -> str:
 
 
 def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", error: type[UserError] = DataError) -> Any:
-    """Reads a JSON file with content of a type; a dataclass stands for an object with its fields and possibly others.
-
-    Errors are those of `reading`, and name the wrong field.
-    """
+    """Reads a JSON file with content of a type; a dataclass stands for an object with at least its fields."""
     with reading(path, remedy, error):
         content = json.loads(path.read_text(encoding="utf-8"))
         pydantic.TypeAdapter(kind).validate_python(content)
@@ -122,8 +113,7 @@ def read_json(path: Path, kind: Any, remedy: str = "write or copy it again", err
 def name_file(path: Path) -> Iterator[None]:
     """Context in which an OSError that names no file, e.g. of a full disk, names `path`.
 
-    Libraries that write files themselves raise other exceptions whose text ends with the operating system's message;
-    these become an OSError.
+    Exceptions of libraries whose text ends with the operating system's message become an OSError.
     """
     try:
         yield
@@ -168,10 +158,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of a file or directory, `.NAME.lock` beside it, from reading it to writing it.
-
-    Raises BlockingIOError if another process or thread holds it and this one shall not `wait`.
-    """
+    """Holds the lock of a file or directory, `.NAME.lock` beside it; BlockingIOError if it is held, unless `wait`."""
     lock = path.with_name(f".{path.name}.lock")
     while True:
         file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -194,8 +181,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 def atomic_directory(directory: Path) -> Iterator[Path]:
     """Context with a new, empty directory, which takes the place of `directory` if no exception occurs.
 
-    The directory is locked meanwhile. Readers see the old one or the complete new one; a crash between the two renames
-    leaves the old one aside, where `restore_directory` finds it.
+    The directory is locked meanwhile. A crash between the two renames leaves the old one for `restore_directory`.
     """
     directory.parent.mkdir(parents=True, exist_ok=True)
     directory = directory.resolve()  # "." has no name

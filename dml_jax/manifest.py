@@ -33,7 +33,7 @@ class _Content:
 
 
 def write(directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Writes and returns the manifest of the files of these relative names, by default of all in the directory."""
+    """Writes and returns the manifest of the files of these relative names, by default of all."""
     content = {**about, "files": digests(directory, names)}
     content["sha256"] = _digest(content)
     write_json(directory / NAME, content)
@@ -49,12 +49,9 @@ def read(directory: Path, error: type[UserError] = DataError, remedy: str = REME
 
 
 def check(
-    directory: Path,
-    names: Iterable[str] | None = None,
-    error: type[UserError] = DataError,
-    remedy: str = REMEDY,
+    directory: Path, names: Iterable[str] | None = None, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> dict[str, Any]:
-    """The manifest; raises `error` if a file, of these names or of all in the manifest, is missing or has changed."""
+    """The manifest; raises `error` if a file of these names, or any in the manifest, is missing or has changed."""
     content = read(directory, error, remedy)
     expected = {name: content["files"].get(name) for name in (content["files"] if names is None else names)}
     found = digests(directory, expected, error, remedy)
@@ -66,16 +63,13 @@ def check(
 
 
 def check_file(path: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> None:
-    """Raises `error` if a file is not as the manifest beside it says, if there is one and the file is in it."""
+    """Raises `error` if a file is not as the manifest beside it says."""
     if (path.parent / NAME).exists() and path.name in read(path.parent, error, remedy)["files"]:
         check(path.parent, [path.name], error, remedy)
 
 
 def digests(
-    directory: Path,
-    names: Iterable[str] | None = None,
-    error: type[UserError] = DataError,
-    remedy: str = REMEDY,
+    directory: Path, names: Iterable[str] | None = None, error: type[UserError] = DataError, remedy: str = REMEDY
 ) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of those files that exist."""
     if is_url(directory):

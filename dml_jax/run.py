@@ -208,10 +208,9 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
     workdir.check_same_run(directory, config, selecting=False)
     experiment = experiments.build(config)
     data, split = config.data, experiment.splits["train"]
-    sizes = {"classes": len(split.classes), "images": len(split.labels), "shape": list(experiment.shape)}
-    if different := [f"{key} {here} (there {run[key]})" for key, here in sizes.items() if run[key] != here]:
+    if (len(split.classes), list(experiment.shape)) != (run["classes"], run["shape"]):
         raise CheckpointError(
-            f"data.path={data.path}: has training {different[0]}, unlike the run in {directory}; give its data, or "
+            f"data.path={data.path}: has other training images than the run in {directory}; give its data, or "
             "evaluate other data with dml-jax embed and dml-jax evaluate"
         )
     if run["data_hash"] != experiment.data_hash:
@@ -256,7 +255,7 @@ def evaluated(
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
     **options: int,
 ) -> EvaluatedModel:
-    """A model with the data of its run, for analyses; `options` are "batch" and "node"."""
+    """A model with the data of its run, for analyses."""
 
     def before_training() -> TrainedModel:
         return experiment.model(inference_state(other_models.initial_state(experiment, Console(active=False))))

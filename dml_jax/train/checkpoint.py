@@ -49,7 +49,7 @@ class Checkpoints:
     Args:
       directory: `<workdir>/checkpoints`.
       template: gives a TrainState with the shapes, dtypes and shardings to restore.
-      warn: called with one sentence for each checkpoint that cannot be read; None to raise instead of falling back.
+      warn: told of each checkpoint that cannot be read; None to raise instead of falling back.
       run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
       writing: False for readers, which must not touch what a run may be writing at the same time.
     """
@@ -100,7 +100,6 @@ class Checkpoints:
         """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
 
         It is on disk on return or, in the `background`, the state has been copied to the host and may be donated.
-        Raises DivergedError if the state is not finite; then nothing is written.
         """
         check_finite(state)
         self.wait()
@@ -133,15 +132,10 @@ class Checkpoints:
         return bool(process_group.decided_by_first(lambda: int(step in self.steps())))
 
     def steps(self, kind: str = "latest") -> list[int]:
-        """Steps of the complete checkpoints on disk, oldest first."""
         return [int(path.name) for path in workdir.complete_checkpoints(self.directory / kind)]
 
     def restore(self, kind: str = "latest", step: int | None = None) -> tuple[TrainState, dict[str, Any]] | None:
-        """(state, notes) of the checkpoint of a step, or of the newest; None if there is none.
-
-        If the newest is corrupt, warns, deletes it and reads the one before it. Of several processes, the first decides
-        which one.
-        """
+        """(state, notes) of the checkpoint of a step, or of the newest intact one; None if there is none."""
         self.wait()
         if step is not None:
             steps = self.steps(kind)
@@ -160,7 +154,7 @@ class Checkpoints:
         return self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
-        """The newest checkpoint that is not corrupt, or `NONE`; see `restore`."""
+        """The newest checkpoint that is not corrupt, or NONE; corrupt ones are deleted with a warning."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
@@ -182,10 +176,7 @@ class Checkpoints:
         return NONE
 
     def select(self, checkpoint: str, select: str) -> TrainState:
-        """The state that a value of `--checkpoint` selects, with the moving average as its model if the run has one.
-
-        `select` is `train.select`, which determines what is "reported".
-        """
+        """The `inference_state` for a value of `--checkpoint`; `train.select` determines what is "reported"."""
         if checkpoint == "reported":
             checkpoint = "latest" if select == "last" else "best"
         number = int(checkpoint) if checkpoint.isdecimal() else None

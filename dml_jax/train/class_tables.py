@@ -24,7 +24,7 @@ ClassAxis = Callable[[tuple[str, ...]], int | None]
 
 
 def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mesh) -> Method:
-    """A method, built for a number of classes, whose tables of classes are padded and spread over the devices."""
+    """The method with tables of classes that are padded and spread over the devices."""
     method = build(classes)
     class_axis = class_axes(method, build(classes + 1), batch).get
 
@@ -62,12 +62,12 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
 
 
 def unpadded(params: PyTree, class_axis: ClassAxis, classes: int) -> PyTree:
-    """The parameters with tables of `classes` rows; `class_axis` as in `Hooks`."""
+    """The parameters with tables of `classes` rows."""
     return _resized(params, class_axis, lambda leaf, axis: jax.lax.slice_in_dim(leaf, 0, classes, axis=axis))
 
 
 def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
-    """The parameters with tables of a multiple of `MULTIPLE` rows; `class_axis` as in `Hooks`."""
+    """The parameters with tables of a multiple of MULTIPLE rows."""
 
     def pad(leaf: jax.Array, axis: int) -> jax.Array:
         return jnp.pad(leaf, [(0, -leaf.shape[i] % MULTIPLE if i == axis else 0) for i in range(leaf.ndim)])
@@ -84,10 +84,7 @@ def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array,
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
-    """The axis along which each parameter grows with the number of classes, by path; others are left out.
-
-    `larger` is the method with one more class; `batch` gives the shapes of the images.
-    """
+    """The axis along which each parameter grows from a method to one with one more class, by path."""
     both = [jax.eval_shape(made.init, jax.random.key(0), batch)[0] for made in (method, larger)]
     leaves = zip(jax.tree_util.tree_leaves_with_path(both[0]), jax.tree.leaves(both[1]), strict=True)
     return {

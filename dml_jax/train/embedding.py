@@ -85,10 +85,7 @@ class Embedder(NamedTuple):
     def embed_split(
         self, model: Variables, split: Split, on_progress: Callable[[int], None] = lambda done: None
     ) -> np.ndarray:
-        """Embeds the images of a split, float32 [N, ...]; each process reads its share of every batch.
-
-        `on_progress` is called after each batch with the number of images done; it may raise to stop.
-        """
+        """Embeds the images of a split, float32 [N, ...]; each process reads its share of every batch."""
 
         def read(index: int) -> np.ndarray:
             return self.transformed(split.read(index, None), split.ids[index])
@@ -122,13 +119,8 @@ class Embedder(NamedTuple):
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each group.
 
-        Args:
-          model: the variables.
-          read: gives an image, uint8 [H, W, 3]; called by several threads.
-          groups: arguments of `read`, in groups that are not empty; each is divided into batches by itself.
-          name: gives the name of an image for messages.
-          on_bad: called with the error of each image that cannot be read; its row is NaN. With one process only.
-          on_progress: called after each batch with the number of images of its group that are done.
+        `read` gives an image, uint8 [H, W, 3], of an item, in several threads. `on_bad` is called with the error of
+        each image that cannot be read, whose row is NaN (with one process only); `on_progress` with the number done.
         """
 
         def begin(items: Sequence[T], found: list[np.ndarray | DataError]) -> tuple[jax.Array, np.ndarray]:
@@ -165,7 +157,7 @@ class Embedder(NamedTuple):
 
 
 def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False) -> Embedder:
-    """The embedder of a function such as `Method.embed`; its batch size is a multiple of the number of devices."""
+    """The embedder of a function such as `Method.embed`."""
     on_all = jax.jit(function, out_shardings=meshes.replicated(mesh))
     size = -(-config.evaluation.batch_size // mesh.size) * mesh.size
     return Embedder(jax.jit(function), on_all, mesh, config.data, shape, size, few)
@@ -195,7 +187,7 @@ def read_ahead(
     size: int,
     own: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
 ) -> Iterator[Read[T]]:
-    """Divides groups into batches of at most `size` items; all cores read those that `own` selects of each batch."""
+    """Divides groups into batches of at most `size` items; all cores read those that `own` selects."""
     cores = usable_cores()
     pool = ThreadPoolExecutor(cores)
 
@@ -215,7 +207,6 @@ def read_ahead(
 
 
 def _read(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:
-    """The image of each item, or its error."""
     found: list[np.ndarray | DataError] = []
     for item in items:
         try:
@@ -236,11 +227,7 @@ def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
 
 
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:
-    """The mean of the unit embeddings of several versions of each image, scaled to unit length.
-
-    The versions have the sides of the image times each of `scales`, resized bilinearly with antialiasing, and with
-    `flip` are also mirrored.
-    """
+    """The mean, of unit length, of the unit embeddings of each image at several scales, with `flip` also mirrored."""
     if not flip and scales == (1.0,):
         return embed
 

@@ -44,9 +44,7 @@ class Teacher(NamedTuple):
 
     # images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
     teach: jax.tree_util.Partial
-    # Which model it is, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables, and whether
-    # its run had "finished".
-    origin: dict[str, Any]
+    origin: dict[str, Any]  # for `config.json`: "hash" of its configuration, "step", "sha256" of its variables
 
 
 class Experiment(NamedTuple):
@@ -104,7 +102,6 @@ class Experiment(NamedTuple):
         return batch._replace(teacher=self.teacher.teach) if self.teacher else batch
 
     def example_batch(self) -> Batch:
-        """A batch of zeros in the shapes of the run."""
         return zeros(self.config.data.batch_size, self.shape, self.method.hooks.views)
 
     def template(self) -> TrainState:
@@ -156,7 +153,7 @@ class Experiment(NamedTuple):
         return embedding.compiled(function, self.config, self.mesh, self.shape)
 
     def model(self, state: TrainState, reading: str = "") -> TrainedModel:
-        """The trained model of an `inference_state`, which embeds as one of `evaluation.readings` says, if given."""
+        """The trained model of an `inference_state`, with one of `evaluation.readings`."""
         method = self.method._replace(embed=self.readings.get(reading, self.method.embed))
         classes = [str(name) for name in self.splits["train"].classes]
         return TrainedModel(self.config, method, state.params, state.model_state, int(state.step), self.shape, classes)
@@ -168,23 +165,21 @@ class Experiment(NamedTuple):
 
 
 def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | None = None) -> Experiment:
-    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or written.
-
-    The mesh has all devices of all processes, unless it is given.
-    """
+    """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or written."""
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
     mesh = mesh or meshes.make()
     if data.validation_share and "validation" in splits:
-        raise ConfigError(
-            f"data.validation_share={data.validation_share}: the data set has its own validation split; set it to 0"
-        )
+        raise ConfigError("data.validation_share: the data set has its own validation split; set it to 0")
     if data.validation_share:
         splits["train"], splits["validation"] = hold_out(splits["train"], data.validation_share)
     elif train.select == "validation" and "validation" not in splits:
         raise ConfigError("train.select='validation': needs a validation set; set data.validation_share, e.g. to 0.2")
     for name, split in splits.items():
-        check_split(name, split)
+        if len(np.unique(split.labels)) < 2:
+            raise DataError(
+                f"the {name} split needs images of 2 classes or more (a folder 4, half of which are tested)"
+            )
     _check_batch_size(config, mesh.size)
     if train.precision == "tensorfloat32" and mesh.devices.flat[0].platform == "tpu":
         raise ConfigError("train.precision='tensorfloat32': TPUs do not have it; use bfloat16, or float32")
@@ -226,20 +221,12 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
 
 
 def training_set(split: Split) -> TrainingSet:
-    """What a method may know about the training split."""
     return TrainingSet(len(split.classes), len(split.labels), split.labels)
 
 
 def length(train: Train, sampler: Sampler) -> int:
-    """Steps of a training, those of the warm-up included."""
     epochs = train.warmup_epochs + train.epochs
     return sampler.first_step(epochs) + train.steps
-
-
-def check_split(name: str, split: Split) -> None:
-    """Raises DataError unless the split has images of at least two classes."""
-    if len(np.unique(split.labels)) < 2:
-        raise DataError(f"the {name} split needs images of 2 classes or more (a folder 4, half of which are tested)")
 
 
 def _check_batch_size(config: Config, devices: int) -> None:
@@ -280,11 +267,7 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
 
 
 def check_options(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options whose keys begin with `of` and that have no effect in this run.
-
-    Raises ConfigError if the command line sets one (`typed`), or the embeddings have too few dimensions for
-    `evaluation.prefixes`.
-    """
+    """Warns of options that begin with `of` and have no effect; ConfigError if the command line sets one (`typed`)."""
     config = experiment.config
     if config.evaluation.prefixes:
         _check_prefixes(experiment)
@@ -307,7 +290,7 @@ def _check_prefixes(experiment: Experiment) -> None:
 
 
 def _run(experiment: Experiment, train: Train, *, tables: bool) -> fields.Run:
-    """What is known of the run, or of the training of its head, which has the same batches."""
+    """The facts about the run, or the training of its head, that conditions of options refer to."""
     sampler, test = experiment.sampler, experiment.splits["test"]
     steps = length(train, sampler)
     first = train.evaluate_every or (sampler.first_step(1) if train.epochs else steps)

@@ -45,7 +45,7 @@ TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and it
 
 
 def with_features(experiment: Experiment, directory: Path, console: Console, stop: Stop) -> Experiment:
-    """The experiment with the features that its batches consist of, if it trains on features; kept in `directory`."""
+    """The experiment with its features, if it trains on features; kept in `directory`."""
     config = experiment.config
     if not config.train.feature_views:
         return experiment
@@ -106,7 +106,7 @@ def crops(split: Split, data: Data, seed: int, view: int) -> Split:
 
 
 def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> None:
-    """Raises ConfigError unless embeddings of features are those of the images they were computed from."""
+    """Raises ConfigError unless embeddings of features equal embeddings of their images."""
     embed = experiment.method.embed
 
     def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:

@@ -17,7 +17,7 @@ from dml_jax.backbones.contract import optional
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
-from dml_jax.errors import CheckpointError, ConfigError, DivergedError
+from dml_jax.errors import ConfigError, DivergedError
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import class_tables, evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
@@ -64,7 +64,6 @@ class Progress(NamedTuple):
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
-    metrics: str = ""  # SHA-256 of the lines of metrics up to this step
 
 
 def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
@@ -148,7 +147,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             if logging or evaluating:
                 clock.restart(done)  # the throughput is that of training alone
             if saving:
-                save(out, state, progress, background=not stopping)
+                out.checkpoints.save("latest", state, progress._asdict(), background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
     return state
@@ -157,13 +156,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
 def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> None:
     """Saves a checkpoint unless there is one of this step, which replacing could lose."""
     if not out.checkpoints.holds(int(state.step)):
-        save(out, state, progress)
-
-
-def save(out: RunRecords, state: TrainState, progress: Progress, *, background: bool = False) -> None:
-    """Saves the newest checkpoint, which also knows the lines of metrics before it."""
-    progress = progress._replace(metrics=out.metrics.digest())
-    out.checkpoints.save("latest", state, progress._asdict(), background=background)
+        out.checkpoints.save("latest", state, progress._asdict())
 
 
 def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState, Progress]:
@@ -184,23 +177,9 @@ def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState
     kept_models.drop_newer(out.checkpoints.kept, start)
     out.metrics.truncate(start - 1 if progress.pending else start)
     out.timing.truncate(start)
-    if restored and mesh.is_main_process():
-        check_lines(experiment, out, progress, start)
-    return state, progress
-
-
-def check_lines(experiment: Experiment, out: RunRecords, progress: Progress, start: int) -> None:
-    """Raises CheckpointError unless the lines of metrics up to a step are as they were; warns if they are missing."""
-    path, digest = out.metrics.path, out.metrics.digest()
-    if progress.metrics and not digest:
-        out.console.warn(f"{path}: is missing; the report will show the lines after step {start}")
-    elif digest != progress.metrics:
-        raise CheckpointError(
-            f"{path}: is not what the run had written up to step {start}; restore it from a copy, or delete it to go "
-            "on without these lines"
-        )
     if not (logging_due(experiment, start) or evaluation_due(experiment, start)):  # at the end of a shorter run
         out.metrics.truncate(start - 1)
+    return state, progress
 
 
 def check_finite(metrics: dict[str, jax.Array], step: int) -> dict[str, float]:

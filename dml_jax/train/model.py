@@ -48,10 +48,7 @@ class TrainedModel(NamedTuple):
 
 
 def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
-    """The method of a configuration on its backbone, with the variants that the configuration asks for.
-
-    `mesh` has the devices over which tables of classes are spread; by default all.
-    """
+    """The method of a configuration; tables of classes are spread over the devices of `mesh`, by default all."""
     backbone = configs.module("backbone", config.backbone.name).build(config.backbone)
     if not isinstance(backbone, Backbone):
         raise ConfigError(
@@ -91,11 +88,9 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
 def computed_in(method: Method, precision: str) -> Method:
     """The method with its products and convolutions in "float32", "tensorfloat32" or "bfloat16" (`train.precision`).
 
-    float32 is float32 everywhere: left to itself, JAX computes products of float32 in tensorfloat32 on GPUs and in
-    bfloat16 on TPUs. Otherwise the backbone and the products of heads and classifiers are computed in less; with
-    bfloat16, the backbone's activations are bfloat16, too (`backbone.dtype`). Parameters, batch statistics,
-    similarities of embeddings, softmaxes, losses, gradients of parameters, the optimizer and metrics stay in float32
-    with full products in all three, and so do heads in evaluations.
+    float32 is float32 everywhere: left to itself, JAX uses tensorfloat32 on GPUs and bfloat16 on TPUs. Otherwise the
+    backbone and the products of heads and classifiers are computed in less, with bfloat16 also the activations of the
+    backbone (`backbone.dtype`). Everything else stays in float32 with full products, and so do heads in evaluations.
     """
 
     def within(backbone: str, heads: str) -> Any:
@@ -115,10 +110,7 @@ def computed_in(method: Method, precision: str) -> Method:
 
 
 def read_as(config: Config, reading: str) -> Config:
-    """The configuration whose method embeds as one of `evaluation.readings` says.
-
-    Raises ConfigError if the reading sets options of the method that are not of the test time, or to invalid values.
-    """
+    """The configuration whose method embeds as one of `evaluation.readings`; ConfigError if its options are wrong."""
     key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
     known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
     for option in options:
@@ -146,12 +138,12 @@ def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
 
 
 def is_published(directory: Path) -> bool:
-    """Whether a directory holds published weights from `dml-jax convert` rather than a run."""
+    """Whether a directory holds published weights from `dml-jax convert`."""
     return (directory / store.METADATA).exists()
 
 
 def reading_in_results(config: Config, directory: Path) -> str:
-    """The entry of `evaluation.readings` that the results of a run report; empty if there is none."""
+    """The entry of `evaluation.readings` that the results of a run report, or ""."""
     name = workdir.read_results(directory).get("reading")
     return name if name in config.evaluation.readings else ""
 
@@ -171,7 +163,7 @@ def load(
       checkpoint: "reported", "latest", "best" or a step.
       warn: told of damaged checkpoints before an earlier one is read; None to raise instead.
       dtype: of the activations, instead of the configuration's.
-      trust_code: see `dml_jax.load`.
+      trust_code: as in `dml_jax.load`.
     """
     if is_published(directory):
         return _load_published(directory, checkpoint, dtype)
@@ -229,8 +221,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
 def published_method(config: Any) -> Method:
     """The network of a backbone's configuration as a method that cannot be trained.
 
-    The embedding of an image is the class token of a vision transformer, or the average of the feature map of any other
-    network, scaled to unit length.
+    The embedding is the class token of a vision transformer, or the average of the feature map, scaled to unit length.
     """
     if "output" in (field.name for field in fields(config)):
         config = replace(config, output="class")

@@ -34,11 +34,7 @@ FIXED = ""  # label of parameters that only their low-rank updates change
 
 
 def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, ...]) -> Schedule:
-    """The schedule of the factor that multiplies every learning rate.
-
-    It is 1 before `start`, the first step after the warm-up; `stop` is the number of steps of the whole run, and
-    `milestones` are the steps at which "step" multiplies by gamma.
-    """
+    """The factor of every learning rate by step: 1 before `start`, the end of the warm-up; the run has `stop` steps."""
 
     def cosine(step: Any) -> Any:
         progress = jnp.clip(jnp.asarray(step - start, float) / max(stop - start, 1), 0.0, 1.0)
@@ -91,8 +87,7 @@ def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int)
 def scale_by_depth(decay: float) -> optax.GradientTransformation:
     """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
 
-    The updates of block i of n, counted from 0, are multiplied by decay^(n - i), those of the embedding of patches and
-    of the tokens by decay^(n + 1), all others, from the final norm on, by 1.
+    Updates of block i of n, from 0, are multiplied by decay^(n - i), those of the embeddings by decay^(n + 1).
     """
 
     def update(updates: Any, params: Any = None) -> Any:
@@ -109,7 +104,7 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
 
 
 def _layer(path: Any) -> int | None:
-    """0 for the embedding of a vision transformer, i + 1 for its block i, None for everything else."""
+    """0 for the embeddings of a vision transformer, i + 1 for block i, None for everything else."""
     if path[0].key != "backbone":
         return None
     name = path[1].key
@@ -118,7 +113,6 @@ def _layer(path: Any) -> int | None:
 
 
 def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
-    """The optimizer of a run."""
     for name in (*train.groups, *method.groups):
         if (name in train.groups) != (name in method.groups):
             unknown = f"the method has no such group; {suggest(name, method.groups)}"
@@ -147,8 +141,6 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
 
 
 class RAdamState(NamedTuple):
-    """Number of updates so far, int32 [], and the moments m and v, shaped like the parameters."""
-
     steps: jax.Array
     mean: Any
     square: Any

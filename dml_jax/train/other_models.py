@@ -22,22 +22,16 @@ from dml_jax.train.step import TrainState, fingerprint
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:
-    """The experiment with the teacher that its method names, if it names one: the reported model of that run."""
+    """The experiment with the teacher that its method names: the reported model of that run."""
     if not experiment.method.hooks.teacher:
         return experiment
     key = f"method.teacher={experiment.method.hooks.teacher!r}"
     source = Path(experiment.method.hooks.teacher).expanduser()
     try:
         facts = workdir.read_config(source)
-        if facts["data_hash"] != experiment.data_hash:
-            raise CheckpointError(
-                f"was trained on other data, {facts['config']['data']['name']} with {facts['classes']} classes; this "
-                f"run uses {experiment.config.data.name} with {len(experiment.splits['train'].classes)}, and the "
-                "teacher needs the same images in the same splits"
-            )
-        if tuple(facts["shape"]) != experiment.shape:
-            theirs, ours = ("x".join(map(str, shape)) for shape in (facts["shape"], experiment.shape))
-            raise CheckpointError(f"was trained on images of {theirs} pixels, here they have {ours}")
+        there, here = (facts["data_hash"], tuple(facts["shape"])), (experiment.data_hash, experiment.shape)
+        if there != here:
+            raise CheckpointError("was trained on other data; a teacher needs the same images in the same splits")
         teacher = model.load(source, "reported", console.print)
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
@@ -57,10 +51,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
 
 
 def initial_state(experiment: Experiment, console: Console) -> TrainState:
-    """The state before the first step, with the variables in `experiment.start`.
-
-    Raises UserError if they cannot be read, or the backbone there differs.
-    """
+    """The state before the first step, with the variables in `experiment.start`."""
     state = experiment.initial_state()
     if not experiment.start:
         return state
@@ -86,10 +77,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 def _from_run(
     source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """Initial variables, tables of classes without padding, replaced by those of the same path and shape in a run.
-
-    The result is (params, model_state, paths of the variables that were not replaced); `history` as in `Hooks`.
-    """
+    """(params, model_state, paths that were kept): replaced by the variables of the same path and shape in a run."""
     try:
         checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"
         other = model.load(source, checkpoint, console.print)

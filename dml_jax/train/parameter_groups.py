@@ -29,7 +29,6 @@ from dml_jax.methods.contract import Aux, Batch, Method, PyTree, map_functions
 
 
 def is_path(name: str) -> bool:
-    """Whether a key of `train.groups` is a pattern of paths rather than the name of a group."""
     return "/" in name
 
 
@@ -37,7 +36,7 @@ def by_path(method: Method, names: Collection[str]) -> Method:
     """The method with a group of its own for each pattern among the keys of `train.groups`.
 
     A pattern, such as "backbone/blocks_1*/attn", is for all parameters and statistics whose path it fits, and all
-    below; * stands for any characters. Of several, the longest counts; the method groups what none fits.
+    below; of several, the longest counts.
     """
     patterns = sorted(filter(is_path, names), key=lambda name: (-len(name), name))
     if not patterns:
@@ -52,7 +51,7 @@ def by_path(method: Method, names: Collection[str]) -> Method:
 
 
 def as_evaluated(backbone: Backbone, *, random: bool) -> Backbone:
-    """A backbone that computes in training what it computes in evaluations, except for stochastic depth if `random`."""
+    """A backbone that computes in training as in evaluations, except for stochastic depth if `random`."""
 
     def apply(
         params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
@@ -92,10 +91,7 @@ def keeping_state(method: Method, frozen: Collection[str]) -> Method:
 
 
 def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
-    """Raises ConfigError if a pattern fits no parameter, a group with a rank has no matrix, or nothing is trained.
-
-    Of `params`, only keys and shapes matter.
-    """
+    """Raises ConfigError if a pattern fits no parameter, a group with a rank has no matrix, or nothing is trained."""
     leaves = [(tuple(part.key for part in path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
     used = {method.group(path) for path, _ in leaves}
     for name in filter(is_path, groups):
@@ -119,7 +115,7 @@ Path = tuple[str, ...]
 
 
 def is_factor(path: Path) -> bool:
-    """Whether a path is that of A or B."""
+    """Whether a path leads to A or B."""
     return _is_update(path) and path[-1] != "scale"
 
 
@@ -128,7 +124,7 @@ def _is_update(path: Path) -> bool:
 
 
 def _matrix_of(path: Path) -> Path:
-    """The path of the matrix that an array of an update is for."""
+    """The path of the matrix that an update is for."""
     return (*path[:-2], path[-2].removesuffix(SUFFIX))
 
 
@@ -163,10 +159,7 @@ def merged(params: PyTree) -> PyTree:
 
 
 def updating(method: Method, groups: Mapping[str, Group]) -> Method:
-    """The method with updates of the matrices of each group that has a rank.
-
-    Its functions also take the parameters of `merged`.
-    """
+    """The method with updates of the matrices of each group that has a rank."""
     if not any(group.rank for group in groups.values()):
         return method
 
@@ -225,7 +218,7 @@ def _is_matrix(leaf: jax.Array) -> bool:
 
 
 def _check_ranks(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
-    """Raises ConfigError, with the nearest layers, if a group with a rank has no matrix; of `params`, see shapes."""
+    """Raises ConfigError, with the nearest layers, if a group with a rank has no matrix."""
     flat = traverse_util.flatten_dict(params)
     updated = {method.group(path) for path in flat if is_factor(path)}
     for name, group in groups.items():

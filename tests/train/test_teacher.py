@@ -138,7 +138,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         (pupil(without), CheckpointError, "there is none in"),
         (
             pupil(copied_run(tmp_path / "other", source, data_hash="0", classes=7)), CheckpointError,
-            "was trained on other data, digits with 7 classes; this run uses digits with 40",
+            "was trained on other data",
         ),
         (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here"),
         (pupil(hist, kind="distillation"), ConfigError, "has logits of 0 classes"),

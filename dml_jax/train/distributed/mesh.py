@@ -35,18 +35,11 @@ def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
 
 
 def dict_keys(path: Any) -> tuple[str, ...]:
-    """The dict keys of a key path."""
     return tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
 
 
 def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
-    """The sharding of each leaf of a tree of variables or of an optimizer's state.
-
-    Args:
-      mesh: the devices.
-      tree: arrays or their shapes.
-      class_axis: see `Hooks`; moments of a parameter are found by the end of their path.
-    """
+    """The sharding of each leaf of variables or an optimizer's state; its paths end as those of the parameters."""
 
     def one(path: Any, leaf: Any) -> NamedSharding:
         keys = dict_keys(path)
@@ -58,7 +51,7 @@ def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], 
 
 
 def place(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
-    """Copies a tree of values, equal on all hosts, to the devices: see `shardings`."""
+    """Copies a tree of values, equal on all hosts, to the devices."""
 
     def put(value: Any, sharding: NamedSharding) -> jax.Array:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
@@ -82,13 +75,6 @@ def to_host(value: Any) -> np.ndarray:
 
 
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
-    """The global batch from the rows of this host.
-
-    Args:
-      mesh: the devices.
-      images: uint8 [V, B_local, H, W, 3].
-      labels: int32 [B_local].
-      index: int32 [B_local].
-    """
+    """The global batch from the rows of this host: uint8 [V, B_local, H, W, 3], int32 [B_local], int32 [B_local]."""
     put = jax.make_array_from_process_local_data
     return Batch(put(row_sharded(mesh, 1), images), put(row_sharded(mesh), labels), put(row_sharded(mesh), index))

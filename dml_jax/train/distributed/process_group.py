@@ -39,10 +39,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
     """Joins the other processes of the run; must come before any device is used.
 
     While this process waits, SIGTERM and Ctrl-C end it at once, also as PID 1 of a container, which has no default
-    action for signals. If one of the others does not start, it ends with a message, as JAX would do with a crash.
-
-    `coordinator` is "host:port" of process 0, or "auto" to ask the cluster (Slurm, TPU pod, Kubernetes), which also
-    gives the number of `processes` and the index of this one.
+    action for signals. `coordinator` is "host:port" of process 0, or "auto" to ask the cluster.
     """
     address = None if coordinator == "auto" else coordinator
     jax.config.update("jax_enable_preemption_service", False)  # it would replace the handlers of `stop_signals`

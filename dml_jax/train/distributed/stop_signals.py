@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 import jax.numpy as jnp
@@ -29,10 +29,7 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Context manager that records the first SIGTERM or SIGINT in `signal`; a second one stops the process at once.
-
-    `leave` ends the process with an exit code; it is called from another thread.
-    """
+    """Context manager that records the first SIGTERM or SIGINT; a second one stops the process at once by `leave`."""
 
     def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
         self.signal = 0
@@ -49,9 +46,7 @@ class Stop:
         self._report, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if self._end:
             self._end.cancel()
         for number, handler in self._previous.items():

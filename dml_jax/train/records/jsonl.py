@@ -4,7 +4,6 @@ When a run starts or continues, each tracker gets the lines of `metrics.jsonl` u
 one, so that no step is shown twice and a tracker may be added later.
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -12,7 +11,6 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -60,11 +58,6 @@ class JsonLines:
                 ) from None
             lines.append(line)
         return lines
-
-    def digest(self) -> str:
-        """SHA-256 of the lines; empty if there are none."""
-        text = self.path.read_bytes() if self.path.exists() else b""
-        return hashlib.sha256(text).hexdigest() if text else ""
 
     def truncate(self, step: int) -> None:
         """Removes lines after `step`, and an incomplete one: the resumed run writes them again."""
@@ -178,9 +171,7 @@ class TrackedLines(JsonLines):
     def __enter__(self) -> "TrackedLines":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         for tracker in self._trackers:
             tracker.close(error is None)
 
