@@ -37,9 +37,11 @@ def expand_path(option: str, path: str | Path) -> Path:
     if "\0" in str(path):
         raise ConfigError(f"{option}={path}: contains a NUL character; remove it")
     try:
-        return Path(path).expanduser()
-    except RuntimeError as error:  # no such user
-        raise ConfigError(f"{option}={path}: {error}") from None
+        expanded = Path(path).expanduser()
+        expanded.is_dir()  # fails if the name is too long
+    except (RuntimeError, OSError) as error:
+        raise ConfigError(f"{option}={path}: cannot be used ({reason(error)})") from None
+    return expanded
 
 
 def utf8_path(option: str, path: str | Path) -> Path:

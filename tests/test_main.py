@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -77,9 +76,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
         (
             [CONFIG, "--coordinator=localhost:1234", "--processes=2", "--process=2"],
-            "--process=2: must be at least 0 and less than --processes=2",
+            "--process=2: must be from 0 to less than --processes=2",
         ),
-        ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "must be at least 0 and less than --processes=0"),
+        ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "must be from 0 to less than --processes=0"),
         ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: cannot be used (Could not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
@@ -104,7 +103,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
         ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
         ([CONFIG, "--checkpoint=best"], "--checkpoint is only valid with --mode=evaluate or export"),
-        ([CONFIG, "--checkpoint=²"], "--checkpoint=²: must be reported, latest, best or a step"),
+        ([CONFIG, "--checkpoint=²"], "--checkpoint is only valid with --mode=evaluate or export"),
         ([CONFIG, "--profile=20:10"], "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20"),
         ([CONFIG, "--profile=1:2", "--mode=check"], "--profile is only valid with --mode=train"),
         ([CONFIG, "--profile=1:2000"], "--profile=1:2000: the run has 1200 steps"),
@@ -200,14 +199,6 @@ for calls in (10, 10):
         libc.free(large)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
 """
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets options of glibc")
-def test_programs_get_the_memory_of_those_before() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAULTS], env=environment(), capture_output=True, text=True, check=True, timeout=300
-    )
-    assert float(done.stdout) < 5000**2 * 4 / 2  # bytes of pages that were fetched, by a product of 100 MB
 
 
 STOPPED = """

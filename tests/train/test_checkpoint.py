@@ -1,13 +1,12 @@
 """Checkpoints never restore wrong arrays: damage is reported and the previous one is read."""
 
-import errno
 import gc
 import logging
 import resource
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -264,46 +263,12 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
         assert equal(found[0], 30)
 
 
-@pytest.mark.parametrize("following", ["save", "holds", "restore", "drop_newer", "close"])
-def test_what_fails_in_the_background_is_raised_by_whatever_follows(
-    following: str, store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manifest, "digests", raising(OSError(errno.ENOSPC, "No space left on device")))
-    store.save("latest", state(30), {}, background=True)
-    arguments: dict[str, Any] = {"save": ("best", state(30), {}), "holds": (30,), "drop_newer": ("latest", 20)}
-    with pytest.raises(OSError, match=r"No space left on device.*latest/30"):
-        getattr(store, following)(*arguments.get(following, ()))
-    monkeypatch.undo()
-    again = Checkpoints(tmp_path, lambda: state(0), pytest.fail, run={})
-    assert again.steps() == [10, 20]
-    again.close()
-
-
-def raising(error: Exception) -> Callable[[Path], dict[str, Any]]:
-    def fail(*_: Any) -> dict[str, Any]:
-        raise error
-
-    return fail
-
-
 class _FailsWhenDeleted:
     def __init__(self, text: str) -> None:
         self.text = text
 
     def __del__(self) -> None:
         raise RuntimeError(self.text)
-
-
-def test_transfers_that_end_after_a_failure_are_not_reported(
-    store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reported = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(str(unraisable.exc_value)))
-    for _ in range(2):
-        Checkpoints(tmp_path, lambda: state(0), None, run={}, writing=False).close()
-    _FailsWhenDeleted("Event loop is closed")
-    _FailsWhenDeleted("another")
-    assert reported == ["another"]
 
 
 def test_reads_abandoned_after_a_failure_are_not_reported(

@@ -14,9 +14,7 @@ import pytest
 from flax import traverse_util
 
 from benchmarks.collectives import collectives
-from dml_jax import config as configs
 from dml_jax.backbones.weights import store
-from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
@@ -24,7 +22,6 @@ from dml_jax.train import class_tables, experiment, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.model import build_method
 from dml_jax.train.step import TrainState
 from tests import toys
 from tests.train.experiments import small
@@ -139,32 +136,6 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     assert sum(one.bytes for one in collectives(compiled.as_text())) < table / 100
 
 
-@pytest.mark.slow
-def test_a_million_classes_train() -> None:
-    """One step with Adam on eight devices: finite, and every proxy moves, as each is a negative of the whole batch."""
-    classes, optimizer = 1_000_000, optax.adam(1e-2)
-
-    def million(classes: int) -> Method:
-        config = baseline.make_config(loss="proxy_anchor", embedding_dim=128)
-        return baseline.build(config, toys.backbone(), toys.training_set(classes))
-
-    batch = toys.batch(1, size=128)
-    method = class_tables.spread(million, classes, batch, meshes.make())
-    mesh, fast = meshes.make(), {"xla_backend_optimization_level": 3}  # of so much data, computing takes longest
-    initial = jax.jit(partial(step.initial, method, optimizer), compiler_options=fast)
-    state = meshes.place(mesh, initial(jax.random.key(0), batch), method.hooks.class_axis)
-    before = np.asarray(state.params["loss"]["proxies"])
-    divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
-    run = jitted(method, optimizer, state).lower(state, divided, jax.random.key(0)).compile(fast)
-    state, terms = run(state, divided, jax.random.key(0))
-    assert np.isfinite(float(terms["loss"]))
-    after = state.params["loss"]["proxies"]
-    assert after.addressable_shards[0].data.shape == (1_000_192 // 8, 128)
-    moved = (np.asarray(after) != before).any(axis=1)
-    assert moved[:classes].all()
-    assert not moved[classes:].any()
-
-
 def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
     """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
     run = experiment.build(small(steps=2, shard_classes=True))
@@ -208,11 +179,3 @@ def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
     with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
         experiment.build(small(steps=1, shard_classes=True))
-
-
-def test_images_without_a_crop() -> None:
-    """Their size is known with the data only, and the axes of the tables do not depend on it."""
-    config = configs.resolve(config_files.load_config("configs/digits_baseline.py", {"train.shard_classes": "true"}))
-    assert config.data.image_size == 0
-    method = build_method(config, toys.training_set(40))
-    assert method.hooks.class_axis is not None

@@ -45,10 +45,6 @@ def test_the_mean_over_versions(flip: bool) -> None:
         np.testing.assert_allclose(averaged({}, {}, jnp.asarray(IMAGES[:, :, ::-1])), found, atol=2e-3)
 
 
-def test_one_version_is_the_embedding_itself() -> None:
-    assert embedding.averaged(projected, flip=False, scales=(1.0,)) is projected
-
-
 def test_options_of_the_evaluation() -> None:
     """Of the method of a run, and so of its evaluation and of the model that is loaded from it."""
     config = configs.resolve(values(steps=1))

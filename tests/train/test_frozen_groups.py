@@ -74,16 +74,6 @@ def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
     np.testing.assert_allclose(training, evaluated, rtol=1e-5)
 
 
-def test_images_of_a_frozen_backbone_are_erased() -> None:
-    config = config_of("hist", ("backbone",))
-    config = replace(config, data=replace(config.data, erasing=1.0))
-    method, batch = build_method(config, TrainingSet(8, 64)), toys.batch(1)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
-    encode = jax.jit(method.encode, static_argnames="train")
-    rows = [encode(params, state, batch.images, train=train, key=jax.random.key(1))[0] for train in (True, False)]
-    assert not np.allclose(*jax.tree.leaves(rows), atol=1e-3)
-
-
 @pytest.mark.parametrize("how", [{"freeze": True}, {"learning_rate": 0.0}])
 def test_nothing_to_train_is_an_error(how: dict[str, Any]) -> None:
     config = small(steps=2)

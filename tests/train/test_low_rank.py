@@ -16,7 +16,6 @@ from dml_jax.console import Console
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, TrainingSet
-from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
@@ -125,11 +124,6 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
     assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
 
 
-def test_a_layer_of_the_network_may_have_such_a_name() -> None:
-    params = {"down_lora": {"kernel": jnp.ones((2, 3))}}
-    assert parameter_groups.merged(params) is params
-
-
 def vit_values(**groups: Any) -> dict[str, Any]:
     """A vision transformer of two narrow blocks with proxies, and batch statistics in no layer."""
     given = values(steps=3, ema=0.5)
@@ -222,14 +216,6 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
 def test_layers_that_do_not_exist(groups: dict[str, Group], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run.check(configs.resolve(vit_values(**groups)), Console(active=False))
-
-
-def test_a_group_that_is_missing() -> None:
-    given = vit_values(**LAYERS)
-    given["train"]["shard_classes"] = True
-    del given["train"]["groups"]["embedding"]
-    with pytest.raises(ConfigError, match=r"train\.groups\.embedding: missing"):
-        experiments.build(configs.resolve(given))
 
 
 @pytest.mark.parametrize(

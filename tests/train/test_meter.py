@@ -1,6 +1,5 @@
 """FLOPs of a step against a count by hand; speed and utilisation of an interval; the traced steps."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -74,15 +73,6 @@ def test_flops_of_a_convolutional_step_as_xla_counts_them(experiment: Experiment
     assert flops(changed) == pytest.approx(lowered.cost_analysis()["flops"], rel=0.05)
 
 
-def test_chunks_are_encoded_twice() -> None:
-    """A forward pass is a third of a step, or a little more, as the gradient of the images is not needed."""
-    config = small(steps=1, chunks=2)
-    config = replace(config, backbone=replace(config.backbone, freeze_bn=True))
-    whole = replace(config, train=replace(config.train, chunks=1))
-    once, twice = flops(experiments.build(whole)), flops(experiments.build(config))
-    assert 1.2 * once < twice < 4 / 3 * once
-
-
 @pytest.mark.parametrize(
     ("kind", "rate"),
     [
@@ -128,9 +118,3 @@ def test_traced_steps(
     inside = events[events.index("start") + 1 : events.index("stop")] if traced else []
     assert inside == traced
     assert events.count("start") == events.count("stop") == bool(traced)
-
-
-def test_a_trace_ends_with_a_shorter_run(tmp_path: Path) -> None:
-    with Trace(tmp_path, (1, 100)) as trace:
-        trace.before(1)
-    assert list(tmp_path.rglob("*.xplane.pb"))

@@ -111,19 +111,6 @@ def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None
             np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
 
 
-def test_radam_runs_donated() -> None:
-    """Its values are compared with the authors' in tests/golden/test_mpn.py."""
-    train = Train(groups={g: Group(0.01) for g in RATES}, steps=STEPS, optimizer="radam")
-    assert np.isfinite(run(train, method())[-1]["fast"]).all()
-
-
-def test_frozen_group_never_moves() -> None:
-    train = Train(groups={"fast": Group(0.1), "slow": Group(0.1, 0.1, freeze=True)}, steps=STEPS)
-    last = run(train, method())[-1]
-    np.testing.assert_array_equal(last["slow"], np.full(6, 0.5, np.float32))
-    assert not np.allclose(last["fast"], 0.5)
-
-
 def test_clipping_by_the_norm_of_all_trained_groups(x64: None) -> None:
     """A frozen group, whose gradient is large, does not count."""
     made = method(("fast", "slow", "still"))
@@ -195,13 +182,6 @@ def test_rates_for_larger_batches(name: str, rule: Any, factor: float, x64: None
     np.testing.assert_allclose(state.params["fast"], x, rtol=1e-10, atol=1e-12)
 
 
-def test_cosine_reaches_zero(x64: None) -> None:
-    train = Train(groups={}, steps=10, schedule="cosine")
-    factor = optimizers.rate_factor(train, start=4, stop=14, milestones=())
-    expected = [0.5 * (1 + np.cos(np.pi * max(t - 4, 0) / 10)) for t in range(15)]
-    np.testing.assert_allclose([factor(jnp.asarray(t)) for t in range(15)], expected, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("groups", "wanted"),
     [({"fast": 1.0}, "train.groups.slow: missing"), ({"fast": 1.0, "slow": 1.0, "slwo": 1.0}, "did you mean slow?")],
@@ -210,10 +190,3 @@ def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
     train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
     with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
         optimizers.build(train, method(), lambda t: 1.0)
-
-
-def test_the_state_is_that_of_the_groups() -> None:
-    """No other entry, with which checkpoints of earlier versions would not fit."""
-    train = Train(groups={name: Group(rate) for name, rate in RATES.items()}, steps=STEPS)
-    params, _ = method().init(jax.random.key(0), batches()[0])
-    assert optimizers.build(train, method(), lambda count: 1.0).init(params).inner_states.keys() == RATES.keys()

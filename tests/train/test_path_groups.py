@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from dml_jax.config import Group, Train
-from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Method
 from dml_jax.train import optimizers, parameter_groups
@@ -71,15 +69,3 @@ def test_a_path_without_parameters() -> None:
     )
     with pytest.raises(ConfigError, match=message):
         parameter_groups.check({name: Group(1.0) for name in made.groups}, made, jax.tree.map(jnp.asarray, PARAMS))
-
-
-def test_a_path_on_the_command_line() -> None:
-    """It starts as a copy of the group that it begins with, which stays as it is."""
-    values = ConfigDict({"train": {"groups": {"backbone": {"learning_rate": 0.1, "freeze": False}}}})
-    config_files.apply_override(values, "train.groups.backbone/layer1_*.learning_rate", "0.01")
-    assert values.train.groups.to_dict() == {
-        "backbone": {"learning_rate": 0.1, "freeze": False},
-        "backbone/layer1_*": {"learning_rate": 0.01, "freeze": False},
-    }
-    with pytest.raises(ConfigError, match=r"train\.groups\.backbon/layer1\.freeze: there is no such key"):
-        config_files.apply_override(values, "train.groups.backbon/layer1.freeze", "true")

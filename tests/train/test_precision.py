@@ -3,7 +3,6 @@
 import re
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +12,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax import config as configs
 from dml_jax.backbones import convolution
-from dml_jax.errors import CheckpointError
-from dml_jax.files import write_json
 from dml_jax.numerics import heads_in, product
 from dml_jax.train import experiment, hlo
-from dml_jax.train.records import workdir
-from tests.train.experiments import small, values
+from tests.train.experiments import small
 
 
 @pytest.mark.parametrize(
@@ -68,13 +64,6 @@ def test_one_option_sets_backbone_and_heads() -> None:
     assert re.search(r"dot_general.*\(tensor<16x4xbf16>, tensor<4x8xbf16>\) -> tensor<16x8xf32>", text)
     after, _ = update.out_info
     assert jax.tree.map(lambda x: x.dtype, after) == jax.tree.map(lambda x: x.dtype, state)
-
-
-def test_another_precision_is_another_run(tmp_path: Path) -> None:
-    stored = {"config": values(steps=1), "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
-    write_json(tmp_path / "config.json", stored)
-    with pytest.raises(CheckpointError, match=r"train\.precision \('float32' there, 'bfloat16' here\)"):
-        workdir.check_same_run(tmp_path, small(steps=1, precision="bfloat16"))
 
 
 @pytest.mark.parametrize("devices", [1, 2, 4])

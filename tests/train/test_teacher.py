@@ -136,11 +136,8 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
     cases: list[tuple[Config, type[UserError], str]] = [
         (pupil(tmp_path / "empty"), CheckpointError, "is not a work directory"),
         (pupil(without), CheckpointError, "there is none in"),
-        (
-            pupil(copied_run(tmp_path / "other", source, data_hash="0", classes=7)), CheckpointError,
-            "was trained on other data",
-        ),
-        (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "images of 9x9 pixels, here"),
+        (pupil(copied_run(tmp_path / "other", source, data_hash="0")), CheckpointError, "was trained on other data"),
+        (pupil(copied_run(tmp_path / "size", source, shape=[9, 9])), CheckpointError, "was trained on other data"),
         (pupil(hist, kind="distillation"), ConfigError, "has logits of 0 classes"),
         (pupil(source, kind="imitation"), ConfigError, "has embeddings of 128 dimensions"),
     ]  # fmt: skip

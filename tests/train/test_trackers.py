@@ -16,7 +16,6 @@ from dml_jax.errors import ConfigError
 from dml_jax.train import experiment as experiments
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records import jsonl
-from dml_jax.train.records.jsonl import JsonLines
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt, train
 
@@ -130,11 +129,3 @@ def test_a_failed_start_leaves_no_work_directory(tmp_path: Path, monkeypatch: py
     with pytest.raises(ConfigError, match=r"^--log=wandb: No API key configured; log in, or set WANDB_MODE"):
         run.train(CONFIG, tmp_path / "run", QUIET, Stop(), ("wandb",))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_only_the_first_process_shows_anything(tmp_path: Path) -> None:
-    with jsonl.TrackedLines(tmp_path / "metrics.jsonl", ("tensorboard", "wandb"), CONFIG, active=False) as lines:
-        lines.truncate(0)
-        lines.write({"step": 1})
-    assert list(tmp_path.iterdir()) == []
-    assert isinstance(lines, JsonLines)

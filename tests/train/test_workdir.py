@@ -56,16 +56,6 @@ def test_another_method_is_one_difference(tmp_path: Path) -> None:
         workdir.check_same_run(tmp_path, other)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[]", "3", '{"config": {}}', "{", b"\xff\xfe", '{"config": [], "data_hash": "", "classes": 1, "shape": []}'],
-)
-def test_config_json_edited_by_hand(text: str | bytes, tmp_path: Path) -> None:
-    written(tmp_path).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(CheckpointError, match=r"config.json"):
-        workdir.check_same_run(tmp_path, CONFIG)
-
-
 @pytest.mark.parametrize("key", ["steps", "groups"])
 def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None:
     path = written(tmp_path)
@@ -98,14 +88,6 @@ def test_wrong_entries_of_config_json_are_named(key: str, value: object, tmp_pat
     path.write_text(json.dumps(facts | {key: value}))
     with pytest.raises(CheckpointError, match=rf"config\.json: is truncated or damaged \({key}.*\); restore it"):
         workdir.read_config(tmp_path)
-
-
-@pytest.mark.parametrize("stored", [{}, {"train": None}, {"train": {"steps": "x"}}, {"a": {"b": [1]}}])
-def test_a_stored_configuration_without_its_keys_is_another_one(stored: dict[str, Any], tmp_path: Path) -> None:
-    path = written(tmp_path)
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"config": stored}))
-    with pytest.raises(CheckpointError, match="belongs to a run of another configuration"):
-        workdir.check_same_run(tmp_path, CONFIG)
 
 
 def test_the_lock_does_not_follow_links(tmp_path: Path) -> None:
