@@ -76,9 +76,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
         (
             [CONFIG, "--coordinator=localhost:1234", "--processes=2", "--process=2"],
-            "--process=2: must be from 0 to less than --processes=2",
+            "--process=2: must be at least 0 and less than --processes=2",
         ),
-        ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "must be from 0 to less than --processes=0"),
+        ([CONFIG, "--coordinator=localhost:1234", "--processes=0"], "must be at least 0 and less than --processes=0"),
         ([CONFIG, "--config.init_from=~no-such-user/run"], "init_from=~no-such-user/run: cannot be used (Could not"),
         (
             ["--config=configs/omniglot_student.py", "--config.method.teacher=~no-such-user/run"],
