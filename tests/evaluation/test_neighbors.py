@@ -51,6 +51,17 @@ def test_ties_go_to_the_lower_index(count, memory):
     np.testing.assert_allclose(distances, reference, rtol=1e-6)
 
 
+@pytest.mark.parametrize("way", [neighbors._selected, neighbors._sorted])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_both_forms_of_merging_order_ties_by_index(way, dtype, x64):
+    scores = np.random.default_rng(0).integers(-3, 3, (5, 40)).astype(dtype) / 4
+    scores[:, ::7], scores[1] = -np.inf, 0
+    indices = np.sort(np.random.default_rng(1).permutation(1000)[:200].reshape(5, 40), axis=1).astype(np.int32)
+    order = np.lexsort((indices, -scores), axis=1)[:, :25]
+    for found, given in zip(way(25, scores, indices), (scores, indices), strict=True):
+        np.testing.assert_array_equal(found, np.take_along_axis(given, order, axis=1))
+
+
 def test_duplicates_are_at_distance_zero():
     points = np.repeat(rows(4, 100) + 10, 2, axis=0)
     distances, indices = neighbors.search(points, points, 2, metric="euclidean")

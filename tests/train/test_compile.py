@@ -65,7 +65,7 @@ def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
         assert "xf64" not in text
 
 
-NETWORKS = {
+NETWORKS: dict[str, tuple[Any, int]] = {
     "resnet": (resnet.resnet50(), 53),
     "bn_inception": (bn_inception.Config(), 69),
     "efficientnet_lite": (efficientnet_lite.lite0(), 49),

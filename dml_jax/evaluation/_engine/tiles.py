@@ -31,6 +31,7 @@ from dml_jax.evaluation import check_inputs
 
 Metric = Literal["cosine", "euclidean"]
 Work = TypeVar("Work", Sequence, np.ndarray)
+AnyArray = TypeVar("AnyArray", np.ndarray, jax.Array)
 
 REPLICATED, SHARDED = P(), P("data")
 # Distances are reliable where the error above is at most this fraction of their square; the usual error is far smaller.
@@ -186,7 +187,7 @@ def sortable_keys(scores: jax.Array) -> jax.Array:
     return jnp.where(scores == 0, 0, bits ^ ((bits >> (bits.dtype.itemsize * 8 - 1)) & jnp.iinfo(kind).max))
 
 
-def scores_of_keys(keys: np.ndarray) -> np.ndarray:
+def scores_of_keys(keys: AnyArray) -> AnyArray:
     """The inverse of `sortable_keys`; NaN for the smallest integer."""
     kind = np.float32 if keys.dtype == np.int32 else np.float64
     return (keys ^ ((keys >> (keys.dtype.itemsize * 8 - 1)) & np.iinfo(keys.dtype).max)).view(kind)
