@@ -47,7 +47,7 @@ from dml_jax.train.records import workdir
 
 SPLITS = ("test", "train", "validation")
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "data.workers", "evaluation.batch_size")
+MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
 
 
 def parser() -> cli.Parser:

@@ -9,8 +9,6 @@ images, and duplicates, with --model=lite0 also probable errors of labels. Runni
 interrupted download. --source can be repeated for data sets that consist of several archives.
 """
 
-import os
-
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import files
@@ -22,8 +20,6 @@ from dml_jax.data.prepare import prepare_dataset
 from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, counted
 
-MAX_THREADS = 1024
-
 
 def parser() -> cli.Parser:
     """The options of the command."""
@@ -33,22 +29,14 @@ def parser() -> cli.Parser:
         "--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv or .parquet file"
     )
     flags.add_argument(
-        "--download", action="store_true", help="cub, sop and omniglot: from their owners, whose terms are printed"
+        "--download", action="store_true", help="cub, sop, omniglot: from their owners; prints the terms"
+    )
+    flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
+    flags.add_argument(
+        "--short_side", type=int, default=0, metavar="PIXELS", help="resize larger images to this shorter side"
     )
     flags.add_argument(
-        "--output",
-        metavar="DIRECTORY",
-        help="directory to create; value of data.path in configurations (default with --download: data/NAME)",
-    )
-    flags.add_argument(
-        "--short_side",
-        type=int,
-        default=0,
-        metavar="PIXELS",
-        help="resize larger images to this shorter side; 0 to keep the size (default)",
-    )
-    flags.add_argument(
-        "--pixels", action="store_true", help="store uncompressed pixels: fastest to read, needs much space"
+        "--pixels", action="store_true", help="store uncompressed pixels: fast to read, needs much space"
     )
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     flags.add_argument(
@@ -58,32 +46,14 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
     flags.add_argument(
-        "--test_share",
-        type=float,
-        default=0.5,
-        metavar="FRACTION",
-        help="share of the classes used for test if there are no splits (default 0.5)",
+        "--test_share", type=float, default=0.5, metavar="FRACTION", help="of the classes, without given splits (0.5)"
     )
     flags.add_argument(
-        "--splits",
-        choices=("auto", "folders", "classes"),
-        default="auto",
-        help="folders: use the folders train and test; classes: divide the classes; auto: folders if present (default)",
+        "--splits", choices=("auto", "classes"), default="auto", help="classes: divide the classes, whatever is given"
     )
-    flags.add_argument(
-        "--threads",
-        type=int,
-        default=os.cpu_count() or 1,
-        metavar="NUMBER",
-        help="threads that decode images (default: number of cores)",
-    )
-    flags.add_argument(
-        "--model", help=f"{model_options.KINDS}; the report then shows images that do not resemble their class"
-    )
+    flags.add_argument("--model", help=f"{model_options.KINDS}; the report then shows doubtful labels")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
-    flags.add_argument(
-        "--verify", metavar="DIRECTORY", help="only check the files of a prepared data set against their SHA-256"
-    )
+    flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
     return flags
 
 
@@ -102,13 +72,6 @@ def execute(arguments: list[str]) -> None:
     for key in ("name", *(() if options.download else ("source",)), "output"):
         if not getattr(options, key):
             raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
-    for key, valid, rule in (
-        ("test_share", 0 < options.test_share < 1, "must be between 0 and 1 (exclusive)"),
-        ("short_side", options.short_side >= 0, "must be at least 0 (0 keeps the size of the images)"),
-        ("threads", 1 <= options.threads <= MAX_THREADS, f"must be in 1..{MAX_THREADS}"),
-    ):
-        if not valid:
-            raise ConfigError(f"--{key}={getattr(options, key)}: {rule}")
     configs.import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
@@ -125,7 +88,6 @@ def execute(arguments: list[str]) -> None:
         pixels=options.pixels,
         skip_bad=options.skip_bad,
         subset=options.subset,
-        threads=options.threads,
         download=options.download,
         drop=options.drop,
     )

@@ -18,7 +18,8 @@ from dml_jax.errors import ConfigError, UserError, suggest
 # Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
 LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
-ENTRY_POINTS = {"data": "load", "backbone": "build", "method": "build"}  # what such a module defines
+# What such a module defines, one of these.
+ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
 
 def choices(kind: str) -> list[str]:
@@ -33,8 +34,8 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
     where = f"{key or f'{kind}.name'}={name!r}"
     if isinstance(name, str) and "." in name:
         found = imported(where, name)
-        if not hasattr(found, ENTRY_POINTS[kind]):
-            raise ConfigError(f"{where}: does not define {ENTRY_POINTS[kind]}(); see docs/guides/extend.md")
+        if not any(hasattr(found, name) for name in ENTRY_POINTS[kind]):
+            raise ConfigError(f"{where}: does not define {ENTRY_POINTS[kind][0]}(); see docs/guides/extend.md")
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own
@@ -50,7 +51,7 @@ def _import(kind: str, name: str) -> ModuleType | None:
         if error.name != f"{package}.{name}":
             raise
         return None
-    return found if hasattr(found, ENTRY_POINTS[kind]) else None
+    return found if any(hasattr(found, entry) for entry in ENTRY_POINTS[kind]) else None
 
 
 def imported(where: str, path: str) -> ModuleType:

@@ -100,7 +100,7 @@ def _with_types(backbone: type, method: type) -> type[Config]:
 # Options that may differ when a run is resumed: they do not change the trained model. (If the best model is selected,
 # the time and kind of the evaluation do matter: `decisive` adds them.)
 INDIFFERENT = (
-    "data.path", "data.threads", "data.workers", "train.steps", "train.epochs", "train.log_every",
+    "data.path", "data.threads", "train.steps", "train.epochs", "train.log_every",
     "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
     "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
@@ -111,7 +111,7 @@ READING = (
 )  # fmt: skip
 # Options that may differ from the experiment of a published number.
 SAME_EXPERIMENT = (
-    "seed", "data.path", "data.threads", "data.workers", "train.log_every", "train.checkpoint_every",
+    "seed", "data.path", "data.threads", "train.log_every", "train.checkpoint_every",
     "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
     "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
     "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",

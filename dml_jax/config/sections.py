@@ -39,7 +39,6 @@ OF_ANY_SIZE = Needs(
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
-THREADED = Needs("data.workers=0", lambda c: c.data.workers == 0)
 Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
 WITH_MOMENTUM = Needs("train.optimizer='sgd' or 'rmsprop'", lambda c: c.train.optimizer in ("sgd", "rmsprop"))
 RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rmsprop")
@@ -95,9 +94,7 @@ class Data:
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
-    # That read batches ahead; 0: as many as the cores that the process may use.
-    threads: Annotated[NonNegativeInt, THREADED] = 0
-    workers: NonNegativeInt = 0  # processes that read batches instead of threads; 0: none
+    threads: NonNegativeInt = 0  # that read batches ahead; 0: as many as the cores that the process may use
 
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:

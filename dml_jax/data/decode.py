@@ -45,17 +45,19 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
     Raises:
       DataError: not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
-    if data[:3] == b"\xff\xd8\xff":
-        if data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS:
-            raise DataError(f"more than {MAX_SCANS} scans, which would take very long; save it again")
-        if (pixels := _jpeg(data, min_side, upright)) is not None:
-            return pixels
+    jpeg = data[:3] == b"\xff\xd8\xff"
+    if jpeg:
+        slow = data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
+    else:
+        slow = data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS
+    if slow:
+        raise DataError("more than 100 scans or comments, which would take very long; save it again")
+    if jpeg and (pixels := _jpeg(data, min_side, upright)) is not None:
+        return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
         if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
-    if data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS:
-        raise DataError(f"more than {MAX_COMMENTS} comments, which would take very long; save it again")
     with _usable(), _open(data) as image:
         return _pixels(image, upright)
 
@@ -75,14 +77,15 @@ def _usable() -> Iterator[None]:
     """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise many types."""
     try:
         yield
-    except DataError:
-        raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-        raise DataError(f"more than {LIMIT} pixels") from error
-    except Image.UnidentifiedImageError as error:
-        raise DataError(f"not an image ({', '.join(FORMATS)})") from error
     except Exception as error:
-        raise DataError(f"damaged: {str(error) or type(error).__name__}") from error
+        why = f"damaged: {str(error) or type(error).__name__}"
+        if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+            why = f"more than {LIMIT} pixels"
+        elif isinstance(error, Image.UnidentifiedImageError):
+            why = f"not an image ({', '.join(FORMATS)})"
+        elif isinstance(error, DataError):
+            why = str(error)
+        raise DataError(why) from error
 
 
 def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
@@ -141,12 +144,6 @@ def is_rotated(data: bytes) -> bool:
     return False
 
 
-def _may_be_rotated(data: bytes) -> bool:
-    """Whether the metadata of a JPEG file may hold an orientation."""
-    header = data[: _scan_offset(data)]
-    return b"Exif\0" in header or b"tiff:Orientation" in header
-
-
 def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
@@ -154,7 +151,7 @@ def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
         if colours in ("CMYK", "YCCK") or height * width > LIMIT:
             return None
         orientation = 1
-        if upright and _may_be_rotated(data):
+        if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
         # Factors below 2 would be slower than the full size.
@@ -163,14 +160,6 @@ def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
         return _apply_orientation(pixels, orientation)
     except Exception:  # Pillow decides whether the file is damaged
         return None
-
-
-def _scan_offset(data: bytes) -> int:
-    """The offset of the first scan of a JPEG file, which follows all metadata."""
-    position = 2
-    while data[position] == 0xFF and data[position + 1] != 0xDA:
-        position += 2 + int.from_bytes(data[position + 2 : position + 4])
-    return position
 
 
 def _scans(data: bytes) -> int:

@@ -1,13 +1,10 @@
-"""The input pipeline: host batches of a split, prefetched by threads or worker processes (grain).
+"""The input pipeline: host batches of a split, prefetched by threads (grain).
 
 An element of the grain data set is a whole batch, computed by a pure function of the step. So the batches do not depend
-on the number of threads, workers and hosts, and a resumed run simply starts at its step.
+on the number of threads and hosts, and a resumed run simply starts at its step.
 """
 
-import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -40,41 +37,23 @@ class BatchReader(Generic[T]):
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
 
-        # grain's worker processes leak shared memory when their data set ends, so it is made endless for them.
-        end = stop if data.workers == 0 else np.iinfo(np.int64).max
-        batches = grain.MapDataset.range(start, end).map(partial(_until, stop, make))
-        if data.workers == 0:
-            threads = data.threads or usable_cores()
-            options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads))
-            self._iterator = iter(batches.to_iter_dataset(options))
-            self._receive: Callable[[T], T] = lambda batch: batch
-        else:
-            _parse_flags()
-            options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=1)
-            each = grain.MultiprocessingOptions(
-                num_workers=data.workers, per_worker_buffer_size=max(1, PREFETCHED // data.workers)
-            )
-            started = partial(_start_worker, os.getpid())
-            self._iterator = iter(batches.to_iter_dataset(options).mp_prefetch(each, worker_init_fn=started))
-            self._receive = _copy
-        self._left = stop - start
+        threads = data.threads or usable_cores()
+        options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads))
+        batches = grain.MapDataset.range(start, stop).map(lambda step: make(int(step)))
+        self._iterator = iter(batches.to_iter_dataset(options))
         self.waited = 0.0  # seconds spent waiting for batches so far
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        if self._left == 0:
-            self.close()
-            raise StopIteration
         began = time.perf_counter()
-        batch = self._receive(next(self._iterator))
+        batch: T = next(self._iterator)
         self.waited += time.perf_counter() - began
-        self._left -= 1
         return batch
 
     def close(self) -> None:
-        """Stops the threads or worker processes; may be called more than once."""
+        """Stops the threads; may be called more than once."""
         self._iterator.close()
 
     def __enter__(self) -> "BatchReader[T]":
@@ -82,37 +61,6 @@ class BatchReader(Generic[T]):
 
     def __exit__(self, *exception: object) -> None:
         self.close()
-
-
-def _until(stop: int, make: Callable[[int], T], step: int) -> T | int:
-    """`make` for steps before `stop`; a dummy after that, which is never used."""
-    return make(int(step)) if step < stop else 0
-
-
-def _start_worker(parent: int, index: int, count: int) -> None:
-    """Initialises a worker process, which ignores signals and exits when its parent does."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os._exit(1)
-
-    for number in (signal.SIGINT, signal.SIGTERM):  # sent to the whole process group, handled by the parent
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _copy(batch: T) -> T:
-    """Copies a batch out of the memory shared with a worker, so that grain can release it."""
-    return tuple(np.array(x) if isinstance(x, np.ndarray) else x for x in batch)  # type: ignore[return-value]
-
-
-def _parse_flags() -> None:
-    """Marks absl flags as parsed, as grain requires before it starts workers; without `absl.app` nobody else does."""
-    from absl import flags
-
-    if not flags.FLAGS.is_parsed():
-        flags.FLAGS.mark_as_parsed()
 
 
 def training(
@@ -134,7 +82,6 @@ def training(
     global batch. Where features stand for images, `default_rng((seed, step))` draws a view for each row.
 
     Args:
-      data: how images are cropped, batched and prefetched.
       features: [N, views, ...] in the order of the split, computed before and read instead of the images.
       views: number of random crops of each image.
       host, hosts: index of this process and number of processes; each gets consecutive rows of the global batch.
@@ -158,8 +105,10 @@ def training(
             for slot, index in enumerate(indices.tolist(), start=first):
                 rng = np.random.default_rng((seed, step, slot, view))
                 image = split.read(index, rng)
-                with _errors_name(split.ids[index]):
+                try:
                     images.append(transform(image, rng))
+                except DataError as error:
+                    raise DataError(f"{split.ids[index]}: {error}") from error
         batch = _stack(images, [split.ids[i] for i in indices])
         return batch.reshape(views, share, *batch.shape[1:]), labels[indices], indices.astype(np.int32)
 
@@ -170,15 +119,6 @@ def training(
         return features[indices[None], chosen], labels[indices], indices.astype(np.int32)
 
     return BatchReader(make if features is None else partial(draw, features=features), start, stop, data)
-
-
-@contextlib.contextmanager
-def _errors_name(image_id: str) -> Iterator[None]:
-    """Adds the name of an image to a DataError about it."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(f"{image_id}: {error}") from error
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:

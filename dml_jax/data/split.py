@@ -12,6 +12,11 @@ from dml_jax.errors import ConfigError
 Read = Callable[[int, np.random.Generator | None], np.ndarray]
 
 
+def unread(index: int, rng: np.random.Generator | None) -> np.ndarray:
+    """`Split.read` of a split whose images are not at hand."""
+    raise NotImplementedError
+
+
 class Split(NamedTuple):
     """One split of a data set."""
 
@@ -30,6 +35,7 @@ class Split(NamedTuple):
     content: str = ""
     # Further columns of the table that the images were listed in: name -> N values.
     metadata: Mapping[str, Sequence[Scalar]] = {}
+    files: Sequence[str] = ()  # N absolute paths, if every image is a file
     note: str = ""  # a sentence for the user on how the data set was read; the same for all splits
 
 

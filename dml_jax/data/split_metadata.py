@@ -5,14 +5,14 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import numpy as np
 import pyarrow as pa
 from pydantic import TypeAdapter
 
 from dml_jax.data.prepare.sources import SPLITS, Entry, Scalar
-from dml_jax.data.split import Read, Split
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
@@ -49,25 +49,7 @@ def _decode(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")  # file names need not be UTF-8
 
 
-class SplitMetadata(NamedTuple):
-    """One split without its pixels."""
-
-    labels: np.ndarray  # int64 [N], in 0..C-1
-    ids: Sequence[str]  # N image names
-    classes: Sequence[str]  # C class names
-    files: Sequence[str] = ()  # N absolute paths of image files; empty if the images are packed
-    content: str = ""  # SHA-256 of all images of the data set, the same for all splits; empty if not computed
-    metadata: Mapping[str, Sequence[Scalar]] = {}  # further columns: name -> N values
-    note: str = ""  # a sentence for the user on how the data set was read; not stored
-
-    def read_by(self, read: Read) -> Split:
-        """The split whose pixels a function reads, see `Split.read`."""
-        return Split(
-            self.labels, self.ids, read, self.classes, content=self.content, metadata=self.metadata, note=self.note
-        )
-
-
-def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
+def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
     """Groups images by split and numbers the classes of each split by name; test and gallery share one numbering."""
     by_split: dict[str, list[Entry]] = {split: [] for split in SPLITS}
     for entry in entries:
@@ -80,9 +62,10 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
         if members:
             label_of = {name: label for label, name in enumerate(classes[split])}
             columns = dict.fromkeys(name for entry in members for name in entry.metadata)
-            splits[split] = SplitMetadata(
+            splits[split] = Split(
                 labels=np.array([label_of[entry.class_name] for entry in members], np.int64),
                 ids=[entry.id for entry in members],
+                read=unread,
                 classes=classes[split],
                 files=[str(entry.file.path) for entry in members],
                 metadata={name: [entry.metadata.get(name) for entry in members] for name in columns},
@@ -90,7 +73,7 @@ def from_entries(entries: Sequence[Entry]) -> dict[str, SplitMetadata]:
     return splits
 
 
-def save(path: Path, splits: Mapping[str, SplitMetadata]) -> None:
+def save(path: Path, splits: Mapping[str, Split]) -> None:
     """Writes an Arrow IPC file: a record batch for each split, and the class names in the schema.
 
     Names are binary, as they need not be UTF-8; a value of metadata, which can be of any type, is stored as JSON.
@@ -118,7 +101,7 @@ def encode(names: Iterable[str | None]) -> pa.LargeBinaryArray:
     return pa.array(encoded, pa.large_binary())
 
 
-def load(path: Path) -> dict[str, SplitMetadata]:
+def load(path: Path) -> dict[str, Split]:
     """Reads what `save` wrote, memory-mapped; raises DataError if it is damaged."""
     with reading(path, "prepare the data set again"):
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -126,7 +109,7 @@ def load(path: Path) -> dict[str, SplitMetadata]:
         return {about["name"]: _split(about, reader.get_batch(i)) for i, about in enumerate(header)}
 
 
-def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> SplitMetadata:
+def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> Split:
     batch.validate(full=True)
     labels, ids, files, *others = batch.columns
     columns = {
@@ -134,9 +117,10 @@ def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> SplitMetadata:
         for name, column in zip(batch.schema.names[len(COLUMNS) :], others, strict=True)
         if column.null_count < len(column)
     }
-    return SplitMetadata(
+    return Split(
         labels=labels.to_numpy(),
         ids=Names(ids),
+        read=unread,
         classes=about["classes"],
         files=() if files.null_count else Names(files),
         content=about["content"],
@@ -152,7 +136,7 @@ def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:
     return columns
 
 
-def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, SplitMetadata]]) -> Mapping[str, SplitMetadata]:
+def cached(fingerprint: bytes, compute: Callable[[], Mapping[str, Split]]) -> Mapping[str, Split]:
     """The result of `compute`, from the user's cache directory if it was computed for the same fingerprint before.
 
     A damaged file in the cache is replaced; a cache that cannot be written is not used.

@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare import check
 from dml_jax.data.prepare.sources import File, Files, Options, Recipe, bucket, listed, reaching, stamp, walk
-from dml_jax.data.split import Split
-from dml_jax.data.split_metadata import SplitMetadata
+from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
 
@@ -39,37 +37,30 @@ class Marker:
     skipped: list[Any]  # images that were left out, with the reasons
 
 
-@dataclass(eq=False)
-class RecordReader:
-    """`Split.read` for packed images. When pickled for a worker process, it opens the files there."""
+def record_reader(directory: Path, split: str, min_side: int = 0, upright: bool = True) -> Read:
+    """`Split.read` for packed images."""
 
-    directory: str
-    split: str
-    min_side: int = 0
-    upright: bool = True
+    @functools.cache
+    def records() -> ArrayRecordDataSource:
+        with reading(directory, REMEDY):
+            return ArrayRecordDataSource(sorted(directory.glob(f"*{split}.array_record*")))
 
-    @functools.cached_property
-    def records(self) -> ArrayRecordDataSource:
-        with reading(Path(self.directory), REMEDY):
-            return ArrayRecordDataSource(sorted(Path(self.directory).glob(f"*{self.split}.array_record*")))
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        stored = records()
+        with reading(f"{directory}, image {index} of {split}", REMEDY):
+            return decode.rgb(stored[index], min_side, upright=upright)
 
-    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
-        records = self.records
-        with reading(f"{self.directory}, image {index} of {self.split}", REMEDY):
-            return decode.rgb(records[index], self.min_side, upright=self.upright)
+    return read
 
 
-@dataclass(eq=False)
-class FileReader:
+def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -> Read:
     """`Split.read` for images in separate files."""
 
-    files: Sequence[str]
-    min_side: int = 0
-    upright: bool = True
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        with reading(files[index]):
+            return decode.rgb(File(Path(files[index])).read(), min_side, upright=upright)
 
-    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
-        with reading(self.files[index]):
-            return decode.rgb(File(Path(self.files[index])).read(), self.min_side, upright=self.upright)
+    return read
 
 
 def read_marker(directory: Path) -> dict[str, Any] | None:
@@ -96,21 +87,20 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
             raise DataError(f"differs from what was written; {REMEDY}")
 
 
-def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, Split]:
-    """The splits of a prepared data set; with a recipe, also of an unprepared folder, whose images it finds."""
+def load(data: Data, name: str, recipe: Recipe) -> dict[str, Split]:
+    """The splits of a prepared data set, or of an unprepared folder that the recipe reads in place."""
     path, how = data.path, (data.decoded_side, data.exif_rotation)
     directory = Path(path).expanduser()
-    remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"
-    if unprepared is not None:
-        remedy = "give one with --config.data.path, prepared or with one subfolder per class"
-    if not path or not directory.is_dir():
-        raise DataError(f"data.path={path}: no such directory; {remedy}")
-    marker = read_marker(directory)
-    if marker is None and unprepared is not None:
-        scanned = _scan_folder(directory, unprepared)
-        return _with_gallery({name: split.read_by(FileReader(split.files, *how)) for name, split in scanned.items()})
+    marker = read_marker(directory) if path else None
+    if marker is None and path and directory.is_dir() and recipe.in_place:
+        scanned = _scan_folder(directory, recipe)
+        return _with_gallery({key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()})
     if marker is None:
-        raise DataError(f"data.path={path}: not a prepared data set; {remedy}")
+        what = "not a prepared data set" if path and directory.is_dir() else "no such directory"
+        remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"
+        if recipe.in_place:
+            remedy = "give one with --config.data.path, prepared or with one subfolder per class"
+        raise DataError(f"data.path={path}: {what}; {remedy}")
     if marker["name"] != name:
         raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {name!r}")
     for file, (size, _) in marker["files"].items():
@@ -118,8 +108,10 @@ def load(data: Data, name: str, unprepared: Recipe | None = None) -> dict[str, S
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     _check_digest(directory, INDEX, marker)
     splits = split_metadata.load(directory / INDEX)
-    read = {name: split.read_by(RecordReader(str(directory / RECORDS), name, *how)) for name, split in splits.items()}
-    return _with_gallery({name: split._replace(content=marker["sha256"]) for name, split in read.items()})
+    for key in splits:
+        read = record_reader(directory / RECORDS, key, *how)
+        splits[key] = splits[key]._replace(read=read, content=marker["sha256"])
+    return _with_gallery(splits)
 
 
 def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
@@ -128,7 +120,7 @@ def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
     return loaded
 
 
-def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]:
+def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, Split]:
     """The splits of an image folder; the result is cached until the size or time of a file changes.
 
     `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
@@ -141,10 +133,10 @@ def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, SplitMetadata]
     return {name: split._replace(note=recipe.note(files)) for name, split in splits.items()}
 
 
-def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, SplitMetadata]:
+def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Split]:
     entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
     check.check_number_of_classes(entries, f"data.path={directory}")
-    facts, reasons = check.inspect_images(entries, os.cpu_count() or 1)
+    facts, reasons = check.inspect_images(entries)
     reasons |= check.find_invalid(entries, facts)
     if reasons:
         first = min(reasons)

@@ -43,4 +43,4 @@ def load(path: Path, data: Data) -> Split:
     classes = class_folders([str(path)])
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    return Split(labels, files, store.FileReader(files, data.decoded_side), list(classes))
+    return Split(labels, files, store.file_reader(files, data.decoded_side), list(classes))

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
 
 from dml_jax.errors import UserError
@@ -20,8 +20,6 @@ from dml_jax.files import sha256 as sha256_of
 
 CHUNK = 2**20  # bytes
 SECONDS = 60.0  # without an answer
-AGAIN = "try again, or "
-MOVED = {404, 410}  # codes of HTTP for addresses without a file
 
 
 class Source(NamedTuple):
@@ -37,14 +35,6 @@ class Source(NamedTuple):
         return PurePosixPath(urlsplit(self.url).path).name
 
 
-class _Failed(Exception):
-    """Why a download failed, what to do about it, and whether the bytes so far are worth keeping."""
-
-    def __init__(self, why: str, remedy: str = AGAIN, *, keep: bool = True):
-        super().__init__(why)
-        self.remedy, self.keep = remedy, keep
-
-
 def fetch(
     source: Source,
     target: Path,
@@ -57,33 +47,29 @@ def fetch(
     with ExitStack() as stack:
         try:
             stack.enter_context(locked(part, wait=False))
-        except BlockingIOError:
-            raise error(f"{source.url}: another process is downloading it to {part}; wait for it") from None
-        stack.enter_context(name_file(part))
-        file = stack.enter_context(part.open("ab"))
-        try:
-            _append(source, file, progress)
-            file.flush()
-            os.fsync(file.fileno())
+            stack.enter_context(name_file(part))
+            with part.open("ab") as file:
+                _append(source, file, progress)
+                os.fsync(file.fileno())
             if not (digest := sha256_of(part)).startswith(source.sha256):
-                raise _Failed(f"its SHA-256 is {digest} instead of {source.sha256}", keep=False)
+                part.unlink()
+                raise ValueError(f"its SHA-256 is {digest} instead of {source.sha256}")
             os.replace(part, target)
-        except (_Failed, OSError, HTTPException, ValueError) as problem:
+        except (OSError, HTTPException, ValueError) as problem:
             if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
                 raise
-            file.flush()
-            cause = problem.reason if isinstance(problem, URLError) and isinstance(problem.reason, OSError) else problem
-            failed = cause if isinstance(cause, _Failed) else _Failed(reason(cause))
-            size = os.fstat(file.fileno()).st_size if source.sha256 and failed.keep else 0
-            if not size:
-                part.unlink()
-            elif failed.remedy == AGAIN:
-                failed.remedy = f"run the same command again to continue after {size} bytes, or "
-            raise error(f"{source.url}: cannot be downloaded ({failed}); {failed.remedy}{elsewhere}") from None
+            why, again = reason(problem), "try again"
+            if isinstance(problem, BlockingIOError):
+                why = f"another process is downloading it to {part}"
+            elif source.sha256 and part.exists() and (size := part.stat().st_size):
+                again = f"run the same command again to continue after {size} bytes"
+            else:
+                part.unlink(missing_ok=True)
+            raise error(f"{source.url}: cannot be downloaded ({why}); {again}, or {elsewhere}") from None
 
 
 def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
-    """Appends what is missing, or writes everything if the server does not send parts."""
+    """Appends what is missing, or writes everything if the server does not send parts; ValueError for another file."""
     done = file.tell()
     if not source.sha256 or (source.size is not None and done > source.size):
         done = file.truncate(0)
@@ -93,26 +79,19 @@ def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) ->
     try:
         reply = urllib.request.urlopen(request, timeout=SECONDS)
     except HTTPError as error:
-        error.close()
         if error.code == 416 and done:  # nothing follows these bytes; the SHA-256 shows whether they are the file
             return
-        raise _Failed(f"HTTP {error.code}: {error.reason}", "" if error.code in MOVED else AGAIN) from error
+        raise
     with reply:
-        if reply.headers.get_content_type() == "text/html":
-            raise _Failed("the answer is a web page instead of the file, which has moved", "")
         if reply.status != 206 or not str(reply.headers["Content-Range"]).startswith(f"bytes {done}-"):
             done = file.truncate(0)
-            if reply.status != 200:
-                raise _Failed(f"HTTP {reply.status}: not the part that was asked for")
         length = reply.headers["Content-Length"]
         total = source.size if length is None else done + int(length)
-        if source.size not in (None, total):
-            raise _Failed(f"it has {total} bytes instead of {source.size}: another file is at this address", "")
+        if reply.headers.get_content_type() == "text/html" or source.size not in (None, total):
+            raise ValueError(f"{reply.headers.get_content_type()} of {total} bytes: the file has moved or changed")
         while chunk := reply.read(CHUNK):
             file.write(chunk)
             done += len(chunk)
             progress(done)
-            if total is not None and done > total:
-                break
     if total is not None and done != total:
-        raise _Failed(f"ended after {done} of {total} bytes")
+        raise ValueError(f"ended after {done} of {total} bytes")

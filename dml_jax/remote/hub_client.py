@@ -18,10 +18,6 @@ from dml_jax.files import reason, sha256
 SECONDS = 60.0  # without an answer, where the client would wait for ever
 
 
-class _Damaged(Exception):
-    """A file of another digest than the hub says; it is not kept."""
-
-
 def client(error: type[UserError], needed_for: str) -> Any:
     """The package `huggingface_hub`, which prints errors only and waits for answers at most `SECONDS`."""
     # Xet, the faster of its two ways to transfer files, tries for minutes to reach servers that a firewall blocks.
@@ -55,34 +51,27 @@ def fetch(
     try:
         try:
             wait = library.constants.HF_HUB_ETAG_TIMEOUT
-            there = library.HfApi().model_info(repository, revision=revision, timeout=wait).siblings
-            wanted, offline = choose([entry.rfilename for entry in there]), False
-        except Exception:
-            wanted, offline = choose(_cached(library, repository, revision)), True
-            if not wanted:
-                raise
-        found: dict[str, Path] = {}
+            there = library.HfApi().model_info(repository, revision=revision, timeout=wait)
+            wanted, revision, offline = choose([entry.rfilename for entry in there.siblings]), there.sha, False
+        except Exception as problem:
+            offline = True
+            try:
+                root = Path(library.snapshot_download(repository, revision=revision, local_files_only=True))
+            except Exception:
+                raise problem from None
+            wanted = choose([path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()])
+        with warnings.catch_warnings():  # which is all that the client does about a full disk
+            warnings.filterwarnings("error", "Not enough free disk space")
+            options = {"revision": revision, "allow_patterns": list(wanted), "local_files_only": offline}
+            root = Path(library.snapshot_download(repository, **options))
         for name in wanted:
-            with warnings.catch_warnings():  # which is all that the client does about a full disk
-                warnings.filterwarnings("error", "Not enough free disk space")
-                path = library.hf_hub_download(repository, name, revision=revision, local_files_only=offline)
-            revision = Path(path.removesuffix(name)).name  # the same commit for all
-            _check(found.setdefault(name, Path(path)))
-        return found
+            _check(root / name)
+        return {name: root / name for name in wanted}
     except Exception as problem:  # the client also raises errors of the libraries it uses
         if isinstance(problem, OSError) and problem.errno:
             problem.filename = problem.filename or library.constants.HF_HUB_CACHE
             raise
         raise error(f"{address}: cannot be downloaded {explain(problem, elsewhere)}") from None
-
-
-def _cached(library: Any, repository: str, revision: str | None) -> list[str]:
-    """The names of the files in the client's cache."""
-    try:
-        root = Path(library.snapshot_download(repository, revision=revision, local_files_only=True))
-    except Exception:
-        return []
-    return [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
 
 
 def _check(path: Path) -> None:
@@ -98,7 +87,7 @@ def _check(path: Path) -> None:
     if digest != blob.name:
         for file in (blob.resolve(), blob, path):
             file.unlink(missing_ok=True)
-        raise _Damaged(f"the digest of {path.name} is {digest} instead of {blob.name}")
+        raise ValueError(f"the digest of {path.name} is {digest} instead of {blob.name}")
 
 
 def explain(problem: Exception, elsewhere: str = "") -> str:

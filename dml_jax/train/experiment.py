@@ -36,7 +36,7 @@ from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 
 UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs once
-PER_PROCESS = ("data.path", "data.threads", "data.workers")  # may differ between processes
+PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
 
 
 class Teacher(NamedTuple):

@@ -1,23 +1,16 @@
 """The data sets, one module each: `config.data.name` is the name of its module, there is no other registry.
 
-A module must define
+A data set that users convert with `dml-jax prepare` defines `RECIPE: prepare.sources.Recipe`, whose `find` maps the
+files of the original distribution to images, labels and splits; `cub.py` is a short example. Any other defines
 
     load(data: config.Data) -> dict[str, Split]
 
-with the splits "train" and "test", whose classes are disjoint, and optionally "validation", which shares no class with
-"test". If queries are retrieved from a separate gallery, it is both `splits["test"].gallery` and the split "gallery".
-`load` raises DataError or ConfigError if `data.path` is not what it expects.
+as `digits.py`, which raises DataError or ConfigError if `data.path` is not what it expects. The splits are "train" and
+"test", whose classes are disjoint, and optionally "validation", which shares no class with "test". If queries are
+retrieved from a separate gallery, it is both `splits["test"].gallery` and the split "gallery".
 
-A data set that users download and convert with `dml-jax prepare` also defines
-
-    RECIPE: prepare.sources.Recipe
-
-whose `find` maps the files of the original distribution to images, labels and splits (see `prepare/sources.py`),
-and implements `load` as `return store.load(data, "<name>")`. `cub.py` is a short example with a recipe,
-`digits.py` one without.
-
-So a new data set is one new file. Two files change for its tests: `tests/data/layouts.py` gets a miniature of the
-original files and `LAYOUTS` in `tests/data/test_datasets.py` an entry. The table in `docs/topics/data.md` gets a row.
+Its test is a miniature of the original files in `tests/data/layouts.py` and an entry in `LAYOUTS` of
+`tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
 """
 
 from dataclasses import replace
@@ -33,4 +26,5 @@ def load(data: Data) -> dict[str, Split]:
     """Loads the splits of the data set `data.name`; of a bucket, from a copy on this machine."""
     if is_url(data.path):
         data = replace(data, path=str(store.staged(data.path)))
-    return configs.module("data", data.name).load(data)
+    module = configs.module("data", data.name)
+    return dict(module.load(data)) if hasattr(module, "load") else store.load(data, data.name, module.RECIPE)

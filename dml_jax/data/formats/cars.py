@@ -9,10 +9,7 @@ import io
 
 import numpy as np
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
-from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -40,8 +37,6 @@ def find(files: Files, options: Options) -> list[Entry]:
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:
-    if not 1 <= number <= CLASSES:
-        raise DataError(f"{name}: class {number} is not in 1..{CLASSES}")
     split = "train" if number <= TRAINING_CLASSES else "test"
     return Entry(name, file, f"{number:03d} {title}".strip(), split)
 
@@ -87,8 +82,3 @@ RECIPE = Recipe(
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
 )
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (8,054 images of 98 classes) and "test" (8,131 images of 98 classes)."""
-    return store.load(data, "cars")

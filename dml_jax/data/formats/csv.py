@@ -12,11 +12,8 @@ Other columns, such as shop, are kept as metadata and exported with the embeddin
 import csv
 import io
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.formats.folder import test_classes
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
-from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -51,19 +48,15 @@ def find(files: Files, options: Options) -> list[Entry]:
     entries = []
     for number, row in enumerate(rows, start=2):
         path, label = row["path"], row["label"]
-        if not path or not label or None in row:
-            raise DataError(f"{tables[0]}, line {number}: has no path, no label or too many columns")
         given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
-        if given not in SPLIT:
-            raise DataError(f"{tables[0]}, line {number}: split {given[0]!r} with role {given[1]!r} is not supported")
+        if not path or not label or None in row or given not in SPLIT:
+            raise DataError(
+                f"{tables[0]}, line {number}: needs a path, a label, no further columns, and the split train, val or "
+                "test, the latter with the role query or gallery, if any"
+            )
         metadata = {name: row[name] for name in columns if name not in USED}
         entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given], metadata))
     return entries
 
 
 RECIPE = Recipe(find)
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits of a prepared data set."""
-    return store.load(data, "csv")

@@ -1,9 +1,6 @@
 """Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the test classes."""
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
-from dml_jax.data.split import Split
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
@@ -37,8 +34,3 @@ RECIPE = Recipe(
     ),
     terms="no licence is known; the photographs are from Flickr and belong to their photographers",
 )
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (5,864 images of 100 classes) and "test" (5,924 images of 100 classes)."""
-    return store.load(data, "cub")

@@ -12,10 +12,7 @@ is a class of its own.
 import hashlib
 from pathlib import PurePosixPath
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, SPLIT_NAMES, Entry, Files, Options, Recipe, is_image
-from dml_jax.data.split import Split
 from dml_jax.errors import DataError, counted
 
 
@@ -35,8 +32,6 @@ def find(files: Files, options: Options) -> list[Entry]:
         )
     if options.splits != "classes" and given:
         return [Entry(path, files[path], labels[path], SPLIT_NAMES[parts[0]]) for path, parts in paths.items()]
-    if options.splits == "folders":
-        raise DataError(f"--splits=folders: the folders must be called {', '.join(SPLIT_NAMES)}")
     tested = test_classes(set(labels.values()), options.test_share)
     return [Entry(path, files[path], label, "test" if label in tested else "train") for path, label in labels.items()]
 
@@ -49,9 +44,8 @@ def test_classes(classes: set[str], share: float) -> set[str]:
 
 def note(files: Files) -> str:
     """Files that are skipped, and class folders inside another class folder; empty if there are neither."""
-    sentences = []
-    if others := [path for path in files if not is_image(path)]:
-        sentences.append(f"skipped {counted(len(others), 'file')} other than images, e.g. {others[0]}")
+    others = [path for path in files if not is_image(path)]
+    sentences = [f"skipped {counted(len(others), 'file')} other than images, e.g. {others[0]}"] if others else []
     folders = {path.rpartition("/")[0] for path in files if is_image(path)}
     inside = [
         (outer.as_posix(), inner)
@@ -69,9 +63,4 @@ def note(files: Files) -> str:
     return "; ".join(sentences)
 
 
-RECIPE = Recipe(find, note=note)
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits of a prepared data set, or of an unprepared folder, whose images are checked the first time."""
-    return store.load(data, "folder", unprepared=RECIPE)
+RECIPE = Recipe(find, note=note, in_place=True)

@@ -3,10 +3,7 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
-from dml_jax.data.split import Split
 from dml_jax.files import reading
 
 SPLIT = {"train": "train", "query": "test", "gallery": "gallery"}
@@ -31,11 +28,3 @@ RECIPE = Recipe(
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a fixed address",
 )
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (25,882 images of 3,997 classes) and "test" (14,218 queries of 3,985 classes).
-
-    The gallery (12,612 images) is both `splits["test"].gallery` and a split of its own, "gallery".
-    """
-    return store.load(data, "inshop")

@@ -4,10 +4,7 @@ Either the full sets, images_background and images_evaluation, or the two small 
 second repeats two alphabets of the first, which are left out of the test split.
 """
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe
-from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.remote.downloads import Source
 
@@ -56,8 +53,3 @@ RECIPE = Recipe(
     ),
     terms="MIT licence, copyright 2015 Brenden Lake",
 )
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits "train" and "test"; with the small sets, 2,720 images of 136 classes and 2,120 images of 106."""
-    return store.load(data, "omniglot")

@@ -16,17 +16,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.formats.folder import test_classes
-from dml_jax.data.prepare import archives
-from dml_jax.data.prepare.sources import MAX_BYTES, SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
-from dml_jax.data.split import Split
+from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
@@ -36,15 +32,11 @@ SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "te
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Copies the images of all .parquet files to `options.scratch`, where they can be read in any order."""
-    tables = {path: files[path] for path in files if path.lower().endswith(".parquet")}
+    tables = {path: file for path, file in files.items() if path.lower().endswith(".parquet") and file.size < 0}
     if not tables:
-        raise DataError("found no .parquet file; give one, or a folder with some, as --source")
-    if packed := [path for path, file in tables.items() if file.size >= 0]:
-        raise DataError(f"{packed[0]} is in an archive; unpack it and give the .parquet files")
+        raise DataError("found no .parquet file; give one, or a folder with some, as --source; unpack archives")
     named = {path: _split_in(path) for path in tables}
     if not {"train", "test"} <= set(named.values()) or "" in named.values():
-        if options.splits == "folders":
-            raise DataError("--splits=folders: the names of the .parquet files must contain train or test")
         named = dict.fromkeys(tables, "")
     entries: list[Entry] = []
     for number, (path, table) in enumerate(tables.items()):
@@ -65,15 +57,6 @@ def _split_in(path: str) -> str:
     """The split that a word of a path names, the last one if there are several; empty if none does."""
     found = [SPLITS[word] for word in re.split("[^a-z]+", path.lower()) if word in SPLITS]
     return found[-1] if found else ""
-
-
-class _Columns(NamedTuple):
-    """Names of two columns, types of these and the metadata as they are read, and class names by column of numbers."""
-
-    image: str
-    label: str
-    types: pa.Schema
-    class_names: Mapping[str, list[Any]]
 
 
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -100,18 +83,6 @@ def image_column(schema: pa.Schema) -> str:
     return image
 
 
-def _columns(schema: pa.Schema) -> _Columns:
-    """Finds the columns; raises DataError if there is no image or label column, or it has another type."""
-    features = _features(schema)
-    image, label = image_column(schema), _column(schema, features, "label", "ClassLabel")
-    if not _is_scalar(schema.field(label).type):
-        raise DataError(f"column {label!r} is {schema.field(label).type} instead of text or whole numbers")
-    kept = [field for field in schema if field.name in (image, label) or _is_scalar(field.type)]
-    types = [field.with_type(pa.string()) if pa.types.is_temporal(field.type) else field for field in kept]
-    names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
-    return _Columns(image, label, pa.schema(types), names)
-
-
 def _is_scalar(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -119,56 +90,38 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
-    if not source.is_file():
-        raise DataError("is not a regular file")
-    left = archives.max_unpacked(source)
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
     options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
     with parquet.ParquetFile(source, **options) as table:
-        columns = _columns(table.schema_arrow)
-        rows = (
-            row
-            for batch in table.iter_batches(ROWS, columns=columns.types.names)
-            for row in batch.cast(columns.types).to_pylist()
-        )
-        for number, row in enumerate(rows):
-            image = row.pop(columns.image)
+        schema = table.schema_arrow
+        features = _features(schema)
+        image_name, label_name = image_column(schema), _column(schema, features, "label", "ClassLabel")
+        kept = [field for field in schema if field.name in (image_name, label_name) or _is_scalar(field.type)]
+        types = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept])
+        names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
+        batches = table.iter_batches(ROWS, columns=types.names)
+        for number, row in enumerate(row for batch in batches for row in batch.cast(types).to_pylist()):
+            image = row.pop(image_name)
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
-            values = {key: _value(value, columns.class_names.get(key)) for key, value in row.items()}
-            label = values.pop(columns.label)
-            for column, value in ((columns.image, content), (columns.label, label)):
-                if value in (None, ""):
-                    raise DataError(f"row {number} (from 0): column {column!r} is empty; remove such rows")
-            left -= len(content)
-            if left < 0 or len(content) > MAX_BYTES:
-                raise DataError(f"row {number} (from 0): column {columns.image!r} is too large for an image")
-            given = values.pop("split", None)
-            if given not in (None, "", *SPLITS):
-                raise DataError(f"row {number} (from 0): column 'split' is {given!r} instead of {', '.join(SPLITS)}")
-            offset = file.tell()
-            with name_file(Path(file.name)):
+            values = {key: _value(value, names.get(key)) for key, value in row.items()}
+            label, given = values.pop(label_name), values.pop("split", None) or ""
+            if not content or label in (None, "") or given not in ("", *SPLITS):
+                raise DataError(
+                    f"row {number} (from 0): must have an image, a label that is one of its classes, and as split "
+                    f"nothing or {', '.join(SPLITS)}"
+                )
+            packed = File(Path(file.name), file.tell(), len(content))
+            with name_file(packed.path):
                 file.write(content)
-            yield Entry(
-                f"{name}/{number}",
-                File(Path(file.name), offset, len(content)),
-                str(label),
-                SPLITS[str(given)] if given else split,
-                {"path": path} | values if path else values,
-            )
+            own = SPLITS[str(given)] if given else split
+            yield Entry(f"{name}/{number}", packed, str(label), own, {"path": path} | values if path else values)
 
 
 def _value(value: Scalar, names: list[Any] | None) -> Scalar:
-    """A cell, with the number of a class replaced by its name, and NaN and infinity, which JSON lacks, by None."""
+    """A cell, with the number of a class replaced by its name; None for NaN, infinity and numbers of no class."""
     if isinstance(value, int) and names is not None:
-        if not 0 <= value < len(names):
-            raise DataError(f"class number {value} is not one of its {len(names)} classes")
-        return str(names[value])
+        return str(names[value]) if 0 <= value < len(names) else None
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 RECIPE = Recipe(find)
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits of a prepared data set."""
-    return store.load(data, "parquet")

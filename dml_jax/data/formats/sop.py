@@ -1,9 +1,6 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
-from dml_jax.config import Data
-from dml_jax.data import store
 from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
-from dml_jax.data.split import Split
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
@@ -34,8 +31,3 @@ RECIPE = Recipe(
     ),
     terms="no licence is known; the photographs are from eBay and belong to their owners",
 )
-
-
-def load(data: Data) -> dict[str, Split]:
-    """The splits "train" (59,551 images of 11,318 classes) and "test" (60,502 images of 11,316 classes)."""
-    return store.load(data, "sop")

@@ -6,7 +6,6 @@ for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,27 +14,22 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
-from dml_jax.data.split import Split
-from dml_jax.data.split_metadata import SplitMetadata
+from dml_jax.data.split import Read, Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
 LABELS = ("label", "class_id")  # features that may contain the label
 
 
-@dataclass(eq=False)
-class Reader:
+def _reader(directory: str, ids: Sequence[str], min_side: int, upright: bool) -> Read:
     """`Split.read` for images with the ids "<split>/<row>"."""
 
-    directory: str
-    ids: Sequence[str]
-    min_side: int
-    upright: bool
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        split, row = ids[index].split("/")
+        with reading(f"{directory}, {ids[index]}"):
+            return decode.rgb(_source(directory, split)[int(row)]["image"], min_side, upright=upright)
 
-    def __call__(self, index: int, rng: np.random.Generator | None) -> np.ndarray:
-        split, row = self.ids[index].split("/")
-        with reading(f"{self.directory}, {self.ids[index]}"):
-            return decode.rgb(_source(self.directory, split)[int(row)]["image"], self.min_side, upright=self.upright)
+    return read
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -46,25 +40,23 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: give a directory with the dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
-        name: split.read_by(Reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
+        name: split._replace(read=_reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
 
 
-def _scan(directory: str) -> Mapping[str, SplitMetadata]:
+def _scan(directory: str) -> Mapping[str, Split]:
     """Reads all labels and divides the classes into training and test."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(directory)
-    if builder.info.file_format != tfds.core.FileFormat.ARRAY_RECORD:
-        found = builder.info.file_format
+    label = next((name for name in LABELS if name in builder.info.features), "")
+    random_access = builder.info.file_format == tfds.core.FileFormat.ARRAY_RECORD
+    if not random_access or not label or "image" not in builder.info.features:
         raise DataError(
-            f"data.path={directory}: stored as {found.value if found else 'unknown'}, but random access needs "
+            f"data.path={directory}: must have a feature image and a feature {' or '.join(LABELS)}, and be stored as "
             "array_record; prepare it with tfds build --file_format=array_record"
         )
-    label = next((name for name in LABELS if name in builder.info.features), None)
-    if label is None or "image" not in builder.info.features:
-        raise DataError(f"data.path={directory}: must have a feature image and a feature {' or '.join(LABELS)}")
     rows = {split: _read_labels(directory, split, label) for split in builder.info.splits}
     seen = [set(values.tolist()) for values in rows.values()]
     if len(rows) == 2 and not seen[0] & seen[1] and "train" in rows:
@@ -77,7 +69,7 @@ def _scan(directory: str) -> Mapping[str, SplitMetadata]:
     return {name: _select(groups[name], classes[name]) for name in groups}
 
 
-def _select(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> SplitMetadata:
+def _select(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> Split:
     """The images of some classes, relabelled 0, 1, …, from stored splits with labels int [N]."""
     new_label = {label: i for i, label in enumerate(classes)}
     kept = [
@@ -86,9 +78,10 @@ def _select(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> SplitMeta
         for row, label in enumerate(labels.tolist())
         if label in new_label
     ]
-    return SplitMetadata(
+    return Split(
         labels=np.array([label for _, label in kept], np.int64),
         ids=[name for name, _ in kept],
+        read=unread,
         classes=[str(c) for c in classes],
     )
 

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
+from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe, check_disjoint_classes
 from dml_jax.errors import DataError, counted
-from dml_jax.files import write_csv
 
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
@@ -29,7 +28,6 @@ TABLE = "duplicates.csv"
 MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 PLACES = ("within a class", "across classes", "across splits")
-HEAD = ("kind", "where", "first", "second")
 
 
 class ImageFacts(NamedTuple):
@@ -39,14 +37,14 @@ class ImageFacts(NamedTuple):
     pixels: bytes  # digest of its size and pixels, 16 bytes
     difference: np.ndarray  # uint8 [16], see `difference_hash`
     format: str  # the file format, e.g. "JPEG"
-    # height, width: in pixels
-    height: int
+    height: int  # in pixels
     width: int
     rotated: bool  # whether its EXIF orientation is not upright
 
 
-def ordered_map(function: Callable[[S], T], items: Iterable[S], threads: int) -> Iterator[T]:
+def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     """Maps in threads; yields the results in order and computes only a few of them ahead."""
+    threads = usable_cores()
     with ThreadPoolExecutor(threads) as pool:
         source = iter(items)
         waiting = deque(pool.submit(function, item) for item in islice(source, 8 * threads))
@@ -67,21 +65,21 @@ def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
-    """Checks that there are at least two classes for training, two for test, and none or two for validation."""
+    """Raises DataError unless there are two classes for training, two for test, and none or two for validation."""
     classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
-    if len(classes["validation"]) == 1:
-        raise DataError(f"{sources}: the validation images are of one class only; at least 2 classes are needed")
-    if min(len(classes["train"]), len(classes["test"])) < 2:
-        names = sorted({entry.class_name for entry in entries})
+    counts = {split: len(names) for split, names in classes.items()}
+    if min(counts["train"], counts["test"]) < 2 or counts["validation"] == 1:
+        names = sorted(set().union(*classes.values()))
         listed = f" ({', '.join(map(repr, names[:3]))}{', …' if len(names) > 3 else ''})" if names else ""
         raise DataError(
-            f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}: "
-            f"{len(classes['train'])} training and {len(classes['test'])} test classes; at least 2 of each are needed"
+            f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}: {counts['train']} "
+            f"training, {counts['validation']} validation and {counts['test']} test classes; at least 2 of each are "
+            "needed, but for validation, which may have none"
         )
 
 
-def inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageFacts | str:
-    """Decodes an image file; returns its facts, or the reason why it cannot be used; `use`: see `inspect_images`."""
+def _inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageFacts | str:
+    """Facts of an image file, or the reason why it cannot be used."""
     try:
         data = file.read()
         pixels = decode.rgb(data)
@@ -111,7 +109,6 @@ def difference_hash(pixels: np.ndarray) -> np.ndarray:
 
 def inspect_images(
     entries: Sequence[Entry],
-    threads: int,
     progress: Callable[[int], None] = lambda done: None,
     use: Callable[[int, bytes, np.ndarray], None] = lambda i, data, pixels: None,
 ) -> tuple[dict[int, ImageFacts], dict[int, str]]:
@@ -119,19 +116,13 @@ def inspect_images(
 
     `use` is called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
     """
-    facts: dict[int, ImageFacts] = {}
-    reasons: dict[int, str] = {}
-
-    def inspect(i: int) -> ImageFacts | str:
-        return inspect_image(entries[i].file, partial(use, i))
-
-    for i, result in enumerate(ordered_map(inspect, range(len(entries)), threads)):
-        if isinstance(result, str):
-            reasons[i] = result
-        else:
-            facts[i] = result
+    found = {}
+    inspect = lambda i: _inspect_image(entries[i].file, partial(use, i))  # noqa: E731
+    for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
+        found[i] = result
         progress(i + 1)
-    return facts, reasons
+    facts = {i: result for i, result in found.items() if not isinstance(result, str)}
+    return facts, {i: result for i, result in found.items() if isinstance(result, str)}
 
 
 def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> dict[int, str]:
@@ -146,15 +137,14 @@ def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> d
     for i in facts:
         classes_of_image.setdefault(facts[i].pixels, set()).add(entries[i].class_name)
     for i in facts:
-        entry = entries[i]
-        classes = classes_of_image[facts[i].pixels]
-        if entry.id in names:
+        name, classes = entries[i].id, classes_of_image[facts[i].pixels]
+        if name in names:
             reasons[i] = "is listed twice"
         elif len(classes) > 1:
             reasons[i] = f"the same image is in the classes {' and '.join(sorted(classes))}"
-        elif any("\ud800" <= letter <= "\udfff" for letter in entry.id):  # which stand for other bytes
+        elif any("\ud800" <= letter <= "\udfff" for letter in name):  # which stand for other bytes
             reasons[i] = "its name is not UTF-8"
-        names.add(entry.id)
+        names.add(name)
     return reasons | _find_unmatched(entries, set(facts) - set(reasons))
 
 
@@ -173,24 +163,12 @@ def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str
     return reasons
 
 
-def count_mismatches(entries: Sequence[Entry], counts: Mapping[str, tuple[int, int]]) -> list[str]:
-    """One message per split whose numbers of images and classes differ from `counts`."""
-    wrong = []
-    for split, (images, classes) in counts.items():
-        members = [entry.class_name for entry in entries if entry.split == split]
-        got = (len(members), len(set(members)))
-        if got != (images, classes):
-            wrong.append(f"{split} has {got[0]} images of {got[1]} classes instead of {images} of {classes}")
-    return wrong
-
-
 class Pair(NamedTuple):
     """Two images that are duplicates or near duplicates."""
 
-    # first, second: positions, increasing
-    first: int
-    second: int
-    place: int  # position in `PLACES`
+    first: int  # position
+    second: int  # a larger position
+    place: int  # in `PLACES`
     exact: bool  # whether the pixels are equal
 
 
@@ -215,21 +193,8 @@ def find_duplicates(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -
 def duplicates_table(entries: Sequence[Entry], pairs: Sequence[Pair]) -> list[tuple[str, str, str, str]]:
     """Rows of the kind, the place and both names; the most harmful pairs first."""
     ordered = sorted(pairs, key=lambda pair: (-pair.place, not pair.exact, pair.first))
-    return [
-        (
-            "duplicates" if pair.exact else "near duplicates",
-            PLACES[pair.place],
-            entries[pair.first].id,
-            entries[pair.second].id,
-        )
-        for pair in ordered
-    ]
-
-
-def write_duplicates(directory: Path, rows: Sequence[tuple[str, str, str, str]]) -> None:
-    """Writes the table of pairs."""
-    with (directory / TABLE).open("w", newline="", encoding="utf-8") as file:
-        write_csv(file, [HEAD, *rows])
+    kinds = ("near duplicates", "duplicates")
+    return [(kinds[exact], PLACES[place], entries[i].id, entries[j].id) for i, j, place, exact in ordered]
 
 
 def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], pairs: Sequence[Pair]) -> dict[int, str]:
@@ -266,7 +231,8 @@ def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dic
     partners = np.full((len(PLACES), len(firsts)), count)  # beyond the end: none
     # Rows that differ in at most max_distance bits agree in at least one of this many blocks of up to 4 bytes.
     for columns in np.array_split(np.arange(values.shape[1]), max(max_distance + 1, values.shape[1] // 4)):
-        for i, j in _equal_pairs(_keys(distinct[:, columns])):
+        block = distinct[:, columns]
+        for i, j in _equal_pairs(np.pad(block, ((0, 0), (0, 4 - block.shape[1]))).view(np.uint32)[:, 0]):
             near = (np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance) & (i != j)
             i, j = i[near], j[near]
             split, name = (of[i] != of[j]).T
@@ -277,11 +243,6 @@ def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dic
     others = found[places, images]
     pairs = zip(np.minimum(images, others).tolist(), np.maximum(images, others).tolist(), strict=True)
     return dict(zip(pairs, places.tolist(), strict=True))
-
-
-def _keys(block: np.ndarray) -> np.ndarray:
-    padded = np.pad(block, ((0, 0), (0, 4 - block.shape[1])))
-    return np.ascontiguousarray(padded).view(np.uint32)[:, 0]
 
 
 def _equal_pairs(keys: np.ndarray, chunk: int = 2**20) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -5,7 +5,6 @@ A preparation is written to a draft beside the output directory, which appears c
 
 import contextlib
 import hashlib
-import os
 import shutil
 import threading
 from collections import Counter
@@ -23,7 +22,7 @@ from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_json
+from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
 from dml_jax.remote import downloads
 
 MIB = 2**20
@@ -39,21 +38,18 @@ class Request(NamedTuple):
     sources: tuple[Path, ...]  # archives, folders, .csv and .parquet files
     output: Path
     options: Options = Options()
-    # short_side, pixels: see `encode`
-    short_side: int = 0
+    short_side: int = 0  # see `encode`
     pixels: bool = False
     skip_bad: bool = False  # leave out unusable images instead of stopping
     subset: bool = False  # accept other counts than those of the complete data set
-    threads: int = os.cpu_count() or 1
     download: bool = False  # whether the sources are `archives` to be downloaded
     drop: str | None = None  # "duplicates", see `check.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        sources = [str(path.resolve()) for path in self.sources]
-        facts = {"name": self.name, "sources": sources, "test_share": self.options.test_share}
-        own = {key: getattr(self, key) for key in ("short_side", "pixels", "skip_bad", "subset", "drop")}
-        return facts | {"splits": self.options.splits} | own
+        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset", "drop")
+        values = self._asdict() | self.options._asdict()
+        return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
 
 
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
@@ -68,32 +64,31 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
             )
         console.print(f"{output} is already prepared")
         return done
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ConfigError(f"--output={output}: exists and is not an empty directory; choose another one")
-    for source in request.sources:
-        if source.is_dir() and output.resolve().is_relative_to(source.resolve()):
-            raise ConfigError(f"--output={output}: is inside the source {source}; choose another directory")
+    used = output.exists() and (not output.is_dir() or any(output.iterdir()))
+    if used or any(source.is_dir() and output.resolve().is_relative_to(source.resolve()) for source in request.sources):
+        raise ConfigError(f"--output={output}: must be a new or empty directory outside of the sources")
     with atomic_directory(output) as draft:
         return _prepare(request, recipe, console, draft)
 
 
 def summary(content: Mapping[str, Any]) -> list[str]:
     """Lines that summarise a prepared data set."""
-    splits = [
+    lines = [
         f"{name}: {counted(of['images'], 'image')} of {counted(of['classes'], 'class')}"
         for name, of in content["splits"].items()
     ]
-    metadata = [f"metadata: {', '.join(content['metadata'])}"] if content.get("metadata") else []
-    skipped = [f"left out: {counted(len(content['skipped']), 'image')}"] if content["skipped"] else []
-    rotated = (
-        [f"EXIF rotation: {counted(n, 'image')} (data.exif_rotation)"] if (n := content.get("exif_rotated")) else []
-    )
-    pairs = [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
-    return [*splits, *metadata, *skipped, *pairs, *rotated, f"sha256 {content['sha256']}"]
+    if content["metadata"]:
+        lines.append(f"metadata: {', '.join(content['metadata'])}")
+    if content["skipped"]:
+        lines.append(f"left out: {counted(len(content['skipped']), 'image')}")
+    lines += [f"{kind} {place}: {number}" for kind, place, number in content["duplicates"]]
+    if content["exif_rotated"]:
+        lines.append(f"EXIF rotation: {counted(content['exif_rotated'], 'image')} (data.exif_rotation)")
+    return [*lines, f"sha256 {content['sha256']}"]
 
 
 def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
-    """Where the archives of a data set are kept after they were downloaded; raises ConfigError if it has no address."""
+    """The paths of downloaded archives; raises ConfigError for a data set without an address."""
     if not recipe.downloads:
         why = f"{recipe.terms} ({recipe.home}); get it yourself and" if recipe.home else "it is your own data;"
         raise ConfigError(f"--download: {name} cannot be downloaded: {why} give it as --source")
@@ -101,11 +96,9 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
 
 
 def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
-    """Downloads the archives that are missing, after printing the terms; continues an interrupted download."""
+    """Downloads the archives that are missing, after printing the terms."""
     size = sum(source.size or 0 for source in recipe.downloads) // MIB
-    console.print(f"terms: {recipe.terms}")
-    console.print(f"owners: {recipe.home}")
-    console.print(f"please cite: {recipe.citation}")
+    console.print(f"terms: {recipe.terms}\nowners: {recipe.home}\nplease cite: {recipe.citation}")
     remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
     for source, target in zip(recipe.downloads, targets, strict=True):
         if target.is_file() and sha256(target) == source.sha256:
@@ -118,7 +111,6 @@ def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None
 
 
 def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) -> dict[str, Any]:
-    """The steps of a preparation: list, check, write."""
     named = " ".join(f"--source={source}" for source in request.sources)
     if request.download:
         _download(recipe, request.sources, console)
@@ -126,15 +118,20 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     scratch.mkdir()
     files = sources.list_files(request.sources, scratch, console.print)
     entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
-    if recipe.counts and not request.subset and (wrong := check.count_mismatches(entries, recipe.counts)):
-        raise DataError(f"{'; '.join(wrong)}: use --subset to accept a part of {request.name}")
+    for split, (images, classes) in {} if request.subset else (recipe.counts or {}).items():
+        members = [entry.class_name for entry in entries if entry.split == split]
+        if (len(members), len(set(members))) != (images, classes):
+            raise DataError(
+                f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}: "
+                f"use --subset to accept a part of {request.name}"
+            )
     if note := recipe.note(files):
         console.print(note)
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
     entries, facts, reasons = check_images(
-        entries, scratch / "encoded", request.short_side, request.pixels, request.threads, console.update_progress
+        entries, scratch / "encoded", request.short_side, request.pixels, console.update_progress
     )
     dropped = check.to_drop(entries, facts, check.find_duplicates(entries, facts)) if request.drop else {}
     if recipe.counts is None:
@@ -152,11 +149,10 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     check.check_number_of_classes(kept, named)
 
     console.start_progress("writing images", len(kept))
-    written = write_records(
-        draft, kept, compressed=not request.pixels, threads=request.threads, progress=console.update_progress
-    )
+    written = write_records(draft, kept, not request.pixels, console.update_progress)
     pairs = check.duplicates_table(entries, check.find_duplicates(entries, {i: facts[i] for i in usable}))
-    check.write_duplicates(draft, pairs)
+    with (draft / check.TABLE).open("w", newline="", encoding="utf-8") as file:
+        write_csv(file, [("kind", "where", "first", "second"), *pairs])
     sides = np.sort([(facts[i].height, facts[i].width) for i in usable], axis=1)
     marker = written | {
         "name": request.name,
@@ -189,12 +185,7 @@ def encode(data: bytes, image: np.ndarray, short_side: int = 0, pixels: bool = F
 
 
 def check_images(
-    entries: Sequence[Entry],
-    spool: Path,
-    short_side: int,
-    pixels: bool,
-    threads: int,
-    progress: Callable[[int], None],
+    entries: Sequence[Entry], spool: Path, short_side: int, pixels: bool, progress: Callable[[int], None]
 ) -> tuple[list[Entry], dict[int, ImageFacts], dict[int, str]]:
     """Decodes every image once and encodes the usable ones, to `spool` if they are not stored as they are.
 
@@ -209,28 +200,20 @@ def check_images(
                 encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
 
     with name_file(spool), spool.open("wb") as file:
-        facts, reasons = check.inspect_images(entries, threads, progress, keep)
+        facts, reasons = check.inspect_images(entries, progress, keep)
     return encoded, facts, reasons
 
 
 def write_records(
-    directory: Path,
-    entries: Sequence[Entry],
-    *,
-    compressed: bool,
-    threads: int,
-    progress: Callable[[int], None],
+    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None]
 ) -> dict[str, Any]:
-    """Writes the images, as `check_images` returns them, and the index of a data set to a folder.
-
-    Returns the fields of the marker file that describe what was written.
-    """
+    """Writes the images and the index of a data set; returns the fields of the marker file that describe them."""
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
     (directory / store.RECORDS).mkdir()
     for split in splits:
         members = [entry for entry in entries if entry.split == split]
-        images = check.ordered_map(lambda entry: entry.file.read(), members, threads)
+        images = check.ordered_map(lambda entry: entry.file.read(), members)
         path = directory / store.RECORDS / f"{split}.array_record"
         options = "group_size:1" if compressed else "group_size:1,uncompressed"
         with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:

@@ -8,7 +8,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,10 +53,8 @@ class File(NamedTuple):
                     file.seek(self.offset)
                     return file.read(self.size)
             status = self.path.stat()
-            if not stat.S_ISREG(status.st_mode):
-                raise DataError("not a regular file")
-            if status.st_size > MAX_BYTES:
-                raise DataError(f"larger than {MAX_BYTES // 2**20} MiB")
+            if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+                raise DataError(f"not a regular file of at most {MAX_BYTES // 2**20} MiB")
             return self.path.read_bytes()
         except (OSError, ValueError) as error:
             missing = isinstance(error, FileNotFoundError | NotADirectoryError)
@@ -81,9 +79,7 @@ class Options(NamedTuple):
     """How to split a data set that has no official splits."""
 
     test_share: float = 0.5  # share of the classes that become test classes
-    # "folders" to use the folders train and test, "classes" to divide the classes by `test_share`, "auto" to use the
-    # folders if there are any.
-    splits: str = "auto"
+    splits: str = "auto"  # "classes" to divide the classes by `test_share` also where folders or files give the splits
     scratch: Path = Path()  # folder for unfinished work, where recipes may write files
 
 
@@ -94,6 +90,7 @@ class Recipe(NamedTuple):
     find: Callable[[Files, Options], list[Entry]]
     # files -> what the user should know of how `find` reads them, in a sentence; empty if nothing.
     note: Callable[[Files], str] = lambda files: ""
+    in_place: bool = False  # whether a folder can be used without preparation
     # split -> (images, classes) of the complete data set; None if they are not fixed.
     counts: Mapping[str, tuple[int, int]] | None = None
     home: str = ""  # web page of the data set
@@ -111,13 +108,13 @@ def walk(root: Path) -> Iterator[tuple[str, File]]:
     seen = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=fail):
         real = os.path.realpath(folder)
-        folders[:] = sorted(name for name in folders if not _is_ignored_name(name)) if real not in seen else []
+        folders[:] = sorted(name for name in folders if not is_ignored(name)) if real not in seen else []
         if real in seen:
             continue
         seen.add(real)
         base = Path(folder).relative_to(root).as_posix()
         for name in sorted(names):
-            if not _is_ignored_name(name):
+            if not is_ignored(name):
                 yield (name if base == "." else f"{base}/{name}"), File(Path(folder, name))
 
 
@@ -149,7 +146,7 @@ def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str],
 
 
 def stamp(path: str | Path) -> str:
-    """Size, modification time and change time of a file, which tell whether it has changed; "0" if there is none."""
+    """Size, modification and change time of a file; "0" if there is none."""
     try:
         status = os.stat(path)
     except OSError:
@@ -163,25 +160,18 @@ def is_image(path: str) -> bool:
 
 
 def is_ignored(path: str) -> bool:
-    """Whether a path in an archive is hidden or was created by a file manager."""
-    return any(_is_ignored_name(name) for name in path.split("/"))
+    """Whether a part of a path is hidden or was created by a file manager."""
+    return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
 
 
-def _is_ignored_name(name: str) -> bool:
-    return name.startswith(".") or name.lower() in IGNORED_NAMES
-
-
-def check_disjoint_classes(entries: Iterable[Entry]) -> None:
-    """Checks that no test class is in training or validation; validation may have new images of training classes."""
-    classes: dict[str, set[str]] = {split: set() for split in SPLITS}
-    for entry in entries:
-        classes[entry.split].add(entry.class_name)
+def check_disjoint_classes(entries: Sequence[Entry]) -> None:
+    """Raises DataError if a test class is in training or validation, which may share classes."""
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     for name, split in (("training", "train"), ("validation", "validation")):
         if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
-            names = ", ".join(shared[:5]) + (", ..." if len(shared) > 5 else "")
             raise DataError(
-                f"{len(shared)} classes are in both {name} and test ({names}): test classes must be new to the model; "
-                "divide the classes with dml-jax prepare --splits=classes"
+                f"{len(shared)} classes are in both {name} and test ({', '.join(shared[:5])}): test classes must be "
+                "new to the model; divide the classes with dml-jax prepare --splits=classes"
             )
 
 

@@ -26,13 +26,7 @@ __all__ = [
 ]  # fmt: skip
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
-    "balanced": balanced,
-    "shuffled": shuffled,
-    "mpn": mpn,
-    "mpn_redraw": mpn_redraw,
-    "hist_balanced": hist_balanced,
-    "diva": diva,
-    "ms": ms,
+    function.__name__: function for function in (balanced, shuffled, mpn, mpn_redraw, hist_balanced, diva, ms)
 }
 
 

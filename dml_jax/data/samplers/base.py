@@ -1,7 +1,7 @@
 """The `Sampler` type and the functions that construct samplers.
 
 A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch of a step depends
-neither on the number of workers nor on where a run was interrupted. It returns the indices of the whole global batch,
+neither on the number of threads nor on where a run was interrupted. It returns the indices of the whole global batch,
 of which each host takes its slice.
 """
 
@@ -32,19 +32,6 @@ class Sampler(NamedTuple):
     epoch: Callable[[int], int]
 
 
-class Cached:
-    """An LRU cache around a pure function that is pickled without its entries, e.g. for worker processes."""
-
-    def __init__(self, function: Callable[..., np.ndarray], size: int) -> None:
-        self.function, self.size, self.call = function, size, lru_cache(maxsize=size)(function)
-
-    def __call__(self, *arguments: int) -> np.ndarray:
-        return self.call(*arguments)
-
-    def __reduce__(self) -> tuple[type["Cached"], tuple[Callable[..., np.ndarray], int]]:
-        return Cached, (self.function, self.size)
-
-
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
     """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has `steps` steps."""
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
@@ -55,7 +42,7 @@ def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int)
 
     `order` maps an epoch to its concatenated batches, int [steps * batch_size].
     """
-    orders = Cached(order, 4)
+    orders = lru_cache(4)(order)
 
     def batch(step: int) -> np.ndarray:
         epoch, position = divmod(step, steps)
@@ -70,13 +57,12 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
     `order` maps an epoch to its concatenated batches, `length` to its number of steps. The latter is called for every
     epoch of the run before the first step, so it must be fast.
     """
-    orders = Cached(order, 4)
-    lengths = Cached(lambda epoch: np.asarray(length(epoch)), 2**16)
+    orders, lengths = lru_cache(4)(order), lru_cache(2**16)(length)
 
     def locate(step: int) -> tuple[int, int]:
         """(epoch, position in the epoch) of a step."""
         epoch = 0
-        while step >= (steps := int(lengths(epoch))):
+        while step >= (steps := lengths(epoch)):
             step, epoch = step - steps, epoch + 1
         return epoch, step
 
@@ -86,7 +72,7 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
 
     return Sampler(
         batch,
-        first_step=lambda epoch: sum(int(lengths(e)) for e in range(epoch)),
+        first_step=lambda epoch: sum(lengths(e) for e in range(epoch)),
         epoch=lambda step: locate(step)[0],
     )
 
@@ -153,7 +139,8 @@ def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) ->
       (set, position, count) -> int [count], `count` elements of the sequence of a set, from `position` on.
     """
 
-    def shuffle(which: int, number: int) -> np.ndarray:
+    @lru_cache(group + 4 * len(sizes))
+    def permutation(which: int, number: int) -> np.ndarray:
         order = np.random.default_rng((seed, stream, which, number)).permutation(sizes[which]).astype(np.int32)
         carried = number * sizes[which] % group  # elements that the first group takes from the previous permutation
         if carried == 0 or carried >= sizes[which]:
@@ -161,8 +148,6 @@ def successive_shuffles(seed: int, stream: int, sizes: list[int], group: int) ->
         unused = ~np.isin(order, permutation(which, number - 1)[-carried:])
         first = np.flatnonzero(unused)[: group - carried]
         return np.concatenate([order[first], np.delete(order, first)])
-
-    permutation = Cached(shuffle, group + 4 * len(sizes))
 
     def elements(which: int, position: int, count: int) -> np.ndarray:
         size = sizes[which]

@@ -4,12 +4,13 @@ N is the number of training images, C of classes, B the batch size and K the ima
 drawn from a random generator of its own; the distribution matches the original code, the random numbers do not.
 """
 
+from functools import lru_cache
+
 import numpy as np
 
 from dml_jax.data.samplers.base import (
     EPOCHS,
     STEPS,
-    Cached,
     Sampler,
     classes_per_batch,
     distinct_classes_per_batch,
@@ -128,7 +129,8 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
     images, classes = images_per_class, distinct_classes_per_batch(batch_size, images_per_class, len(class_indices))
     sizes = np.array([len(indices) for indices in class_indices])
 
-    def draw(epoch: int) -> np.ndarray:
+    @lru_cache(4)
+    def drawn(epoch: int) -> np.ndarray:
         """Classes of each batch: int [steps, classes]."""
         rng = np.random.default_rng((seed, EPOCHS, epoch, 0))
         left, available = np.maximum(sizes, images) // images, np.arange(len(sizes))
@@ -139,8 +141,6 @@ def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0
             left[batches[-1]] -= 1
             available = np.delete(available, positions[left[batches[-1]] == 0])
         return np.stack(batches)
-
-    drawn = Cached(draw, 4)
 
     def order(epoch: int) -> np.ndarray:
         rng = np.random.default_rng((seed, EPOCHS, epoch, 1))
