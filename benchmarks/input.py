@@ -182,9 +182,9 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
 
     cases: dict[str, Callable[[], float]] = {}
 
-    def ours_case(split: Split, normalised: bool, **changes: Any) -> Callable[[], float]:
+    def ours_case(split: Split, normalised: bool) -> Callable[[], float]:
         def run() -> float:
-            chosen = options(**changes)
+            chosen = options()
             with our_batches(split, chosen) as reader:
                 return throughput(reader, seconds, device_step(chosen, normalised))
 
@@ -197,7 +197,6 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         )
     cases["dml_jax, 2 threads, uint8"] = ours_case(split, False)
     cases["dml_jax, 2 threads, normalised floats"] = ours_case(split, True)
-    cases["dml_jax, 2 workers, uint8"] = ours_case(split, False, workers=2)
     for name, store in stores.items():
         cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)
@@ -235,7 +234,7 @@ def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.
 
 def prepare(name: str, source: Path, output: Path, *more: str) -> float:
     """Runs dml-jax prepare and returns the seconds it took."""
-    flags = [f"--name={name}", f"--source={source}", f"--output={output}", "--threads=2", "--quiet", *more]
+    flags = [f"--name={name}", f"--source={source}", f"--output={output}", "--quiet", *more]
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "dml_jax", "prepare", *flags], check=True, stdout=subprocess.DEVNULL)
     return time.perf_counter() - began

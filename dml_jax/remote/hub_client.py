@@ -52,7 +52,7 @@ def fetch(
         try:
             wait = library.constants.HF_HUB_ETAG_TIMEOUT
             there = library.HfApi().model_info(repository, revision=revision, timeout=wait)
-            wanted, revision, offline = choose([entry.rfilename for entry in there.siblings]), there.sha, False
+            wanted, offline = choose([entry.rfilename for entry in there.siblings]), False
         except Exception as problem:
             offline = True
             try:
@@ -60,13 +60,14 @@ def fetch(
             except Exception:
                 raise problem from None
             wanted = choose([path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()])
-        with warnings.catch_warnings():  # which is all that the client does about a full disk
-            warnings.filterwarnings("error", "Not enough free disk space")
-            options = {"revision": revision, "allow_patterns": list(wanted), "local_files_only": offline}
-            root = Path(library.snapshot_download(repository, **options))
+        found: dict[str, Path] = {}
         for name in wanted:
-            _check(root / name)
-        return {name: root / name for name in wanted}
+            with warnings.catch_warnings():  # which is all that the client does about a full disk
+                warnings.filterwarnings("error", "Not enough free disk space")
+                path = library.hf_hub_download(repository, name, revision=revision, local_files_only=offline)
+            revision = Path(path.removesuffix(name)).name  # the same commit for all
+            _check(found.setdefault(name, Path(path)))
+        return found
     except Exception as problem:  # the client also raises errors of the libraries it uses
         if isinstance(problem, OSError) and problem.errno:
             problem.filename = problem.filename or library.constants.HF_HUB_CACHE
@@ -105,15 +106,11 @@ def explain(problem: Exception, elsewhere: str = "") -> str:
     match problem:
         case errors.GatedRepoError():
             remedy = "accept its conditions on its page of the hub, and log in with `hf auth login`"
-        case errors.RepositoryNotFoundError():
-            why = "there is no such repository, or it is private"
+        case errors.RepositoryNotFoundError() | errors.RevisionNotFoundError():
+            why = "there is no such repository, branch or commit, or it is private"
             remedy = "check the name, or log in with `hf auth login`"
-        case errors.RevisionNotFoundError():
-            why, remedy = "there is no such branch, tag or commit", "check the name"
         case errors.HFValidationError():
             remedy = "give owner/name"
-        case UserWarning():
-            remedy = "make room"
         case json.JSONDecodeError():
             why = "the answer is not that of a hub, but e.g. a web page of the network"
     return f"({why}); {remedy}"

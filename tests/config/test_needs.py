@@ -28,7 +28,6 @@ WITHOUT_EFFECT = [
     "digits_hist data.training_size=16",
     "digits_hist data.interpolation=bicubic",
     "digits_hist data.crop_scale=0.5,1.0",
-    "digits_hist data.workers=1 data.threads=3",
     "folder_vit data.training_size=160",
     *(f"folder_baseline:frozen data.{o}" for o in ("training_size=160", "jitter=0.3", "greyscale=0.3", "erasing=0.3")),
     "cub_hist data.images_per_class=2",

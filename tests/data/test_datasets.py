@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import cloudpickle
 import numpy as np
-import pyarrow
 import pytest
+from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax.config import Data
@@ -20,8 +19,7 @@ from dml_jax.data.formats import folder
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
-from dml_jax.data.split import Split, digest, hold_out, subset
-from dml_jax.data.split_metadata import SplitMetadata
+from dml_jax.data.split import Split, digest, hold_out, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
 from tests.data import layouts, pictures, tfds_directories
@@ -30,7 +28,7 @@ from tests.train.experiments import small
 
 def prepare(name: str, sources: list[Path], output: Path, console: Console | None = None, **overrides: object) -> None:
     recipe = configs.module("data", name).RECIPE
-    options = {"subset": True, "threads": 2} | overrides
+    options = {"subset": True} | overrides
     request = prepare_dataset.Request(name=name, sources=tuple(sources), output=output, **options)  # type: ignore[arg-type]
     prepare_dataset.prepare(request, recipe, console or Console(active=False))
 
@@ -69,18 +67,8 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
         {"train": (4, 2), "test": (4, 2)},
         {"test": "099 Eagle Talon 1998"},
     ),
-    "cars folders": (
-        "cars",
-        layouts.cars_folders,
-        {"train": (4, 2), "test": (4, 2)},
-        {"test": "099 Eagle Talon 1998"},
-    ),
-    "omniglot": (
-        "omniglot",
-        layouts.omniglot,
-        {"train": (8, 4), "test": (4, 2)},
-        {"test": "Tagalog/character01"},
-    ),
+    "cars folders": ("cars", layouts.cars_folders, {"train": (4, 2), "test": (4, 2)}, {"test": "099 Eagle Talon 1998"}),
+    "omniglot": ("omniglot", layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, {"test": "Tagalog/character01"}),
     "folder": ("folder", lambda p: [layouts.photos(p / "photos")], {"train": (6, 2), "test": (6, 2)}, {}),
 }
 
@@ -99,12 +87,10 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     if "gallery" in splits:
         assert splits["gallery"].classes == splits["test"].classes
     for split in splits.values():
-        unpickled = cloudpickle.loads(cloudpickle.dumps(split.read))
         for i in (0, len(split.ids) - 1):
             image = split.read(i, None)
             assert image.dtype == np.uint8
             assert image.shape[2] == 3
-            np.testing.assert_array_equal(unpickled(i, None), image)
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         store.MARKER, store.INDEX, store.RECORDS, check.TABLE,
     }  # fmt: skip
@@ -122,7 +108,7 @@ def test_scaled_decoding_is_an_option_of_the_data(prepared_first: bool, tmp_path
     cropped = Data(name="folder", path=str(path), crop="centre", image_size=32, resize=40)
     for data, shape in ((cropped, (80, 120, 3)), (dataclasses.replace(cropped, decode_scaled=True), (40, 60, 3))):
         read = formats.load(data)["train"].read
-        assert cloudpickle.loads(cloudpickle.dumps(read))(0, None).shape == shape
+        assert read(0, None).shape == shape
 
 
 @pytest.mark.parametrize(
@@ -203,11 +189,10 @@ def test_csv(tmp_path: Path) -> None:
     [
         ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: has the columns path, label, n, n; must have path, label"),
         ("file,label\na,b\n", "has the columns file, label"),
-        ("path,label,split\na.jpg,b,training\n", "line 2: split 'training'"),
-        ("path,label\na.jpg,\n", "line 2: has no path, no label"),
-        ("path,label\na.jpg,b,c\n", "line 2: has no path, no label or too many"),
-        ("path,label,split,role\na.jpg,b,train,query\n", "split 'train' with role 'query'"),
-        ("path,label\nnowhere.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
+        ("path,label,split\na.jpg,b,training\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
+        ("path,label\na.jpg,\n", "line 2: needs a path, a label"),
+        ("path,label\na.jpg,b,c\n", "line 2: needs a path, a label"),
+        ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
         ("path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
     ],
 )
@@ -247,7 +232,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "oak,val"), encoding="utf-8")
-    with pytest.raises(DataError, match="the validation images are of one class only"):
+    with pytest.raises(DataError, match="2 training, 1 validation and 2 test classes; at least 2 of each"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "z")
 
 
@@ -346,7 +331,7 @@ def test_a_class_folder_inside_a_class_folder_is_named(
 def test_images_outside_of_class_folders(tmp_path: Path) -> None:
     pictures.write(layouts.photos(tmp_path / "p" / "train") / "1.jpg", 1)
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
-    for splits in ("auto", "folders", "classes"):
+    for splits in ("auto", "classes"):
         with pytest.raises(DataError, match=r"1 images, e\.g\. train/1\.jpg, are in no class folder"):
             prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
@@ -387,21 +372,15 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
         load("folder", tmp_path / "out")
 
 
-WRONG = {"none": None, "number": 5, "list": [], "text": "x", "nested": {"a": "b"}}
-
-
 def test_a_marker_with_wrong_fields(tmp_path: Path) -> None:
     prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
     marker = tmp_path / "out" / store.MARKER
     whole = json.loads(marker.read_text())
-    kinds = {"name": str, "sha256": str, "skipped": list}
     for key in ("name", "sha256", "splits", "files", "request", "skipped"):
-        wrong = [{**whole, key: value} for value in WRONG.values() if not isinstance(value, kinds.get(key, dict))]
-        for content in (*wrong, {k: v for k, v in whole.items() if k != key}):
+        for content in (whole | {key: 5}, {k: v for k, v in whole.items() if k != key}):
             marker.write_text(json.dumps(content))
-            for act in (load, lambda _, path: store.verify(path)):
-                with pytest.raises(DataError, match=rf"^{marker}: is truncated or damaged \({key}.*; prepare the data"):
-                    act("folder", tmp_path / "out")
+            with pytest.raises(DataError, match=rf"^{marker}: is truncated or damaged \({key}.*; prepare the data"):
+                load("folder", tmp_path / "out")
 
 
 def test_damaged_records_name_the_image(tmp_path: Path) -> None:
@@ -417,25 +396,14 @@ def test_damaged_records_name_the_image(tmp_path: Path) -> None:
 
 
 def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
-    from PIL import Image
-
-    from dml_jax.data.prepare import prepare_dataset as writer
-
     def encode(data: bytes, short_side: int = 0, pixels: bool = False) -> bytes:
-        return writer.encode(data, decode.rgb(data), short_side, pixels)
+        return prepare_dataset.encode(data, decode.rgb(data), short_side, pixels)
 
     jpeg = pictures.encoded(0)
     assert encode(jpeg) == jpeg
     png = pictures.encoded(0, kind="PNG")
     assert encode(png) == png
-    for mode, kind in (
-        ("RGBA", "PNG"),
-        ("P", "PNG"),
-        ("CMYK", "JPEG"),
-        ("RGB", "BMP"),
-        ("1", "PNG"),
-        ("LA", "PNG"),
-    ):
+    for mode, kind in (("RGBA", "PNG"), ("P", "PNG"), ("CMYK", "JPEG"), ("RGB", "BMP")):
         path = tmp_path / f"{mode}.{kind}"
         Image.fromarray(pictures.pixels(1)).convert(mode).save(path, kind)
         data = encode(path.read_bytes())
@@ -478,15 +446,15 @@ def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(splits["test"].read(7, None), decode.rgb(rows[15][0]))
     info = where / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    with pytest.raises(DataError, match="stored as tfrecord"):
+    with pytest.raises(DataError, match="be stored as array_record"):
         load("tfds", where)
 
 
 def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     labels = np.array([0, 1, 0], np.int64)
     splits = {
-        "train": SplitMetadata(labels, ["a\nb", "ü,\"'", "\0"], ["x", "ÿ"], ["", os.fsdecode(b"\xff"), "漢字"]),
-        "test": SplitMetadata(labels, ["1", "2", "3"], ["a", "b"]),
+        "train": Split(labels, ["a\nb", "ü,\"'", "\0"], unread, ["x", "ÿ"], files=["", os.fsdecode(b"\xff"), "漢字"]),
+        "test": Split(labels, ["1", "2", "3"], unread, ["a", "b"]),
     }
     split_metadata.save(tmp_path / "i.arrow", splits)
     loaded = split_metadata.load(tmp_path / "i.arrow")
@@ -498,17 +466,6 @@ def test_metadata_keeps_any_name(tmp_path: Path) -> None:
     (tmp_path / "i.arrow").write_bytes((tmp_path / "i.arrow").read_bytes()[:200])
     with pytest.raises(DataError, match=r"i\.arrow: is truncated or damaged"):
         split_metadata.load(tmp_path / "i.arrow")
-
-
-def test_names_are_mapped_not_read(tmp_path: Path) -> None:
-    ids = [f"images/{i:030}.jpg" for i in range(200_000)]
-    split = SplitMetadata(np.arange(len(ids)) % 2, ids, ["x", "y"])
-    split_metadata.save(tmp_path / "i.arrow", {"train": split})
-    before = pyarrow.total_allocated_bytes()
-    train = split_metadata.load(tmp_path / "i.arrow")["train"]
-    assert train.ids[123_456] == ids[123_456]
-    assert pyarrow.total_allocated_bytes() == before
-    assert train.labels.base is not None
 
 
 def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:

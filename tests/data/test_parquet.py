@@ -23,6 +23,7 @@ from dml_jax.errors import DataError
 from tests.data import pictures
 
 NAMES = ["elm", "oak", "yew", "ash"]
+BAD_ROW = r"a\.parquet: row 0 \(from 0\): needs an image, a label "
 IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 
 
@@ -43,7 +44,7 @@ def table(rows: range, **columns: pa.Array) -> pa.Table:
 
 
 def prepare(source: Path, output: Path, options: Options = Options()) -> dict[str, Split]:  # noqa: B008
-    request = prepare_dataset.Request("parquet", (source,), output, options, threads=2)
+    request = prepare_dataset.Request("parquet", (source,), output, options)
     prepare_dataset.prepare(request, parquet.RECIPE, Console(active=False))
     return formats.load(Data(name="parquet", path=str(output)))
 
@@ -117,16 +118,13 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
         ({"label": None}, r"a\.parquet: has no column 'label'; it has image; rename one of them"),
         ({"image": None}, r"a\.parquet: has no column 'image'; it has label; rename one of them"),
         ({"image": pa.array(["x.jpg"])}, r"a\.parquet: column 'image' is string instead of binary or struct<bytes"),
-        ({"image": pa.array([None], IMAGE)}, r"a\.parquet: row 0 \(from 0\): column 'image' is empty; remove such"),
-        (
-            {"image": pa.array([{"bytes": None, "path": "a.jpg"}], IMAGE)},
-            r"a\.parquet: row 0 \(from 0\): column 'image' is empty",
-        ),
-        ({"label": pa.array([None], pa.int64())}, r"a\.parquet: row 0 \(from 0\): column 'label' is empty"),
-        ({"label": pa.array([""])}, r"a\.parquet: row 0 \(from 0\): column 'label' is empty"),
-        ({"label": pa.array([4])}, r"a\.parquet: class number 4 is not one of its 4 classes"),
-        ({"label": pa.array([[1]])}, r"a\.parquet: column 'label' is list<.*> instead of text or whole numbers"),
-        ({"split": pa.array(["dev"])}, r"a\.parquet: row 0 \(from 0\): column 'split' is 'dev' instead of train, val"),
+        ({"image": pa.array([None], IMAGE)}, BAD_ROW),
+        ({"image": pa.array([{"bytes": None, "path": "a.jpg"}], IMAGE)}, BAD_ROW),
+        ({"label": pa.array([None], pa.int64())}, BAD_ROW),
+        ({"label": pa.array([""])}, BAD_ROW),
+        ({"label": pa.array([4])}, BAD_ROW),
+        ({"label": pa.array([[1]])}, BAD_ROW),
+        ({"split": pa.array(["dev"])}, BAD_ROW),
     ],
 )
 def test_columns(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
@@ -165,12 +163,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"found no \.parquet file; give one"):
         prepare(tmp_path / "empty", tmp_path / "out")
     os.mkfifo(tmp_path / "pipe.parquet")
-    with pytest.raises(DataError, match=r"pipe\.parquet: is not a regular file"):
-        parquet.find({"pipe.parquet": File(tmp_path / "pipe.parquet")}, Options(scratch=tmp_path))
-    with pytest.raises(DataError, match=r"a\.parquet is in an archive; unpack it"):
-        parquet.find({"a.parquet": File(tmp_path / "x.zip", 10, 100)}, Options())
-    with pytest.raises(DataError, match=r"the names of the \.parquet files must contain train or test"):
-        parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(splits="folders"))
+    for file in (File(tmp_path / "pipe.parquet"), File(tmp_path / "x.zip", 10, 100)):
+        with pytest.raises(DataError, match=r"found no \.parquet file; .* unpack archives"):
+            parquet.find({"a.parquet": file}, Options(scratch=tmp_path))
 
 
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,6 +202,8 @@ def test_a_bomb_is_rejected(tmp_path: Path) -> None:
         pa.table({"image": repeated, "label": pa.array(["a"] * 4096)}), tmp_path / "a.parquet", store_schema=False
     )
     assert (tmp_path / "a.parquet").stat().st_size < 2**20
-    with pytest.raises(DataError, match=r"a\.parquet: row \d+ \(from 0\): column 'image' is too large"):
+    with pytest.raises(
+        DataError, match=r"a\.parquet: row \d+ \(from 0\): needs .* at most 200 times the size of the file"
+    ):
         parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
     assert (tmp_path / "images-0").stat().st_size < 300 * 2**20

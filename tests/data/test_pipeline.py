@@ -1,10 +1,6 @@
-"""Batches do not depend on threads, workers and hosts; worker processes are cleaned up."""
+"""Batches do not depend on threads and hosts."""
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +11,7 @@ import pytest
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers
 from dml_jax.data.split import Split
-from dml_jax.data.store import FileReader
+from dml_jax.data.store import file_reader
 from dml_jax.errors import DataError
 from tests.data import pictures
 
@@ -28,7 +24,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Split:
     folder = tmp_path_factory.mktemp("images")
     files = [str(pictures.write(folder / f"{i}.jpg", i, 20 + i, 40 - i // 2)) for i in range(37)]
     labels = np.arange(37, dtype=np.int64) % 5
-    return Split(labels, [f"{i}.jpg" for i in range(37)], FileReader(files), [str(c) for c in range(5)])
+    return Split(labels, [f"{i}.jpg" for i in range(37)], file_reader(files), [str(c) for c in range(5)])
 
 
 def options(**changes: object) -> Data:
@@ -60,17 +56,8 @@ def test_shapes_types_and_labels(split: Split) -> None:
     assert (batches[0][0] != batches[1][0]).any()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"threads": 4},
-        {"threads": 3},
-        pytest.param({"workers": 1}, marks=pytest.mark.slow),
-        {"workers": 3},
-    ],
-)
-def test_threads_and_workers_change_nothing(split: Split, changes: dict[str, int]) -> None:
-    assert_same(read_batches(split, options()), read_batches(split, options(**changes)))
+def test_threads_change_nothing(split: Split) -> None:
+    assert_same(read_batches(split, options()), read_batches(split, options(threads=3)))
 
 
 def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -107,75 +94,7 @@ def test_images_of_different_sizes_need_a_crop(split: Split) -> None:
         read_batches(split, options(crop="none", image_size=0, resize=0))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_missing_image_is_named(split: Split, tmp_path: Path, workers: int) -> None:
-    incomplete = split._replace(read=FileReader([str(tmp_path / "gone.jpg")] * 37))
+def test_missing_image_is_named(split: Split, tmp_path: Path) -> None:
+    incomplete = split._replace(read=file_reader([str(tmp_path / "gone.jpg")] * 37))
     with pytest.raises(DataError, match=r"gone\.jpg: missing"):
-        read_batches(incomplete, options(workers=workers))
-
-
-PROGRAM = """
-import os, sys, time
-import numpy as np
-from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers
-from dml_jax.data.split import Split
-
-def read(index, rng):
-    return np.zeros((4, 4, 3), np.uint8)
-
-def main():
-    split = Split(np.arange(40) % 4, [str(i) for i in range(40)], read, list("abcd"))
-    data = Data(batch_size=8, images_per_class=2, workers=2)
-    stop = 6 if sys.argv[1] == "finish" else 10**6
-    reader = pipeline.training(split, samplers.build(data, split.labels, 0), data, seed=0, stop=stop)
-    next(reader)
-    import multiprocessing
-    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
-    if sys.argv[1] == "finish":
-        print(len(list(reader)), file=sys.stderr)
-    if sys.argv[1] != "wait":
-        reader.close()
-        print("closed", flush=True)
-    time.sleep(600 if sys.argv[1] == "wait" else 0)
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-def alive(process: int) -> bool:
-    try:
-        with open(f"/proc/{process}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-@pytest.mark.parametrize("way", [*(pytest.param(way, marks=pytest.mark.slow) for way in ("wait", "close")), "finish"])
-def test_workers_exit_with_their_parent(tmp_path: Path, way: str) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(PROGRAM)
-    root = str(Path(__file__).parents[2])
-    with subprocess.Popen(
-        [sys.executable, str(program), way],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": root},
-        text=True,
-    ) as parent:
-        assert parent.stdout is not None
-        assert parent.stderr is not None
-        workers = [int(word) for word in parent.stdout.readline().split()]
-        assert len(workers) == 2
-        if way == "wait":
-            assert all(alive(worker) for worker in workers)
-            parent.send_signal(signal.SIGKILL)
-        else:
-            assert parent.stdout.readline() == "closed\n"
-            assert "leaked" not in parent.stderr.read()
-        deadline = time.monotonic() + 300
-        while any(alive(worker) for worker in workers) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert not any(alive(worker) for worker in workers)
+        read_batches(incomplete, options())

@@ -105,7 +105,7 @@ def test_pipes_and_devices_are_rejected(tmp_path: Path, kind: str) -> None:
     assert "1 of 13 images cannot be used, the first is oak/odd.jpg: not a regular file" in str(error)
     reader = SimpleNamespace(_preprocess=lambda image, name: image, config=SimpleNamespace(data=Data()))
     error = within_seconds(model.Model.read, reader, odd)
-    assert str(error) == f"{odd}: not a regular file"
+    assert str(error) == f"{odd}: not a regular file of at most 256 MiB"
 
 
 def test_a_single_class_leaves_none_to_test(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from dml_jax import config as configs
 from dml_jax import manifest
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.evaluation.background_margin import Background
 from dml_jax.evaluation.open_set import Calibration
@@ -64,10 +65,7 @@ def _read_work_directory(directory: Path) -> None:
 
 @functools.cache
 def _prepared() -> dict[str, bytes]:
-    splits = {
-        name: split_metadata.SplitMetadata(np.array([0, 0, 1, 1]), list("abcd"), ["x", "y"])
-        for name in ("train", "test")
-    }
+    splits = {name: Split(np.array([0, 0, 1, 1]), list("abcd"), unread, ["x", "y"]) for name in ("train", "test")}
     with tempfile.TemporaryDirectory() as folder:
         split_metadata.save(Path(folder) / store.INDEX, splits)
         index = (Path(folder) / store.INDEX).read_bytes()

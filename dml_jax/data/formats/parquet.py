@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dml_jax.data.formats.folder import test_classes
+from dml_jax.data.prepare import archives
 from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
@@ -32,17 +33,18 @@ SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "te
 
 def find(files: Files, options: Options) -> list[Entry]:
     """Copies the images of all .parquet files to `options.scratch`, where they can be read in any order."""
-    tables = {path: file for path, file in files.items() if path.lower().endswith(".parquet") and file.size < 0}
+    named = {path: file for path, file in files.items() if path.lower().endswith(".parquet")}
+    tables = {path: file for path, file in named.items() if file.size < 0 and file.path.is_file()}
     if not tables:
         raise DataError("found no .parquet file; give one, or a folder with some, as --source; unpack archives")
-    named = {path: _split_in(path) for path in tables}
-    if not {"train", "test"} <= set(named.values()) or "" in named.values():
-        named = dict.fromkeys(tables, "")
+    split_of = {path: _split_in(path) for path in tables}
+    if not {"train", "test"} <= set(split_of.values()) or "" in split_of.values():
+        split_of = dict.fromkeys(tables, "")
     entries: list[Entry] = []
     for number, (path, table) in enumerate(tables.items()):
         target = options.scratch / f"images-{number}"
         with reading(path), target.open("wb") as file:
-            entries += _entries(table.path, path, file, named[path])
+            entries += _entries(table.path, path, file, split_of[path])
     undivided = {entry.class_name for entry in entries if options.splits == "classes" or not entry.split}
     tested = test_classes(undivided, options.test_share)
     return [
@@ -91,7 +93,10 @@ def _is_scalar(kind: pa.DataType) -> bool:
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
     # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
-    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
+    left, options = (
+        archives.max_unpacked(source),
+        {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True},
+    )
     with parquet.ParquetFile(source, **options) as table:
         schema = table.schema_arrow
         features = _features(schema)
@@ -105,10 +110,12 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[E
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
-            if not content or label in (None, "") or given not in ("", *SPLITS):
+            left -= len(content or b"")
+            labelled = isinstance(label, str | int | float) and label != ""
+            if not content or not labelled or given not in ("", *SPLITS) or left < 0:
                 raise DataError(
-                    f"row {number} (from 0): must have an image, a label that is one of its classes, and as split "
-                    f"nothing or {', '.join(SPLITS)}"
+                    f"row {number} (from 0): needs an image, a label of text or a number of a class, as split nothing "
+                    f"or {', '.join(SPLITS)}, and images of at most {archives.MAX_RATIO} times the size of the file"
                 )
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):

@@ -231,8 +231,9 @@ def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dic
     partners = np.full((len(PLACES), len(firsts)), count)  # beyond the end: none
     # Rows that differ in at most max_distance bits agree in at least one of this many blocks of up to 4 bytes.
     for columns in np.array_split(np.arange(values.shape[1]), max(max_distance + 1, values.shape[1] // 4)):
-        block = distinct[:, columns]
-        for i, j in _equal_pairs(np.pad(block, ((0, 0), (0, 4 - block.shape[1]))).view(np.uint32)[:, 0]):
+        block = np.zeros((len(distinct), 4), np.uint8)
+        block[:, : len(columns)] = distinct[:, columns]
+        for i, j in _equal_pairs(block.view(np.uint32)[:, 0]):
             near = (np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance) & (i != j)
             i, j = i[near], j[near]
             split, name = (of[i] != of[j]).T

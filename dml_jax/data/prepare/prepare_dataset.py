@@ -98,7 +98,8 @@ def archives(name: str, recipe: Recipe) -> tuple[Path, ...]:
 def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None:
     """Downloads the archives that are missing, after printing the terms."""
     size = sum(source.size or 0 for source in recipe.downloads) // MIB
-    console.print(f"terms: {recipe.terms}\nowners: {recipe.home}\nplease cite: {recipe.citation}")
+    for line in (f"terms: {recipe.terms}", f"owners: {recipe.home}", f"please cite: {recipe.citation}"):
+        console.print(line)
     remedy = f"download it in a browser, from {recipe.home}, and give it as --source"
     for source, target in zip(recipe.downloads, targets, strict=True):
         if target.is_file() and sha256(target) == source.sha256:
