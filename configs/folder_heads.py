@@ -2,9 +2,9 @@
 
     python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
 
-Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16 classes with 4
-images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT needs whole
-feature maps, which only studies of claims store (`dml-jax study --claims=crt --on=photos`).
+Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16 classes (CRT: 8)
+with 4 images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT and
+DiVA train on stored feature maps only, which is how claims are tested (`dml-jax study --claims=crt --on=photos`).
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
     ),
     "crt": (
         crt.Config(embedding_dims=(128, 256), prototypes=(16, 16), hidden_dim=128),
-        {"prototypes": LAYER, "embedding": LAYER},
+        {"prototypes": FASTER, "embedding": FASTER},
     ),
     "diva": (
         diva.Config(
@@ -61,7 +61,7 @@ def get_config(variant: str = "hist") -> ConfigDict:
     return experiment(
         "folder_heads",
         variant,
-        data=replace(DATA, training_size=0, batch_size=64),
+        data=replace(DATA, training_size=0, batch_size=32 if variant == "crt" else 64),
         backbone=BACKBONE,
         method=method,
         train=replace(ON_FEATURES, groups=groups if variant == "diva" else {"backbone": FROZEN, **groups}, steps=200),

@@ -8,7 +8,7 @@ Columns:
                     the row of a study, "hist:sizes-cars/embedding_dim=256 hidden_dim=256"
     refined         kind of batches (`evaluation.refine`) if measured after test-time refinement
     source          paper, reproduction, or authors' weights (evaluated again by a reproduction)
-    protocol        paper: the model was selected on the test classes; clean: it was not
+    protocol        paper: the model was selected on the test classes; clean: it was not; or not stated
     settings        where they differ from those of the configuration
     metric          recall@K or nmi; density or spectral_decay
     printed         percent, or a number of the last two, as printed
@@ -24,6 +24,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from dml_jax.studies.definition import Study
+
+SELECTED = {  # by protocol
+    "paper": "selected on test", "clean": "not selected on test", "not stated": "selection not stated",
+}  # fmt: skip
 
 
 class Entry(NamedTuple):
@@ -82,7 +86,7 @@ def _beside(of: str, protocol: str) -> dict[str, dict[str, float]]:
     nearest: dict[str, tuple[list[str], list[Entry]]] = {}
     for result in results(of):
         entry = result[0]
-        selected = "selected on test" if entry.protocol == "paper" else "not selected on test"
+        selected = SELECTED[entry.protocol]
         refined = f"after refinement, {entry.refined}" if entry.refined else ""
         differences = [entry.settings, refined, selected if entry.protocol != protocol else ""]
         differences = [difference for difference in differences if difference]

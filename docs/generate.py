@@ -30,6 +30,7 @@ from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
+from dml_jax.studies import claims as ledger
 from dml_jax.studies import plan
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +62,7 @@ def results_table(first: str, results: list[tuple[str, list[published.Entry]]]) 
     rows = []
     for text, result in results:
         entry = result[0]
-        label = text.replace("PROTOCOL", " --protocol=paper" if entry.protocol == "paper" else "")
+        label = text.replace("PROTOCOL", "" if entry.protocol == "clean" else " --protocol=paper")
         printed = {e.metric: f"{e.printed} ± {e.spread}" if e.spread else e.printed for e in result}
         after = f"after refinement ({entry.refined})" if entry.refined else ""
         where = ", ".join(filter(None, (entry.source, entry.paper, entry.place, entry.settings, after)))
@@ -94,12 +95,14 @@ def printed_in(paper: Paper, place: Place) -> list[tuple[str, list[published.Ent
     return [(f"`{name[0]}`", result) for name, result in zip(names, results, strict=True)]
 
 
-def stored_results(place: Place) -> list[str]:
-    """The headings in `benchmarks/RESULTS.md` below which there are results of the studies of a table or figure."""
-    studies = re.findall(r"--study=(\w+)", " ".join(place.commands))
-    named = re.compile("|".join(rf"`{name}`|studies/{name}\.py" for name in studies) or r"\Z.")
+def stored_results(place: Place) -> tuple[list[str], list[str]]:
+    """Where results of the studies of a table or figure are: headings in `benchmarks/RESULTS.md` below which a study is
+    named, and the data sets on which claims measured it (`benchmarks/claims`)."""
+    studies = set(re.findall(r"--study=(\w+:\w+)-", " ".join(place.commands)))
     sections = re.split(r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return [section.partition("\n")[0] for section in sections[1:] if named.search(section)]
+    headings = [part.partition("\n")[0] for part in sections[1:] if any(f"`{name}-" in part for name in studies)]
+    files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
+    return headings, [path.stem for path in files if studies & {line["study"] for line in ledger.read(path)}]
 
 
 def paper_page(paper: Paper) -> str:
@@ -117,9 +120,12 @@ def paper_page(paper: Paper) -> str:
             text.append("```bash\n" + "\n".join(place.commands) + "\n```\n")
         if place.note:
             text.append(f"{place.note}\n")
-        for heading in stored_results(place):
+        headings, measured = stored_results(place)
+        for heading in headings:
             anchor = slugify(heading.replace("`", ""), "-")
             text.append(f"Measured with dml_jax, in a smaller setting: [{heading}](../results.md#{anchor}).\n")
+        if measured:
+            text.append(f"Claims of it are tested on {' and '.join(measured)}: [the ledger](../claims.md).\n")
         text.append(results_table("result of", printed_in(paper, place)))
     return "\n".join(text)
 
@@ -156,6 +162,24 @@ def studies() -> str:
                 found.setdefault(name, {})[of] = row
         text += [f"### {name}\n\n{numbers('row', names)}" for name, names in found.items()]
     return table(["study", "source", "command"], rows) + "\n" + "\n".join(text)
+
+
+def claims() -> str:
+    """The claims of each paper, and the verdicts on every data set of which there are measurements."""
+    text, verdicts = [], []
+    measured = {path.stem: ledger.read(path) for path in sorted((ROOT / "benchmarks/claims").glob("*.csv"))}
+    for paper in ledger.PAPERS:
+        title, stated = ledger.load(paper)
+        text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
+        text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]
+        for data, lines in measured.items():
+            entries = [entry for entry in ledger.ledger(stated, lines, data) if ledger.study_of(entry.claim, data)]
+            if any(entry.found for entry in entries):
+                rows = [list(ledger.cells(entry)) for entry in entries]
+                text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
+                verdicts += [entry.verdict for entry in entries]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1]))
+    return f"Verdicts: {counts or 'none yet'}.\n\n" + "\n".join(text)
 
 
 def commands() -> str:
@@ -203,7 +227,7 @@ def options() -> str:
     )
 
 
-PARTS = {"papers": papers, "studies": studies, "commands": commands, "options": options}
+PARTS = {"papers": papers, "claims": claims, "studies": studies, "commands": commands, "options": options}
 
 
 def notebook(path: Path) -> str:

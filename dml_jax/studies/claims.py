@@ -196,15 +196,6 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
                 for_it < against)  # fmt: skip
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number (Holm, 1979)."""
-    corrected, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        corrected[i] = largest
-    return corrected
-
-
 def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
     """The smallest number of seeds with which the claim would be decided with probability POWER, if the effect and its
     spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
@@ -267,7 +258,7 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         differences = [float(b[metric]) - float(a[metric]) for a, b in pairs]
         drafts.append((claim, metric, test(claim, differences), "", seconds))
     tested = [i for i, draft in enumerate(drafts) if draft[2]]
-    corrected = dict(zip(tested, holm([draft[2].p for draft in drafts if draft[2]]), strict=True))
+    corrected = dict(zip(tested, outcomes.holm([draft[2].p for draft in drafts if draft[2]]), strict=True))
     entries = []
     for i, (claim, metric, found, reason, seconds) in enumerate(drafts):
         verdict: Verdict = "undecided"

@@ -244,6 +244,15 @@ def seed_test(one: Sequence[float], other: Sequence[float]) -> float:
     return float(stats.ttest_ind(one, other, equal_var=False).pvalue)
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number (Holm, 1979)."""
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
+
+
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Published metrics by source: those that the study states, and of other sources those in the configuration."""
     known = configs.published(run.config) if run.config.get("paper") else {}

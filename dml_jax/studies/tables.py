@@ -226,7 +226,7 @@ def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any
         notes.append(
             f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
             "the seeds at hand, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
-            "Welch's test over seeds. Not corrected for the number of rows."
+            "Welch's test over seeds. Corrected for the number of rows (Holm), but not for the choice of the best one."
         )
     shown = any(metrics for found in known.values() for metrics in found.values())
     if shown and len(on_test) < len(group.rows):
@@ -278,15 +278,17 @@ def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[
     queries = [math.nan if n == best else outcomes.query_test(runs, rows[best], metric) for n, runs in rows.items()]
     seeds = [math.nan if n == best else outcomes.seed_test(v, values[best]) for n, v in values.items()]
     columns = {"p queries": queries, "p seeds": seeds}
-    return {
-        heading: [Cell(_p_value(p), p) for p in column]
-        for heading, column in columns.items()
-        if not all(map(math.isnan, column))
-    }
+    return {heading: _corrected(column) for heading, column in columns.items() if not all(map(math.isnan, column))}
+
+
+def _corrected(p_values: Sequence[float]) -> list[Cell]:
+    known = [p for p in p_values if not math.isnan(p)]
+    corrected = iter(outcomes.holm(known))
+    return [Cell("", p) if math.isnan(p) else Cell(_p_value(q := next(corrected)), q) for p in p_values]
 
 
 def _p_value(p: float) -> str:
-    return "" if math.isnan(p) else "<0.001" if p < 0.001 else f"{p:.3f}"
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _costs(rows: Sequence[Sequence[Run]]) -> dict[str, list[Cell]]:

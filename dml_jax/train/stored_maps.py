@@ -13,7 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -91,8 +91,9 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
     experiment = experiments.build(config)
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
+    crops = {name: getattr(data, name) for name in frozen_features.CROPS}
     key = hashlib.sha256(
-        json.dumps([experiment.data_hash, fingerprint(variables), asdict(data)], default=str).encode()
+        json.dumps([experiment.data_hash, fingerprint(variables), crops], default=str).encode()
     ).hexdigest()[:16]
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
