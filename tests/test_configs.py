@@ -279,7 +279,7 @@ def test_published_results_beside_runs() -> None:
     assert published.beside_runs("cub_mpn")["paper"]["paper"]["recall@1"] == 0.703
     assert published.beside_runs("cub_hist:retuned")["paper"].keys() == {"reproduction"}
     assert published.beside_runs("cub_baseline")["clean"].keys() == {softmax}
-    other = "paper (227 x 227 pixels, another recipe)"
+    other = "paper (227 x 227 pixels, another recipe; selection not stated)"
     assert published.beside_runs("cub_baseline:multi_similarity")["paper"].keys() == {other}
     assert published.beside_runs("cub_mpn:refined")["paper"].keys() == {"paper (after refinement, reciprocal)"}
     assert published.beside_runs("inshop_hist") == {}

@@ -209,4 +209,4 @@ def get_study(variant: str = "losses-cub") -> Study:
     name, _, data = variant.partition("-")
     rows, _, title, source = STUDIES[name]
     study = Study(f"MPN, {title}: {data}", source, rows(data))
-    return published.beside_rows(f"mpn:{'re_table2' if name == 're_table2' else variant}", study)
+    return published.beside_rows(f"mpn:{'re_table2-all' if name == 're_table2' else variant}", study)
