@@ -10,6 +10,7 @@ where it was stopped. A step takes half a minute for an H100, up to ten minutes 
 import argparse
 import hashlib
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,11 +37,17 @@ SOP = ("sop_hist", "sop_mpn", "sop_crt", "sop_diva")
 HEAD = (
     "configuration", "precision", "devices", "batch", "memory, GiB", "activations", "GFLOP", "traffic, GiB",
     "all-reduce, MiB", "by type", "copies, GiB", "at least, ms", "by", "utilisation", "images/s, at most",
+    "of a host", "its cores",
 )  # fmt: skip
+
+CORE = 307  # images/s that a core decodes and crops (benchmarks/input.py, original files)
 
 
 class Case(NamedTuple):
-    """A configuration, its precision and topology; batches are the papers' unless the devices do not divide them."""
+    """A configuration, its precision and topology; batches are the papers' unless the devices do not divide them.
+
+    "…@N" has N training classes, whose table is spread over the devices.
+    """
 
     config: str
     precision: str
@@ -59,21 +66,25 @@ def cases() -> Iterator[Case]:
     yield Case("cub_hist", "float32", "v5e:2x2")
     yield Case(CUB[4], "float32", "v5e:2x2")
     yield Case("sop_hist", "bfloat16", "v5e:4x4")
+    for classes in (10**6, 10**7):
+        for topology in ("h100:1", "h100:8", "h100:4x8", "v5e:4x4"):
+            yield Case(f"sop_baseline:normalized_softmax@{classes}", "bfloat16", topology)
 
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     """The facts of the training step, compiled unless its program is among the stored ones."""
     topology = topologies.find(case.topology)
-    file, _, variant = case.config.partition(":")
+    name, _, classes = case.config.partition("@")
+    file, _, variant = name.partition(":")
     path = f"configs/{file}.py" + (f":{variant}" if variant else "")
-    overrides = {"train.precision": case.precision}
+    overrides = {"train.precision": case.precision} | ({"train.shard_classes": "true"} if classes else {})
     config = config_files.resolved(path, overrides)
     size, devices = config.data.batch_size, topology.mesh.size
     if size % devices:  # the next multiple that holds as many images of each class
         step = config.data.images_per_class * devices
         overrides["data.batch_size"] = str(-(-size // step) * step)
         config = config_files.resolved(path, overrides)
-    experiment = compiling.describe(config, topology)
+    experiment = compiling.describe(config, topology, int(classes or 0))
     lower = next(iter(compiling.programs_of(experiment)))[1]
     digest = hashlib.sha256(f"{case} {jax.__version__}\n{lower().as_text()}".encode()).hexdigest()
     if (known := stored.get(str(case), {})).get("program") == digest:
@@ -90,6 +101,8 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
     begin = [case.config, case.precision, case.topology, str(found["batch"]), f"{found['memory']['needed'] / GIB:.2f}"]
     if "bound" not in found:
         return [*begin, "does not fit", *[""] * (len(HEAD) - len(begin) - 1)]
+    hosts, _, devices = case.topology.partition(":")[2].rpartition("x")
+    of_host = found["images_per_second"] / (int(hosts or 1) * (int(devices) / 4 if "v5e" in case.topology else 1))
     sums = [c for c in found["collectives"] if c["operation"] == "all-reduce"]
     return [
         *begin,
@@ -103,6 +116,8 @@ def row(case: Case, found: dict[str, Any]) -> list[str]:
         found["bound"]["by"],
         f"{found['utilisation']:.0%}",
         f"{found['images_per_second']:,.0f}",
+        f"{of_host:,.0f}",
+        str(math.ceil(of_host / CORE)),
     ]
 
 

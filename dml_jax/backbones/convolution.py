@@ -110,7 +110,7 @@ def _stored(kernel: jax.Array) -> jax.Array:
 
 def _as_stored(gradient: jax.Array) -> jax.Array:
     # Fused with the update, the transpose would keep XLA from overwriting the kernel and its moments.
-    return lax.optimization_barrier(with_layout_constraint(gradient, Layout(range(gradient.ndim))))
+    return lax.optimization_barrier(with_layout_constraint(gradient, Layout(tuple(range(gradient.ndim)))))
 
 
 _stored.defvjp(lambda kernel: (kernel, None), lambda _, gradient: (_as_stored(gradient),))

@@ -57,12 +57,18 @@ def programs(config: Config, topology: Topology, announce: Callable[[str], None]
 STEP = "training step"
 
 
-def describe(config: Config, topology: Topology) -> Experiment:
-    """The experiment of a configuration on the devices of a topology, with random weights and images of no content."""
+def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment:
+    """The experiment of a configuration on the devices of a topology, with random weights and images of no content.
+
+    `classes`, if given, are so many training classes of two images, whatever the data set has.
+    """
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
         raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled without it")
-    return experiments.build(config, _splits(config), topology.mesh)
+    splits = _splits(config)
+    if classes:
+        splits["train"] = _blank_split(config, 2 * classes, classes)
+    return experiments.build(config, splits, topology.mesh)
 
 
 def _splits(config: Config) -> dict[str, Split]:
@@ -70,16 +76,17 @@ def _splits(config: Config) -> dict[str, Split]:
     recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         return formats.load(config.data)
+    splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
+    return splits | {"test": splits["test"]._replace(gallery=splits.get("gallery"))}
+
+
+def _blank_split(config: Config, images: int, classes: int) -> Split:
     side = config.data.resize or config.data.image_size or 256
 
     def blank(index: int, rng: np.random.Generator | None) -> np.ndarray:
         return np.zeros((side, side, 3), np.uint8)
 
-    def split(images: int, classes: int) -> Split:
-        return Split(np.arange(images) % classes, range(images), blank, range(classes))  # type: ignore[arg-type]
-
-    splits = {name: split(*sizes) for name, sizes in recipe.counts.items()}
-    return splits | {"test": splits["test"]._replace(gallery=splits.get("gallery"))}
+    return Split(np.arange(images) % classes, range(images), blank, range(classes))  # type: ignore[arg-type]
 
 
 def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
