@@ -7,6 +7,8 @@ success; 2 what the user has to fix, explained in one line; 75 a process was los
 failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step.
 """
 
+import faulthandler
+import signal
 import sys
 from argparse import Namespace
 from collections.abc import Collection
@@ -73,6 +75,12 @@ def parser() -> cli.Parser:
     )
     flags.add_argument("--processes", type=int, default=1, help="number of processes; not needed with auto")
     flags.add_argument("--process", type=int, default=0, help="index of this process; not needed with auto")
+    flags.add_argument(
+        "--silence",
+        type=float,
+        metavar="SECONDS",
+        help="without a sign of life from one of several processes, after which the others end; default: 30",
+    )
     return flags
 
 
@@ -114,6 +122,8 @@ def check_options(options: Namespace) -> None:
         raise ConfigError("--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4")
     if not options.coordinator and (options.processes, options.process) != (1, 0):
         raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
+    if options.silence is not None and not (options.coordinator and 5 <= options.silence <= 86400):
+        raise ConfigError(f"--silence={options.silence:g}: must be 5 to 86400 s, and needs --coordinator")
     host, _, port = (options.coordinator or "auto").rpartition(":")
     if port != "auto" and not (host and port.isdecimal() and 0 < int(port) < 2**16):
         raise ConfigError(f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto")
@@ -174,14 +184,16 @@ def run_mode(
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
+    faulthandler.register(signal.SIGUSR1, sys.__stderr__)  # until there is a file for the stacks
+    silence = options.silence or process_group.SILENCE
     if options.coordinator:
-        process_group.connect(options.coordinator, options.processes, options.process)
+        process_group.connect(options.coordinator, options.processes, options.process, silence)
     console = Console(quiet=options.quiet, active=mesh.is_main_process())
     copy = buckets.working_copy(
         "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()
     )  # fmt: skip
     try:
-        with process_group.end_together() as end_now, copy as directory, Stop(end_now) as stop:
+        with process_group.end_together(silence) as end_now, copy as directory, Stop(end_now) as stop:
             console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()

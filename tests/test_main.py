@@ -72,6 +72,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ),
         ([CONFIG, "--log=wandb", "--mode=check"], "--log is only valid with --mode=train"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
+        ([CONFIG, "--silence=60"], "--silence=60: must be 5 to 86400 s, and needs --coordinator"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
         ([CONFIG, "--coordinator=localhost:12x", "--processes=2"], "must be HOST:PORT of the first process, or auto"),
         (

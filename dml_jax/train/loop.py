@@ -23,6 +23,7 @@ from dml_jax.train import class_tables, evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.distributed.watch import Watch
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
@@ -40,6 +41,7 @@ class RunRecords(NamedTuple):
     timing: JsonLines
     console: Console
     trace: timing.Trace = timing.Trace()
+    watch: Watch = Watch()
 
 
 @contextmanager
@@ -56,7 +58,8 @@ def opened(
     trace = timing.Trace(directory / "profile" / workdir.process_name(), traced)
     stored = Checkpoints(directory / "checkpoints", template, console.warn, run=workdir.identity(facts))
     with closing(stored) as checkpoints:
-        yield RunRecords(checkpoints, metrics, speed, console, trace)
+        watch = Watch(directory / "logs" / f"{workdir.process_name()}.jsonl", console.warn)
+        yield RunRecords(checkpoints, metrics, speed, console, trace, watch)
 
 
 class Progress(NamedTuple):
@@ -96,12 +99,13 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     clock = timing.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
     monitor = diagnostics.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
-    with batches, out.trace:
+    with batches, out.trace, out.watch:
         for done in range(start + 1, total + 1):
             out.trace.before(done)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
+                out.watch.pause()
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
@@ -109,6 +113,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             evaluating = evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
+            out.watch.stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
             if out.trace.after(done, metrics):
@@ -127,6 +132,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
                 continue
             values = check_finite(metrics, done)
             if evaluating or saving or keeping:
+                out.watch.pause()
                 check_state(state)
             if keeping:
                 kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)

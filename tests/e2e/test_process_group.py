@@ -115,7 +115,7 @@ def test_different_configurations_do_not_train_together(tmp_path: Path) -> None:
 def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Signals, tmp_path: Path) -> None:
     port = free_port()
     endless = [f"--workdir={tmp_path / 'run'}", "--config.train.steps=100000", "--config.train.log_every=5"]
-    processes = [start(*endless, port=port, number=number) for number in range(2)]
+    processes = [start(*endless, "--silence=15", port=port, number=number) for number in range(2)]
     deadline = time.monotonic() + 300
     while not (tmp_path / "run" / "metrics.jsonl").exists():
         assert time.monotonic() < deadline
@@ -125,8 +125,12 @@ def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Sig
     processes[lost].kill()
     processes[lost].communicate()
     assert processes[1 - lost].returncode == 75, error
-    assert f"error: process {lost} was killed or its machine failed; start all processes again to continue" in error
+    problem = "was killed or its machine failed" if how == signal.SIGKILL else "has given no sign of life for 15 s"
+    assert f"error: process {lost} {problem}; start all processes again to continue" in error
     assert "Traceback" not in error
+    stacks = (tmp_path / "run" / "logs" / f"host-{1 - lost}.stacks").read_text()
+    assert f"process {lost} {problem}" in stacks
+    assert "train/loop.py" in stacks
 
 
 @pytest.mark.slow

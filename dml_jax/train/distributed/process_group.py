@@ -6,6 +6,7 @@ a stack trace of C++ (exit code 134) and without the reason.
 """
 
 import atexit
+import faulthandler
 import json
 import os
 import queue
@@ -17,8 +18,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import jax
 import numpy as np
@@ -29,13 +32,13 @@ from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
 from dml_jax.train.distributed.stop_signals import Interrupted
 
 START_PATIENCE = 300.0  # seconds until all processes must have started
-HANGING = 30.0  # seconds without a sign of life, after which a process is lost
+SILENCE = 30.0  # seconds without a sign of life, after which a process is lost, unless another time is set
 PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
 ADDRESS = 256  # bytes
 
 
-def connect(coordinator: str, processes: int, process: int) -> None:
+def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
     """Joins the other processes of the run; must come before any device is used.
 
     While this process waits, SIGTERM and Ctrl-C end it at once, also as PID 1 of a container, which has no default
@@ -56,6 +59,7 @@ def connect(coordinator: str, processes: int, process: int) -> None:
                 process if address else None,
                 local_device_ids=local_devices(),
                 initialization_timeout=int(2 * START_PATIENCE),
+                heartbeat_timeout_seconds=max(100, int(2 * silence)),
             )
         except Exception as error:
             failures.append(error)
@@ -110,13 +114,15 @@ def local_devices() -> list[int] | None:
 class _Peer:
     """A connection with another process: lines of JSON, each a sign of life, a value, or the end of the run."""
 
-    def __init__(self, index: int, connection: socket.socket):
+    def __init__(self, index: int, connection: socket.socket, silence: float):
         self.index = index
         self.connection = connection
+        self.step = 0  # the last one that it has reported
+        self.heard = time.monotonic()
         self.values: queue.Queue[Any] = queue.Queue()
         self.left = False  # it has finished
         self._sending = threading.Lock()
-        connection.settimeout(HANGING)
+        connection.settimeout(silence)
         self.lines = connection.makefile("r", encoding="utf-8")
 
     def send(self, **message: Any) -> None:
@@ -127,8 +133,9 @@ class _Peer:
 class _Group:
     """The connections of this process."""
 
-    def __init__(self) -> None:
-        self.peers = _connected()
+    def __init__(self, silence: float) -> None:
+        self.peers = _connected(silence)
+        self.silence, self.step = silence, 0
         self._ending = threading.Lock()
         self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
         for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
@@ -140,25 +147,32 @@ class _Group:
 
     def _live(self) -> None:
         while True:
-            self.send()
+            self.send(step=self.step)
             time.sleep(1.0)
 
     def _read(self, peer: _Peer) -> None:
-        with suppress(OSError):  # lost
+        problem = f"process {peer.index} was killed or its machine failed"
+        try:
             for line in peer.lines:
-                message = json.loads(line)
+                peer.heard, message = time.monotonic(), json.loads(line)
+                peer.step = message.get("step", peer.step)
                 if "value" in message:
                     peer.values.put(message["value"])
                 elif "code" in message:
                     self._end(message["code"], message["reason"])
                 peer.left = peer.left or "left" in message
+        except TimeoutError:
+            problem = f"process {peer.index} has given no sign of life for {self.silence:g} s"
+        except OSError:  # its connection was lost
+            pass
         if not peer.left:
-            reason = f"process {peer.index} was killed or its machine failed; start all processes again to continue"
-            self._end(os.EX_TEMPFAIL, reason)
+            self._end(os.EX_TEMPFAIL, f"{problem}; start all processes again to continue")
 
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
         if self._ending.acquire(blocking=False):
+            if code == os.EX_TEMPFAIL:
+                write_stacks(reason)
             print(f"error: {reason}", file=sys.stderr, flush=True)
             self.leave(code, reason)
             os._exit(code)
@@ -183,9 +197,43 @@ class _Group:
 _group: _Group | None = None
 
 
+_stacks: TextIO | None = None
+
+
+def keep_stacks(file: Path) -> None:
+    """From now on, SIGUSR1 appends the stacks of all threads to a file, and so does `write_stacks`."""
+    global _stacks
+    previous, _stacks = _stacks, open(file, "a", encoding="utf-8")  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, _stacks)
+    if previous:
+        previous.close()
+
+
+def write_stacks(reason: str) -> None:
+    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if there is one."""
+    if _stacks:
+        _stacks.write(f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n")
+        _stacks.flush()
+        faulthandler.dump_traceback(_stacks)
+
+
+def report(step: int) -> None:
+    """Tells the other processes, once a second, which step this one has reached."""
+    if _group is not None:
+        _group.step = step
+
+
+def peers() -> list[tuple[int, int, float]]:
+    """(index, step, seconds since the last sign of life) of the processes with a connection to this one."""
+    now = time.monotonic()
+    return [(peer.index, peer.step, now - peer.heard) for peer in _group.peers] if _group else []
+
+
 @contextmanager
-def end_together() -> Iterator[Callable[[int], None]]:
+def end_together(silence: float = SILENCE) -> Iterator[Callable[[int], None]]:
     """Within this context, an exception in one process of several is reported by the others, which then end too.
+
+    So is a process without a sign of life for `silence` seconds.
 
     Yields a function that ends this process at once with an exit code, from any thread.
     """
@@ -193,7 +241,7 @@ def end_together() -> Iterator[Callable[[int], None]]:
     if jax.process_count() == 1:
         yield os._exit
         return
-    group = _group = _Group()
+    group = _group = _Group(silence)
 
     def end_now(code: int) -> None:
         group.stop(code, signal.Signals(code - 128).name)
@@ -206,6 +254,7 @@ def end_together() -> Iterator[Callable[[int], None]]:
             raise
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
+            write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
         group.stop(code, printable(" ".join(str(error).split())) or type(error).__name__)
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
@@ -214,20 +263,20 @@ def end_together() -> Iterator[Callable[[int], None]]:
         group.send(left=True)
 
 
-def _connected() -> list[_Peer]:
+def _connected(silence: float) -> list[_Peer]:
     """Connections of process 0 with all others, or of another process with process 0."""
     with socket.create_server(("", 0)) as server:
         here = json.dumps([_own_address(), server.getsockname()[1], secrets.token_hex(16)]).encode()
         sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
         host, port, token = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
         if jax.process_index() != 0:
-            connection = socket.create_connection((host, port), HANGING)
+            connection = socket.create_connection((host, port), SILENCE)
             connection.sendall(f"{token} {jax.process_index()}\n".encode())
-            return [_Peer(0, connection)]
+            return [_Peer(0, connection, silence)]
         peers: list[_Peer] = []
-        server.settimeout(HANGING)
+        server.settimeout(SILENCE)
         while len(peers) < jax.process_count() - 1:
-            peer = _Peer(0, server.accept()[0])
+            peer = _Peer(0, server.accept()[0], silence)
             given, _, index = peer.lines.readline().partition(" ")
             if secrets.compare_digest(given, token):
                 peer.index = int(index)
