@@ -5,6 +5,7 @@
     dml-jax evaluate --embeddings=embeddings.npy --labels=labels.npy
     dml-jax evaluate --embeddings=gallery.npy --labels=gallery_labels.npy
                                --query_embeddings=queries.npy --query_labels=query_labels.npy
+    dml-jax evaluate --engine=ray --embeddings=shop.parquet --labels=labels.npy --export=neighbors
 
 Several runs are evaluated one by one and combined. The combination concatenates the unit rows of the runs and divides
 by the square root of their number, so the cosine of two images is the mean of the runs' cosines (Seidenschwarz et al.,
@@ -17,6 +18,10 @@ numbers [N, D], memory-mapped, so they may be larger than the memory. Labels are
 with one class per line; with several classes per row, 0 and 1 [N, C], or a .tsv file with the classes of a row on each
 line. Without queries, every row searches all other rows. --rerank adds the metrics after k-reciprocal re-ranking, which
 loads the embeddings into memory.
+
+With --engine=ray, embeddings are directories of Parquet files as dml-jax embed writes them, of any size, with one label
+for each usable image. The machines of a Ray cluster write the nearest rows of blocks of queries into --export, and the
+same command continues after an interruption.
 """
 
 import argparse
@@ -41,10 +46,17 @@ from dml_jax.errors import ConfigError, DataError, printable
 from dml_jax.evaluation import geometry, metric_table, metrics, protocol, reranking
 from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
 from dml_jax.export import embedding_files, query_results
+from dml_jax.inference import large_search
 from dml_jax.train.records import workdir
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
+SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
+NOT_BY_BLOCKS = (
+    "model", "groups", "prefixes", "metric", "protocol", "no_clustering", "rerank", "full_ranking", "verification",
+    "geometry",
+)  # fmt: skip
+NOT_GIVEN = (None, "", (), False, "cosine", "clean")
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 FILES = {  # options that name one
     "embeddings": ".npy, [N, D]",
@@ -85,7 +97,9 @@ def parser() -> cli.Parser:
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")
-    flags.add_argument("--export", metavar="DIRECTORY", help="of runs: write embeddings and results.json here")
+    export = "of runs: write embeddings and results.json here; with --engine=ray: the neighbours"
+    flags.add_argument("--export", metavar="DIRECTORY", help=export)
+    cli.add_engine(flags)
     return flags
 
 
@@ -96,14 +110,17 @@ def positive_integers(text: str) -> tuple[int, ...]:
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
     """Sentences about options that miss another one, or have no effect beside the others."""
+    on_ray = options.engine == "ray"
     of_runs, on_images = options.model and not options.data, options.model and options.data
     missing = "missing; e.g. --embeddings=embeddings.npy --labels=labels.npy, or --model=lite0 --data=photos/"
     for key, wrong, message in (
         *((key, options.model and getattr(options, key), "is not used with --model") for key in FILES),
         *((key, not (options.model or getattr(options, key)), missing) for key in ("embeddings", "labels")),
         ("data", options.data and not options.model, "needs --model"),
-        *((key, getattr(options, key) and not of_runs, "needs runs, --model=RUN,RUN")
-          for key in ("weights", "export", "verify")),
+        *((key, getattr(options, key) and not of_runs, "needs runs, --model=RUN,RUN") for key in ("weights", "verify")),
+        ("export", options.export and not (of_runs or on_ray), "needs runs, --model=RUN,RUN, or --engine=ray"),
+        ("export", on_ray and not options.export, "missing; give a directory for the neighbours"),
+        *((key, on_ray and getattr(options, key) not in NOT_GIVEN, "not with --engine=ray") for key in NOT_BY_BLOCKS),
         *((key, getattr(options, key) != default and not on_images, "needs --model and --data")
           for key, default in (("flip", False), ("scales", "1"), ("checkpoint", "reported"))),
         ("query_groups", options.query_groups and not options.query_embeddings,
@@ -126,9 +143,13 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line, evaluates, prints the table and writes the output."""
     options = parser().read_plain(arguments, "dml-jax evaluate")
     cli.refuse(problems(options))
+    cli.check_engine(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
     started = time.monotonic()
-    results = evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
+    if options.engine == "ray":
+        results = evaluate_by_blocks(options)
+    else:
+        results = evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
     results["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
         files.write_json(output, results)
@@ -140,6 +161,30 @@ def evaluate_source(options: argparse.Namespace) -> dict[str, Any]:
     source = evaluate_sources.of_images(options) if options.model else evaluate_sources.of_files(options)
     results = evaluate(options, source, None)
     return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
+
+
+def evaluate_by_blocks(options: argparse.Namespace) -> dict[str, Any]:
+    """Recall@K, MRR, R-precision and MAP@R of Parquet files, by the machines of a Ray cluster."""
+    (gallery, labels), queries = evaluate_sources.of_parts(options)
+    alone = queries is None
+    rows, classes = queries or (gallery, labels)
+    candidates = sum(gallery.rows) - alone
+    ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
+    depth = max(*ks, metrics.required_depth(classes, labels, exclude_self=alone))
+    if depth > min(LONGEST, candidates):
+        raise DataError(
+            f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there can be at most "
+            f"{min(LONGEST, candidates)}"
+        )
+    plan = large_search.Plan(rows, None if alone else gallery, depth)
+    directory = files.expand_path("--export", options.export)
+    with Console(quiet=options.quiet) as console:
+        lists = large_search.search(plan, directory, options.address, _progress(console, "blocks of queries"))
+        others = None if alone else labels
+        results: dict[str, Any] = large_search.retrieval(lists, classes, others, ks, options.lone_queries or "miss")
+    results |= {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
+    results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {printable(str(directory))}"
+    return results | ({} if alone else {"gallery_rows": len(labels)})
 
 
 def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:

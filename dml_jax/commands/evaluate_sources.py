@@ -18,7 +18,8 @@ from dml_jax.errors import counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
-from dml_jax.inference import labelled
+from dml_jax.inference import labelled, large_search
+from dml_jax.inference.large_search import Table
 from dml_jax.train.records import workdir
 
 AGREED = ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries")  # settings common to all runs
@@ -149,6 +150,23 @@ def of_files(options: argparse.Namespace) -> Source:
         groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
     source.groups = groups
     return source
+
+
+def of_parts(options: argparse.Namespace) -> tuple[tuple[Table, np.ndarray], tuple[Table, np.ndarray] | None]:
+    """Parquet files and labels of the gallery and, if there are any, of the queries."""
+
+    def read(embeddings: str, labels: str) -> tuple[Table, np.ndarray]:
+        rows = large_search.table(getattr(options, embeddings), f"--{embeddings}")
+        given = _classes(options, labels)
+        return rows, check_inputs.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
+
+    gallery = read("embeddings", "labels")
+    if not options.query_embeddings:
+        return gallery, None
+    queries = read("query_embeddings", "query_labels")
+    check_inputs.check_same_kind(queries[1], gallery[1])
+    cli.require(queries[0].dimensions == gallery[0].dimensions, "--query_embeddings: are of another model")
+    return gallery, queries
 
 
 def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:

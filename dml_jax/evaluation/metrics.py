@@ -201,14 +201,24 @@ def of_ranked_lists(
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
         raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
-    hits = gallery[lists] == queries[:, None]
+    found = values_of_lists(gallery[lists] == queries[:, None], relevant)
+    return summary(*found, relevant, queries, ks, lone_queries)
+
+
+def values_of_lists(hits: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rank of the first relevant row (0 without one), R-precision and average precision at R of ranked lists, each [Q].
+
+    Args:
+      hits: bool [Q, L], whether the rows of the lists are relevant.
+      relevant: int [Q], the number R of relevant rows.
+    """
     first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
-    rank = np.arange(1, lists.shape[1] + 1)[None, :]
+    rank = np.arange(1, hits.shape[1] + 1)[None, :]
     hits_at_r = hits & (rank <= relevant[:, None])
     divisor = np.maximum(relevant, 1)
     precision = hits_at_r.sum(axis=1) / divisor
     average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
-    return summary(first, precision, average, relevant, queries, ks, lone_queries)
+    return first, precision, average
 
 
 def summary(

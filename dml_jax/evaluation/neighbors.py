@@ -68,6 +68,31 @@ def search(
     return np.sqrt(np.maximum(squares, 0)) / dtype.type(centering.scale), indices
 
 
+def nearer(
+    queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int], memory: int = 1 << 28
+) -> tuple[np.ndarray, np.ndarray]:
+    """The k nearest rows of a part of a gallery by cosine, which can be merged exactly with the nearest of other parts.
+
+    Args:
+      queries, gallery: float32 [Q, D] and [G, D].
+      limit: [Q], squared distances beyond which rows are not wanted.
+      most: the largest Q and G of all calls, for which the program is compiled.
+      memory: bytes to use per device.
+
+    Returns:
+      Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the limit (at least), and
+      indices [Q, k]; nearest first, ties by index.
+    """
+    mesh = tiles.local_mesh()
+    centering = tiles.choose_centering([queries], "cosine")
+    left, right = (
+        TiledRows(x, np.arange(len(x)), tiles.choose_tile_size(size, mesh), "cosine", centering, np.dtype(np.float32))
+        for x, size in zip((queries, gallery), most, strict=True)
+    )
+    found = _top_k(left, right, min(k + SPARE + k // 16, len(gallery)), False, mesh, memory)
+    return _correct(left, right, *found, k, False, limit)
+
+
 def _top_k(
     queries: TiledRows, gallery: TiledRows, k: int, exclude_self: bool, mesh: Mesh, memory: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -147,9 +172,18 @@ def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> tuple[jax.Array, j
 
 
 def _correct(
-    queries: TiledRows, gallery: TiledRows, scores: np.ndarray, indices: np.ndarray, k: int, exclude_self: bool
+    queries: TiledRows,
+    gallery: TiledRows,
+    scores: np.ndarray,
+    indices: np.ndarray,
+    k: int,
+    exclude_self: bool,
+    limit: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever rounding could decide."""
+    """The k nearest candidates by squared distances (prepared or unit rows), exact wherever rounding could decide.
+
+    With limits [Q], all that may be within the limit of their query are exact, and the others at infinity.
+    """
     lengths, error = tiles.squared_lengths(queries)[:, None], tiles.error_bound(queries.width, queries.dtype)
     if queries.metric == "cosine":
         squares, bound = 2 - 2 * scores, 2 * error * lengths
@@ -158,6 +192,9 @@ def _correct(
     uncertain = np.zeros(len(scores), bool)
     if scores.shape[1] < len(gallery.source) - exclude_self:
         uncertain = squares[:, -1] - squares[:, k - 1] <= 2 * bound[:, 0]
+    beyond = None if limit is None else squares > limit[:, None] + 2 * bound
+    if beyond is not None:
+        uncertain &= ~beyond[:, k - 1]
     rows = np.flatnonzero(uncertain)
     for part, block in tiles.squared_distances(queries._replace(order=rows), gallery):
         for query, values in zip(rows[part], block, strict=True):
@@ -167,6 +204,9 @@ def _correct(
     recomputed = (squares < RECOMPUTE_BELOW * 2 * lengths) | uncertain[:, None]
     recomputed[:, :-1] |= close
     recomputed[:, 1:] |= close
+    if beyond is not None:
+        recomputed = ~beyond | uncertain[:, None]
+        squares[~recomputed] = np.inf
     row, column = np.nonzero(recomputed)
     for part, values in tiles.distances(queries, gallery, row, indices[row, column]):
         squares[row[part], column[part]] = values

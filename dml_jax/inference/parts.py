@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from dml_jax.inference.model import Model
 
 PLAN = "_plan.json"
+UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
 KEY = b"dml_jax.plan"  # of a part's metadata; the value tells which plan it belongs to
 
 
@@ -57,7 +58,7 @@ class Parts:
         file = self._at(PLAN)
         if PLAN not in names:
             if names:
-                raise DataError(f"{self.directory}: holds other files than embeddings; give another --output")
+                raise DataError(f"{self.directory}: holds other files; give another directory")
             with sources.written(file) as draft:
                 draft.write_text(json.dumps(planned, indent=2))
             return
@@ -66,7 +67,7 @@ class Parts:
             begun = dict(json.loads(file.read_bytes() if isinstance(file, Path) else sources.opened(file).read()))
         changed = sorted(key for key in begun | planned if begun.get(key) != planned.get(key))
         if changed:
-            what = "other or changed images" if "inputs_sha256" in changed else "another model or version"
+            what = "other or changed images" if "inputs_sha256" in changed else "another model, version or option"
             raise DataError(f"{self.directory}: was written for {what} ({', '.join(changed)}); {remedy}")
 
     def _names(self) -> list[str]:
@@ -97,7 +98,7 @@ class Parts:
         file, remedy = self.file(number), "delete it, and the same command writes it again"
         with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
             if part.metadata.metadata.get(KEY) != self.key.encode():
-                raise DataError(f"is of another model or of other images; {remedy}")
+                raise DataError(f"was written for something else; {remedy}")
             yield part
 
     def summary(self, shown: int) -> Summary:
@@ -108,7 +109,7 @@ class Parts:
             with self._opened(number) as part:
                 dimensions = part.schema_arrow.field("embedding").type.list_size
                 images += part.metadata.num_rows
-                bad = int(part.metadata.metadata[b"dml_jax.unusable"])
+                bad = int(part.metadata.metadata[UNUSABLE])
                 unusable += bad
                 if bad and len(errors) < shown:
                     rows = part.read(["id", "error"]).to_pylist()
@@ -245,4 +246,4 @@ def _writing(
     options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
     with parquet.ParquetWriter(path, pa.schema(fields, metadata={KEY: key}), **options) as writer:
         yield lambda names, rows, reasons: writer.write_table(table(names, rows, reasons))
-        writer.add_key_value_metadata({"dml_jax.unusable": str(unusable)})
+        writer.add_key_value_metadata({UNUSABLE: str(unusable)})

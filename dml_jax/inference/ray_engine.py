@@ -9,10 +9,10 @@ another one.
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dml_jax
 from dml_jax.data.pipeline import usable_cores
@@ -20,6 +20,7 @@ from dml_jax.errors import ConfigError, DataError, UserError
 from dml_jax.inference import parts
 from dml_jax.inference.inputs import Unit
 
+T = TypeVar("T")
 CORES = 8  # of an actor without a GPU, or all of a smaller machine
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so
 DEATHS = 3  # of processes with the same work, after which it is given up
@@ -109,14 +110,7 @@ class _Pool:
         try:
             found = self._ray.get(ready[0])
         except self._ray.exceptions.RayTaskError as error:
-            if isinstance(error.cause, UserError):
-                raise error.cause from None
-            if isinstance(error.cause, OSError):
-                raise DataError(
-                    f"{error.cause.filename}: cannot be used on a machine of the cluster ({error.cause.strerror}); "
-                    "give paths that all of them share"
-                ) from None
-            raise
+            raise _explained(error) from None
         except self._ray.exceptions.RayActorError as error:
             self._deaths[name] += 1
             if self._deaths[name] == DEATHS:
@@ -135,6 +129,38 @@ class _Pool:
             )
         self._facts = facts
         return None, None
+
+
+def _explained(error: Any) -> Exception:
+    """The exception to raise for a RayTaskError."""
+    cause = error.cause
+    if isinstance(cause, OSError):
+        return DataError(
+            f"{cause.filename}: cannot be used on a machine of the cluster ({cause.strerror}); give paths that all of "
+            "them share"
+        )
+    return cause if isinstance(cause, UserError) else error
+
+
+def run(address: str | None, function: Callable[..., T], shared: Any, items: Iterable[tuple[Any, ...]]) -> Iterator[T]:
+    """The results of `function(shared, *item)`, in any order, by tasks on the machines of a Ray cluster.
+
+    Each has the resources of an actor; Ray repeats a task whose process died.
+    """
+    with connect(address) as ray:
+        _, needs = resources(ray.nodes())
+        task, reference = ray.remote(max_retries=DEATHS - 1, **needs)(function), ray.put(shared)
+        running = [task.remote(reference, *item) for item in items]
+        while running:
+            ready, running = ray.wait(running)
+            try:
+                yield ray.get(ready[0])
+            except ray.exceptions.RayTaskError as error:
+                raise _explained(error) from None
+            except ray.exceptions.RayError as error:
+                raise DataError(
+                    f"{DEATHS} processes died of the same task ({' '.join(str(error).split())[:300]})"
+                ) from None
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     where = Path("out.parquet").resolve()
     remedy = f"delete {where} or give another --output\n"
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    expected = f"error: {where}: was written for another model or version (model_sha256); {remedy}"
+    expected = f"error: {where}: was written for another model, version or option (model_sha256); {remedy}"
     assert run() == (2, "", expected)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     file = photos / "00.jpg"
@@ -147,7 +147,7 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     code, _, err = run()
     assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (2, True, True)
     Path("out.parquet/_plan.json").rename("out.parquet/notes")
-    assert run()[2] == f"error: {where}: holds other files than embeddings; give another --output\n"
+    assert run()[2] == f"error: {where}: holds other files; give another directory\n"
     shutil.rmtree("out.parquet")
     Path("out.parquet").write_text("")
     assert run()[2].startswith(f"error: {where}: cannot be used (File exists)")
@@ -168,7 +168,7 @@ def test_damaged_and_foreign_parts_are_named(run: Run, monkeypatch: pytest.Monke
     shutil.rmtree("out")
     for wrong, message in (
         (b"", "is truncated or damaged"), (content[:-4], "is truncated or damaged"),
-        (flipped, "is truncated or damaged"), (foreign, "is of another model or of other images"),
+        (flipped, "is truncated or damaged"), (foreign, "was written for something else"),
     ):  # fmt: skip
         file.write_bytes(wrong)
         code, _, err = run()

@@ -107,7 +107,7 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
         np.concatenate(list(again.usable_rows())), model.embed([*images, *images[:5]]), atol=1e-6
     )
     with (
-        pytest.raises(DataError, match="was written for another model or version"),
+        pytest.raises(DataError, match="was written for another model, version or option"),
         parts.opened(where, planned | {"model_sha256": "other"}),
     ):
         pass

@@ -1,0 +1,188 @@
+"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet files of `parts`.
+
+Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A block of queries reads
+the gallery block by block, so a process holds one block of each, however many rows there are. Candidates of different
+blocks are compared by squared distances that are computed in float64 and rounded to float32, as `neighbors.search` does
+where rounding could decide: the neighbours are the same.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet
+
+from dml_jax.data.prepare import sources
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics, neighbors
+from dml_jax.files import expand_path, is_url, reading
+from dml_jax.inference import inputs, parts, ray_engine
+
+QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
+BLOCKS = 64  # of queries, as far as these sizes allow
+GALLERY_BYTES = 2**26  # of a block of the gallery
+BATCH = 2**13  # rows that are decoded at a time
+SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
+LISTS, PER_LIST, PROBES = 2**16, 64, 32  # most lists of an index, rows to fit each to, and lists that a query reads
+
+Rows = tuple[np.ndarray, np.ndarray]  # numbers int64 [N] and embeddings float32 [N, D]
+
+
+class Table(NamedTuple):
+    """The Parquet files of a set of embeddings."""
+
+    files: tuple[str, ...]  # paths or URLs, by name
+    rows: tuple[int, ...]  # usable ones of each file
+    dimensions: int
+
+    def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
+        """The usable rows from `start` to `stop`, `size` at a time; the last block may be smaller."""
+        numbers, rows, held = [], [], 0
+        for batch_numbers, batch_rows in self._batches(start, sum(self.rows) if stop is None else stop):
+            while held + len(batch_numbers) >= size:
+                missing = size - held
+                yield np.concatenate([*numbers, batch_numbers[:missing]]), np.concatenate([*rows, batch_rows[:missing]])
+                batch_numbers, batch_rows = batch_numbers[missing:], batch_rows[missing:]
+                numbers, rows, held = [], [], 0
+            if len(batch_numbers):
+                numbers, rows, held = [*numbers, batch_numbers], [*rows, batch_rows], held + len(batch_numbers)
+        if held:
+            yield np.concatenate(numbers), np.concatenate(rows)
+
+    def _batches(self, start: int, stop: int) -> Iterator[Rows]:
+        end = 0
+        for file, count in zip(self.files, self.rows, strict=True):
+            first, end = end, end + count
+            if first >= stop or end <= start:
+                continue
+            with _opened(file) as opened:
+                for batch in opened.iter_batches(BATCH, columns=["embedding"]):
+                    rows = batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)  # without null rows
+                    inside = slice(max(0, start - first), max(0, stop - first))
+                    yield first + np.arange(len(rows))[inside], rows[inside]
+                    first += len(rows)
+                if first != end:
+                    raise DataError(f"has {count + first - end} embeddings instead of {count}")
+
+
+def table(directory: str, option: str) -> Table:
+    """The embeddings in a directory of Parquet files, as `dml-jax embed` writes it, or below a URL."""
+    where = directory.rstrip("/") if is_url(directory) else str(expand_path(option, directory).resolve())
+    names = sources.listed(where) if is_url(where) else [path.name for path in Path(where).glob("*")]
+    files = tuple(sorted(f"{where}/{name}" for name in names if name.endswith(".parquet")))
+    if not files:
+        raise DataError(
+            f"{option}={directory}: holds no Parquet files; give the directory NAME.parquet of dml-jax embed"
+        )
+    rows, widths = [], set()
+    for file in files:
+        with _opened(file) as opened:
+            unusable = (opened.metadata.metadata or {}).get(parts.UNUSABLE, 0)
+            rows.append(opened.metadata.num_rows - int(unusable))
+            widths.add(opened.schema_arrow.field("embedding").type.list_size)
+    if len(widths) > 1:
+        raise DataError(
+            f"{option}={directory}: holds embeddings of {sorted(widths)} dimensions; give those of one model"
+        )
+    return Table(files, tuple(rows), widths.pop())
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[parquet.ParquetFile]:
+    path = file if is_url(file) else Path(file)
+    with reading(file, "embed the images again"), parquet.ParquetFile(inputs.source(path), memory_map=True) as opened:
+        yield opened
+
+
+def nearest(queries: Rows, gallery: Iterable[Rows], k: int, alone: bool, most: tuple[int, int]) -> Rows:
+    """The k nearest gallery rows of each query: numbers int64 [Q, k] and squared distances of unit rows [Q, k].
+
+    Args:
+      gallery: blocks of rows, with numbers of their own unless the queries are `alone`, which find no row of their own
+        number. Where there are fewer rows than k, the last numbers are -1.
+      most: the largest numbers of queries and of gallery rows in a block.
+    """
+    numbers, rows = queries
+    squares = np.full((len(rows), k), np.inf, np.float32)
+    found = np.full((len(rows), k), -1)
+    for candidates, block in gallery:
+        depth = min(k + alone, len(block))
+        nearer, indices = neighbors.nearer(rows, block, depth, squares[:, -1], most)
+        indices = candidates[indices]
+        nearer[alone & (indices == numbers[:, None])] = np.inf
+        squares, found = np.concatenate([squares, nearer], axis=1), np.concatenate([found, indices], axis=1)
+        order = np.lexsort((found, squares), axis=1)[:, :k]
+        squares, found = np.take_along_axis(squares, order, axis=1), np.take_along_axis(found, order, axis=1)
+    return np.where(np.isfinite(squares), found, -1), squares
+
+
+class Plan(NamedTuple):
+    """A search by blocks of queries."""
+
+    queries: Table
+    gallery: Table | None  # None if the queries search each other
+    k: int
+
+    @property
+    def size(self) -> int:
+        """Rows of a block of queries."""
+        return int(np.clip(-(-sum(self.queries.rows) // BLOCKS), *QUERIES))
+
+    def description(self) -> dict[str, Any]:
+        """What identifies the result, for `parts.opened`."""
+        tables = [
+            [[file.rpartition("/")[2] for file in each.files], each.rows, each.dimensions]
+            for each in (self.queries, self.gallery)
+            if each is not None
+        ]
+        digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()
+        return {"parts": -(-sum(self.queries.rows) // self.size), "inputs_sha256": digest, "k": self.k}
+
+    def search(self, number: int, file: Path, key: str) -> None:
+        """Writes the neighbours of a block of queries: columns `neighbors` (row numbers) and `distances`."""
+        gallery, start = self.gallery or self.queries, number * self.size
+        most = self.size, GALLERY_BYTES // 4 // gallery.dimensions
+        (queries,) = self.queries.blocks(self.size, start, start + self.size)
+        found, squares = nearest(queries, gallery.blocks(most[1]), self.k, self.gallery is None, most)
+        columns = {
+            "neighbors": pa.FixedSizeListArray.from_arrays(pa.array(found.ravel()), self.k),
+            "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
+        }
+        with sources.written(file) as draft:
+            parquet.write_table(pa.table(columns).replace_schema_metadata({parts.KEY: key}), draft)
+
+
+def search(
+    plan: Plan, directory: Path, address: str | None, progress: Callable[[int, int], None]
+) -> Iterator[np.ndarray]:
+    """Row numbers of the neighbours, int64 [Q, k] of each block, after tasks of Ray have written the missing blocks.
+
+    The directory holds the blocks; `progress` is called with their number and the total.
+    """
+    with parts.opened(directory, plan.description()) as out:
+        missing = [(number, out.file(number), out.key) for number in out.missing()]
+        if missing:
+            for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), out.count - len(missing) + 1):
+                progress(done, out.count)
+        for number in range(out.count):
+            with _opened(str(out.file(number))) as opened:
+                yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
+
+
+def retrieval(
+    lists: Iterable[np.ndarray], labels: np.ndarray, gallery_labels: np.ndarray | None, ks: tuple[int, ...],
+    lone_queries: metrics.Lone,
+) -> dict[str, float]:  # fmt: skip
+    """`metrics.of_ranked_lists` of lists that come in blocks."""
+    others = labels if gallery_labels is None else gallery_labels
+    relevant = metrics.relevant_counts(labels, others, exclude_self=gallery_labels is None)
+    found, start = [], 0
+    for block in lists:
+        part = slice(start, start := start + len(block))
+        found.append(metrics.values_of_lists(others[block] == labels[part, None], relevant[part]))
+    return metrics.summary(*map(np.concatenate, zip(*found, strict=True)), relevant, labels, ks, lone_queries)

@@ -1,0 +1,121 @@
+"""Neighbours by blocks are those of one search: ids bit-equal, also with ties, unusable images and 64-bit numbers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics, neighbors
+from dml_jax.inference import large_search, parts
+
+
+def embeddings(rows: int, seed: int) -> np.ndarray:
+    """Unit rows, a third of them copies or nearly copies of others, so that many distances are equal or nearly so."""
+    rng = np.random.default_rng(seed)
+    points = np.random.default_rng(9).normal(size=(40, 16))[rng.integers(40, size=rows)] + rng.normal(size=(rows, 16))
+    copies = rng.integers(rows, size=rows // 3)
+    points[: len(copies)] = points[copies] + 1e-7 * rng.integers(2, size=(len(copies), 1))
+    return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32)
+
+
+def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
+    """Files of `each` rows, of which every seventh is an unusable image in addition."""
+    directory.mkdir()
+    for number, start in enumerate(range(0, len(points), each)):
+        part = points[start : start + each]
+        bad = np.zeros(len(part) + len(part) // 7, bool)
+        bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
+        values = np.zeros((len(bad), points.shape[1]), np.float32)
+        values[~bad] = part
+        with parts._writing(directory / f"{number:06d}.parquet", points.shape[1], "key") as add:
+            add([f"{start + i}" for i in range(len(bad))], values, ["damaged" if each else None for each in bad])
+    (directory / "_plan.json").write_text("{}")
+    return str(directory)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_search, "QUERIES", (64, 64))
+    monkeypatch.setattr(large_search, "GALLERY_BYTES", 4 * 16 * 100)
+
+
+def test_blocks_of_rows(tmp_path: Path) -> None:
+    points = embeddings(500, 0)
+    table = large_search.table(write(tmp_path / "a", points), "--embeddings")
+    assert (sum(table.rows), table.dimensions) == (500, 16)
+    for start, stop in ((0, None), (63, 211), (140, 141), (499, 600)):
+        blocks = list(table.blocks(64, start, stop))
+        assert [len(rows) for _, rows in blocks[:-1]] == [64] * (len(blocks) - 1)
+        numbers = np.concatenate([found for found, _ in blocks])
+        np.testing.assert_array_equal(numbers, np.arange(start, min(stop or 500, 500)))
+        np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), points[start:stop])
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("alone", [True, False])
+def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone: bool) -> None:
+    gallery, queries = embeddings(730, 1), embeddings(300, 2)
+    plan = large_search.Plan(
+        large_search.table(write(tmp_path / "q", gallery if alone else queries), "--query_embeddings"),
+        None if alone else large_search.table(write(tmp_path / "g", gallery), "--embeddings"),
+        12,
+    )
+    searching = gallery if alone else queries
+    distances, expected = neighbors.search(searching, gallery, 12, exclude_self=alone)
+    found = []
+    with parts.opened(tmp_path / "out", plan.description()) as out:
+        assert out.count == -(-len(searching) // 64)
+        for number in out.missing():
+            plan.search(number, out.file(number), out.key)  # type: ignore[arg-type]
+            found.append(pq.read_table(out.file(number)))
+        assert out.missing() == []
+    whole = pa.concat_tables(found)
+    lists = np.array(whole["neighbors"].to_pylist())
+    assert lists.dtype == np.int64
+    np.testing.assert_array_equal(lists, expected)
+    np.testing.assert_allclose(np.array(whole["distances"].to_pylist()), distances, atol=1e-6)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_metrics_of_blocks(alone: bool) -> None:
+    rng = np.random.default_rng(4)
+    points = rng.normal(size=(200, 8)).astype(np.float32)
+    queries, gallery = (points, None) if alone else (points[:70], points[70:])
+    others = points if alone else points[70:]
+    labels = rng.integers(30, size=200)
+    classes, gallery_labels = (labels, None) if alone else (labels[:70], labels[70:])
+    _, lists = neighbors.search(queries, others, len(others) - alone, exclude_self=alone)
+    blocks = (lists[start : start + 64] for start in range(0, len(lists), 64))
+    found = large_search.retrieval(blocks, classes, gallery_labels, (1, 5), "omit")
+    assert found == pytest.approx(
+        metrics.retrieval(
+            queries, classes, ks=(1, 5), gallery=gallery, gallery_labels=gallery_labels, lone_queries="omit"
+        )
+    )
+
+
+def test_numbers_have_64_bits() -> None:
+    points, first = embeddings(400, 3), 2**33 + 5
+
+    def gallery() -> Iterator[large_search.Rows]:
+        for start in range(0, 400, 130):
+            yield first + np.arange(start, min(400, start + 130)), points[start : start + 130]
+
+    found, _ = large_search.nearest((first + np.arange(50), points[:50]), gallery(), 5, True, (50, 130))
+    np.testing.assert_array_equal(found - first, neighbors.search(points, points, 5, exclude_self=True)[1][:50])
+
+
+def test_what_cannot_be_searched(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^--embeddings=.*: holds no Parquet files; give the directory NAME\.parquet"):
+        large_search.table(str(tmp_path), "--embeddings")
+    write(tmp_path / "a", embeddings(100, 0))
+    pq.write_table(pa.table({"embedding": pa.array([[1.0]], pa.list_(pa.float32(), 1))}), tmp_path / "a" / "x.parquet")
+    with pytest.raises(DataError, match=r"holds embeddings of \[1, 16\] dimensions"):
+        large_search.table(str(tmp_path / "a"), "--embeddings")
+    (tmp_path / "a" / "x.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match=r"x\.parquet: is truncated or damaged"):
+        large_search.table(str(tmp_path / "a"), "--embeddings")
