@@ -5,25 +5,25 @@
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
 a class, --restore=wren enrolls it again, --purge deletes what was removed for good; --list prints the number of images
-and the name of each class. The second prints one tab-separated line per image:
-class or "unknown", the score of the class (a margin, or with --decide or --threshold a cosine), the image, and the
-nearest image of that class. Images of unknown classes are rejected by a threshold, which is measured for an index of
-this size and --false_accept_rate: on the unseen classes of the run, or on --calibrate=others/, class folders of classes
-that are not enrolled, which published weights need. Its expected error rates are printed to stderr. Enrolling ends with
-a table of error rates at several thresholds, measured with the enrolled images themselves.
+and the name of each class. The second prints one tab-separated line per image: class or "unknown", the margin of the
+class over all others, the image, and the nearest image of that class. Images of unknown classes are rejected by a
+threshold, which is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
+folders of classes that are not enrolled, which published weights need. Enrolling ends with a table of what to expect at
+several rates, measured with the enrolled images themselves.
 """
 
 import argparse
-import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 import dml_jax
-from dml_jax.commands import cli, decision_options, model_options
+from dml_jax.commands import cli, model_options
 from dml_jax.commands.embed import image_files
-from dml_jax.errors import ConfigError, DataError, UserError, counted, printable
+from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import open_set
 from dml_jax.files import locked
 from dml_jax.inference import labelled
@@ -61,6 +61,16 @@ def usable_classes(model: Model, classes: dict[str, list[Path]], *, needed: bool
     return {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
 
 
+def add_decision(flags: argparse.ArgumentParser) -> None:
+    """Adds --false_accept_rate and --threshold, the arguments of `Index.classify`."""
+    limit = flags.add_mutually_exclusive_group()
+    limit.add_argument(
+        "--false_accept_rate", type=float, default=open_set.FALSE_ACCEPT_RATE,
+        help=f"fraction of strangers that may be given a class (default: {open_set.FALSE_ACCEPT_RATE})",
+    )  # fmt: skip
+    limit.add_argument("--threshold", type=float, help="margin below which an image is unknown")
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line, all of which are checked."""
     flags = cli.Parser(__doc__)
@@ -74,22 +84,18 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--purge", action="store_true", help="delete the removed classes, which --restore then lacks")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
-    decision_options.add(flags)
+    add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
     model_options.check(options)
+    open_set.check_rate(options.false_accept_rate)
     if not (options.index or "").endswith(".npz"):
         raise ConfigError(f"--index={options.index or ''}: give a file that ends in .npz, e.g. --index=birds.npz")
-    changes = options.remove or options.restore or options.purge
-    if options.list and (options.paths or options.classify or changes or options.calibrate):
-        raise ConfigError("--list: cannot be combined with images or with changes of the index; give it alone")
-    if not options.paths and (options.classify or not (changes or options.list or options.calibrate)):
+    changes = options.remove or options.restore or options.purge or options.calibrate
+    if (options.list or options.classify) and changes:
+        raise ConfigError("--list and --classify: change nothing; remove, restore, purge or calibrate first")
+    if not options.paths and (options.classify or not (changes or options.list)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
-    if options.threshold is not None and (options.calibrate or not options.classify):
-        raise ConfigError("--threshold: needs --classify, without --calibrate, which measures a threshold")
-    decision_options.given(options)
-    if options.classify and changes:
-        raise ConfigError("--classify: changes nothing; remove, restore or purge classes first, then classify")
     return options
 
 
@@ -105,19 +111,13 @@ def execute(arguments: list[str]) -> None:
     classes = labelled.class_folders(options.paths) if adds else {}
     others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-    if others and options.skip_bad:
-        others = usable_classes(model, others)
     if options.list:
         index = Index.load(model, path)
-        counts = Counter(int(label) for label in index.labels)
+        counts = Counter(index.labels.tolist())
         for label, name in enumerate(index.classes):
             print(f"{counts[label]}\t{printable(name)}")
     elif options.classify:
-        kept = usable(model, files) if options.skip_bad else files
-        index = Index.load(model, path)
-        if others:
-            index.calibrate(others)
-        _classify(index, kept, options)
+        _classify(Index.load(model, path), usable(model, files) if options.skip_bad else files, options)
     else:
         with locked(path):
             _change(model, path, classes, others, options)
@@ -138,17 +138,15 @@ def _change(
     given = sum(map(len, classes.values()))
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
-    if options.skip_bad and classes:
-        classes = usable_classes(model, classes, needed=not known)
+    if options.skip_bad:
+        classes = usable_classes(model, classes, needed=not known) if classes else {}
+        others = usable_classes(model, others) if others else {}
     if classes:
         index.add(classes)
     if others:
         index.calibrate(others)
-    try:
-        expected = _expected(index, options) + _table(index, options) if index.images else EMPTY
-    except UserError as error:  # with an explicit threshold, the index can be used all the same
-        expected = f"warning: no threshold for unknown images: {error}"
-    if classes or options.remove or options.restore or options.purge or others:
+    expected = _expected(index, options) if index.images else EMPTY  # no index without a threshold is written
+    if not known or classes or options.remove or options.restore or options.purge or others:
         index.save(path)
     done = [
         f"{what} {printable(', '.join(names))}"
@@ -168,40 +166,21 @@ def _change(
 
 def _classify(index: Index, files: Sequence[str | Path], options: argparse.Namespace) -> None:
     """Prints the class of each image, or "unknown"."""
-    if options.threshold is None:
-        print(_expected(index, options), file=sys.stderr)
-    found = index.nearest(files, **decision_options.given(options))
-    for name, score, nearest, file in zip(*found, files, strict=True):
-        print("\t".join(map(printable, (name, f"{score:.4f}", str(file), index.images[nearest]))))
+    found = index.nearest(files, threshold=options.threshold, false_accept_rate=options.false_accept_rate)
+    for name, margin, nearest, file in zip(*found, files, strict=True):
+        print("\t".join(map(printable, (name, f"{margin:.4f}", str(file), index.images[nearest]))))
 
 
 def _expected(index: Index, options: argparse.Namespace) -> str:
-    """The error rates to expect of the threshold for the rule and the rate, as a sentence."""
-    rate = options.false_accept_rate
-    rule = index.rule(options.decide)
-    expected = index.expect(rate, rule)
-    few = rate * expected.images < expected.growth
-    return (
-        f"--decide={rule} --false_accept_rate={rate:g}: unknown below {expected.threshold:.4f}; expected: "
-        f"{'at most ' if expected.growth > 1 else ''}{100 * expected.false_accepts:.1f} % of strangers accepted, "
-        f"{_percent(expected.false_rejects)} % of images of enrolled classes rejected (measured on "
-        f"{expected.images:,} images of {expected.classes:,} unseen classes"
-        f"{', which are too few for this rate' if few else ''})"
-    )
-
-
-def _table(index: Index, options: argparse.Namespace) -> str:
     """What to expect of this index at several rates, from its own images; a warning if most would be unknown."""
-    rates = sorted({*open_set.RATES, options.false_accept_rate})
-    points = index.report(rates, options.decide)
+    points = [index.expect(rate) for rate in sorted({*open_set.RATES, options.false_accept_rate})]
     lines = [
-        "",
-        "enrolled images, each classified without itself (and with its whole class left out, as a stranger), in %:",
+        "expected of enrolled images, each classified without itself, and of images of other classes, in %:",
         "  rate  threshold  right  wrong  unknown  strangers accepted",
     ]
     for point in points:
-        shares = "".join(f"{_percent(share):>{width}}" for share, width in zip(point[2:5], (7, 7, 9), strict=True))
-        lines.append(f"{point.false_accept_rate:6g}{point.threshold:11.4f}{shares}{_percent(point.left_out):>20}")
+        shares = "".join(f"{_percent(share):>{width}}" for share, width in zip(point[2:], (7, 7, 9, 20), strict=True))
+        lines.append(f"{point.false_accept_rate:6g}{point.threshold:11.4f}{shares}")
     chosen = next(point for point in points if point.false_accept_rate == options.false_accept_rate)
     if chosen.unknown > 0.5:
         lines.append(
@@ -212,4 +191,4 @@ def _table(index: Index, options: argparse.Namespace) -> str:
 
 
 def _percent(share: float) -> str:
-    return "-" if math.isnan(share) else f"{100 * share:.1f}"
+    return "-" if np.isnan(share) else f"{100 * share:.1f}"

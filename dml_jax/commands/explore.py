@@ -47,10 +47,9 @@ def execute(arguments: list[str]) -> None:
         cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
         cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
     config, directory = (None, None) if options.data else analyse.run_config(options.model, options, overrides)
-    try:
-        from dml_jax.serving import explorer, http_service
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
+    cli.check_installed("explore", "uvicorn", serve.PACKAGES)
+    from dml_jax.serving import explorer, http_service
+
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         runtime.enable_compilation_cache()

@@ -9,16 +9,17 @@ image, and "classes", the five best with cosines. `POST /?embedding=1` adds the 
 read again. `GET /health` answers {"status": "ok"}. Errors have a status of 400 or more.
 """
 
-import re
 import signal
 import socket
 import sys
 
 import dml_jax
-from dml_jax.commands import cli, decision_options, model_options, runtime
+from dml_jax.commands import cli, enroll, model_options, runtime
 from dml_jax.errors import ConfigError
+from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
 
+PACKAGES = "starlette uvicorn python-multipart"
 BACKLOG = 2048  # connections that wait to be accepted
 
 
@@ -40,7 +41,7 @@ def execute(arguments: list[str]) -> None:
     model_options.add(flags)
     model_options.add_versions(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
-    decision_options.add(flags)
+    enroll.add_decision(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
     flags.add_argument(
         "--host_name", metavar="NAME", action="append", default=[],
@@ -49,23 +50,17 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
     model_options.check(options)
-    for name in options.host_name:
-        if not re.fullmatch(r"[\w.-]+", name):
-            raise ConfigError(f"--host_name={name}: is not a name; give it as in an address, e.g. birds.example.org")
     versions = model_options.versions(options)
-    decision = decision_options.given(options)
-    for name in decision:
-        if not options.index and any(argument.partition("=")[0] == f"--{name}" for argument in arguments):
-            raise ConfigError(f"--{name}: needs --index; give that too")
+    open_set.check_rate(options.false_accept_rate)
     index = expand_path("--index", options.index) if options.index else None
-    try:
-        from dml_jax.serving import http_service
-    except ImportError as error:
-        raise ConfigError(f"{error.name} is not installed: pip install starlette uvicorn python-multipart") from None
+    cli.check_installed("serve", "uvicorn", PACKAGES)
+    from dml_jax.serving import http_service
+
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+        decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
         classes = http_service.EnrolledClasses(model, index, decision) if index else None
         service = http_service.Service(model, classes)
         service.compile()

@@ -1,292 +1,217 @@
-"""Open-set classification against enrolled images: decisions, and their error rates on unseen classes.
+"""Open-set classification: the class of an image among enrolled ones, unless its margin says that it is a stranger.
 
-The similarity of an image to an index is the maximum over all enrolled images, so it grows with the index: a threshold
-tuned on single pairs accepts nearly every stranger. `calibrate` therefore simulates the index with images of classes
-whose labels are known, and `hold_out` classifies the index's own images, each without itself.
+A background is images of classes that are not enrolled. A stranger is often about as similar to one of them as to the
+enrolled classes, while images of an enrolled class are not; a threshold on the cosine alone cannot tell them apart.
+Background and enrolled images also say in which directions images of one class differ. With S, the covariance of all
+of them within their classes, mu, the mean of the background, and w = `SHRINKAGE`, an image x becomes
+
+    x' = L^-1 (x - mu),    L L^T = (1 - w) S + w trace(S) / D I,
+
+divided by its length: within-class covariance normalisation (Hatch, Kajarekar and Stolcke, "Within-Class Covariance
+Normalization for SVM-Based Speaker Recognition", 2006). With s_c, the mean of the cosines of x' to the nearest image of
+class c and to the mean of its images, the margin is
+
+    m = s_b - t log sum_{c != b} exp(s_c / t),    b = argmax over the enrolled c of s_c,
+
+where c runs over the enrolled classes and the background, and t = `TEMPERATURE`. It is t times the log-odds of b in a
+softmax of s / t over all of them.
 """
 
 import zlib
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import background_margin
-from dml_jax.evaluation.background_margin import MAX_DIMENSIONS, Background, Scorer, Whitening
+from dml_jax.evaluation._engine.tiles import unit_rows
 
-Rule = Literal["nearest", "background"]
-RULES: tuple[Rule, ...] = get_args(Rule)
+TEMPERATURE, SHRINKAGE = 0.05, 0.5
 FALSE_ACCEPT_RATE = 0.05
-RATES = (0.01, FALSE_ACCEPT_RATE, 0.1, 0.2)  # of strangers accepted, in reports
-TRIALS, QUERIES = 100, 100  # simulated indexes; strangers and known images compared with each
-FOLDS = 10  # of the index's own images
-TOO_FEW = "a threshold needs several unseen classes with two images or more; give a threshold"
-NO_BACKGROUND = "decide='background': needs images of other classes, which this index does not hold; enroll again"
+RATES = (0.01, FALSE_ACCEPT_RATE, 0.1)  # of strangers accepted, in reports
+FOLDS = 10  # of the classes of the background, and of the images of each enrolled class
+IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
+
+
+class Background(NamedTuple):
+    """Images of classes that are not enrolled."""
+
+    rows: np.ndarray  # float32 [B, D], of unit length
+    labels: np.ndarray  # int64 [B]
 
 
 class Decision(NamedTuple):
     """The best class for each of Q images."""
 
     labels: np.ndarray  # int [Q]
-    similarities: np.ndarray  # float32 [Q]; images below a threshold are rejected as strangers
+    margins: np.ndarray  # float32 [Q]; images below a threshold are rejected as strangers
     nearest: np.ndarray  # int [Q], row of the nearest enrolled image of that class
 
 
-class Calibration(NamedTuple):
-    """Cosines of images to the nearest image of simulated indexes."""
-
-    strangers: np.ndarray  # float32 [S], ascending, of images whose class is not enrolled
-    known: np.ndarray  # float32 [K], of images whose class is enrolled
-    growth: float  # how many times larger the index is than the simulated ones, at least 1
-    images: int  # different images among the strangers
-    classes: int  # different classes among the strangers
-    background: Background | None = None  # for the rule "background"; None for more than `MAX_DIMENSIONS`
-
-
-class Expected(NamedTuple):
-    """Expected error rates of a threshold."""
-
-    threshold: float  # least similarity of an accepted image
-    false_accepts: float  # fraction of strangers accepted; an upper bound if `growth` exceeds 1
-    false_rejects: float  # fraction of images of enrolled classes rejected
-    growth: float  # how many times larger the index is than the simulated ones, at least 1
-    images: int  # different images among the strangers
-    classes: int  # different classes among the strangers
-
-
-class HeldOut(NamedTuple):
-    """Similarities of an index's images, each classified without itself."""
-
-    known: np.ndarray  # float32 [K], of the images of classes with two images or more
-    right: np.ndarray  # bool [K], whether the class is right
-    strangers: np.ndarray  # float32 [N], of all images, without those of their class; empty with one class
-
-
 class Point(NamedTuple):
-    """Shares of images at a threshold; NaN if there are none to measure it with."""
+    """A threshold and the shares of images to expect at it; NaN if there are none to measure them with."""
 
-    false_accept_rate: float  # that the threshold was set for
-    threshold: float  # least similarity of an accepted image
-    right: float  # held-out images of enrolled classes that are given their class,
+    false_accept_rate: float  # for which the threshold was set
+    threshold: float  # least margin of an accepted image
+    right: float  # images of enrolled classes that are given their class,
     wrong: float  # another one,
     unknown: float  # or none
-    strangers: float  # images of other classes that are accepted, as expected from the calibration
-    left_out: float  # enrolled images that are accepted when their class is taken out of the index
+    strangers: float  # images of other classes that are accepted
 
 
-def decide(
-    queries: np.ndarray,
-    enrolled: np.ndarray,
-    labels: np.ndarray,
-    scorer: Scorer | None = None,
-    without: np.ndarray | None = None,
-) -> Decision:
-    """Assigns a class to each query.
-
-    Args:
-      queries: float32 [Q, D], rows of unit length, like the rows of `enrolled`.
-      enrolled: float32 [N, D], with labels int [N].
-      scorer: of the enrolled images and a background, for the rule "background": the class with the largest margin
-        over all other classes and the background. Without it, the rule is "nearest": the class of the nearest enrolled
-        image, whose cosine is the similarity.
-      without: int [Q], a class that each query ignores; another one must remain.
-    """
-    classes, position = np.unique(labels, return_inverse=True)
-    best = np.empty(len(queries), np.int64)
-    similarity, nearest = np.empty(len(queries), np.float32), np.empty(len(queries), np.int64)
-    step = max(1, BLOCK_ELEMENTS // len(enrolled))
-    for start in range(0, len(queries), step):
-        rows = slice(start, start + step)
-        cosines = queries[rows] @ enrolled.T
-        if without is not None:
-            cosines[labels == without[rows, None]] = -np.inf
-        if scorer is None:
-            nearest[rows] = cosines.argmax(axis=1)
-            best[rows] = position[nearest[rows]]
-            # Products of rows of unit length exceed 1 by rounding.
-            similarity[rows] = np.take_along_axis(cosines, nearest[rows, None], axis=1)[:, 0].clip(-1, 1)
-        else:
-            to_classes, to_others = scorer.similarities(queries[rows])
-            if without is not None:
-                to_classes[classes == without[rows, None]] = -np.inf
-            best[rows], similarity[rows] = background_margin.margins(to_classes, to_others)
-            nearest[rows] = np.where(position == best[rows, None], cosines, -np.inf).argmax(axis=1)
-    return Decision(classes[best], similarity, nearest)
-
-
-def calibrate(
-    embeddings: np.ndarray,
-    labels: np.ndarray,
-    sizes: np.ndarray,
-    gallery: tuple[np.ndarray, np.ndarray] | None = None,
-) -> Calibration:
-    """Simulates an index with images of classes that were not trained on, and measures their similarities to it.
-
-    Each of `TRIALS` trials draws one class more than the index has and enrolls as many random images of each as a
-    random class of the index has. Other images are classified as strangers, without their own class, or as known
-    images, without a random other class, so both see as many classes as the index has. Simulation needs no assumption
-    about the similarities, which differ between classes and are correlated within them. It is seeded.
-
-    The index may be larger than the split: at most all classes but one can be enrolled, and, without a gallery, all
-    images of a class but one. `growth` accounts for the rest: the chance of accepting a stranger grows at most in
-    proportion to the number of images, since every part of the simulated size is equally likely to accept one.
-
-    Args:
-      embeddings: float32 [N, D], rows of unit length.
-      labels: int [N].
-      sizes: int [C], number of enrolled images of each class of the index.
-      gallery: embeddings and labels of the images to enroll; by default they are taken from those above.
-
-    Raises:
-      DataError: fewer than two classes, or no class with one image to enroll and another to classify.
-    """
-    source, source_labels = (embeddings, labels) if gallery is None else gallery
-    names, source_labels, available = np.unique(source_labels, return_inverse=True, return_counts=True)
-    own = np.where(np.isin(labels, names), np.searchsorted(names, labels), -1)
-    usable = available if gallery is not None else np.maximum(available - 1, 1)
+def choose(embeddings: np.ndarray, labels: np.ndarray) -> Background:
+    """At most `IMAGES_PER_CLASS` random images of each class, and `IMAGES` in all, of random classes; seeded."""
     rng = np.random.default_rng(0)
-    drawn = min(len(sizes) + 1, len(names))
-    asked, of_strangers, of_known, wanted, enrolled = [], [], [], 0, 0
-    for _ in range(TRIALS if drawn > 1 else 0):
-        chosen = rng.permutation(len(names))[:drawn]
-        counts = np.zeros(len(names), np.int64)
-        counts[chosen] = rng.choice(sizes, drawn)
-        rows = _random_rows(source_labels, np.minimum(counts, usable), rng)
-        wanted, enrolled = wanted + int(counts.sum()), enrolled + len(rows)
-        free = rng.permutation(len(labels) if gallery is not None else np.delete(np.arange(len(labels)), rows))
-        slot = np.full(len(names) + 1, -1)  # position in `chosen`; the last entry is for classes outside the gallery
-        slot[chosen] = np.arange(drawn)
-        strangers, known, ignored = _sample_queries(free, slot[own], drawn, rng)
-        queries = embeddings[np.concatenate([strangers, known])]
-        scores = decide(queries, source[rows], source_labels[rows], without=chosen[ignored]).similarities
-        asked.append(strangers)
-        of_strangers.append(scores[: len(strangers)])
-        of_known.append(scores[len(strangers) :])
-    if not any(map(len, of_known)):
-        raise DataError(TOO_FEW)
-    images = np.unique(np.concatenate(asked))
-    return Calibration(
-        strangers=np.sort(np.concatenate(of_strangers)),
-        known=np.concatenate(of_known),
-        growth=max(len(sizes) / (drawn - 1) * wanted / enrolled, 1.0),
-        images=len(images),
-        classes=len(np.unique(labels[images])),
-        background=background_margin.choose(embeddings, labels) if embeddings.shape[1] <= MAX_DIMENSIONS else None,
-    )
+    order = np.lexsort((rng.random(len(labels)), labels))
+    names, first, place = np.unique(labels[order], return_index=True, return_inverse=True)
+    order = order[np.arange(len(order)) - first[place] < IMAGES_PER_CLASS]
+    classes = rng.permutation(names)[: max(2, IMAGES // IMAGES_PER_CLASS)]
+    order = order[np.isin(labels[order], classes)]
+    return Background(embeddings[order].astype(np.float32), labels[order].astype(np.int64))
 
 
-def _random_rows(labels: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows of `counts[c]` random images of each class c, with labels in 0..C-1."""
-    order = np.lexsort((rng.random(len(labels)), labels))  # by class, in random order within each
-    first = np.searchsorted(labels[order], np.arange(len(counts)))
-    rank = np.arange(len(labels)) - first[labels[order]]
-    return order[rank < counts[labels[order]]]
+class Whitening:
+    """The map of images to x' that a background and the enrolled images of an index determine."""
+
+    def __init__(self, background: Background, enrolled: np.ndarray, labels: np.ndarray):
+        from scipy import linalg
+
+        residuals = np.concatenate([_within_classes(*background), _within_classes(enrolled, labels)])
+        covariance = residuals.T @ residuals / len(residuals)
+        identity = np.eye(len(covariance), dtype=np.float32)
+        scale = np.trace(covariance) / len(covariance)
+        # Without differences within classes, there is nothing to normalise.
+        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity if scale > 0 else identity
+        self._mean = background.rows.mean(axis=0)
+        self._map = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
+
+    def __call__(self, rows: np.ndarray) -> np.ndarray:
+        """Float32 [N, D] -> float32 [N, D], rows of unit length."""
+        return unit_rows((rows - self._mean) @ self._map)
 
 
-def _sample_queries(
-    free: np.ndarray, slots: np.ndarray, drawn: int, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images to classify as strangers and as known ones, and the enrolled class each ignores; slot -1 for none."""
-    strangers, known = free[:QUERIES], free[slots[free] >= 0][:QUERIES]
-    own_or_any = np.where(slots[strangers] >= 0, slots[strangers], rng.integers(drawn, size=len(strangers)))
-    other = (slots[known] + rng.integers(1, drawn, size=len(known))) % drawn
-    return strangers, known, np.concatenate([own_or_any, other])
+def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Float32 [N, D] -> float32 [N, D], rows less the mean of their class."""
+    _, position, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    sums = np.zeros((len(counts), rows.shape[1]), np.float32)
+    np.add.at(sums, position, rows)
+    return rows - (sums / counts[:, None].astype(np.float32))[position]
 
 
-def expect(calibration: Calibration, false_accept_rate: float) -> Expected:
-    """The lowest cosine whose expected false accept rate, in (0, 1), does not exceed the given one."""
-    strangers, known, growth, images, classes, _ = calibration
-    return _expected(strangers, known, false_accept_rate, growth, images, classes)
+class Classes:
+    """The similarities s_c of images to the classes of rows float32 [N, D] of unit length, by ascending label."""
+
+    def __init__(self, rows: np.ndarray, labels: np.ndarray):
+        order = np.argsort(labels, kind="stable")
+        _, self._first = np.unique(labels[order], return_index=True)
+        self._rows = rows[order]
+        self._means = unit_rows(np.add.reduceat(self._rows, self._first))
+
+    def similarities(self, queries: np.ndarray) -> np.ndarray:
+        """Float32 [Q, D] -> float32 [Q, C]."""
+        nearest = np.maximum.reduceat(queries @ self._rows.T, self._first, axis=1)
+        return (nearest + queries @ self._means.T) / 2
 
 
-def expect_margin(
-    background: Background, strangers: np.ndarray, known: np.ndarray, false_accept_rate: float
-) -> Expected:
-    """As `expect`, for the margins of strangers [B] and of images of enrolled classes [K], without simulation."""
-    classes = len(np.unique(background.labels))
-    return _expected(np.sort(strangers), known, false_accept_rate, 1.0, len(background.labels), classes)
+def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The best enrolled class int [Q] and its margin float32 [Q], from s_c [Q, C] and [Q, B]."""
+    best = enrolled.argmax(axis=1)
+    others = np.concatenate([enrolled, background], axis=1).astype(np.float64)
+    rows = np.arange(len(best))
+    others[rows, best] = -np.inf
+    # Less the largest, so that exp does not overflow; there is one, because a background holds a class.
+    top = others.max(axis=1)
+    soft = top + TEMPERATURE * np.log(np.exp((others - top[:, None]) / TEMPERATURE).sum(axis=1))
+    return best, (enrolled[rows, best] - soft).astype(np.float32)
 
 
-def _expected(
-    strangers: np.ndarray, known: np.ndarray, rate: float, growth: float, images: int, classes: int
-) -> Expected:
-    highest_rejected = strangers[len(strangers) - 1 - int(rate / growth * len(strangers))]
-    threshold = np.nextafter(highest_rejected, np.float32(np.inf))
-    return Expected(
-        threshold=float(threshold),
-        false_accepts=growth * float((strangers >= threshold).mean()),
-        false_rejects=_share(known < threshold),
-        growth=growth,
-        images=images,
-        classes=classes,
-    )
+class Scorer:
+    """Assigns images to the classes of enrolled images float32 [N, D] with labels int [N].
 
-
-def hold_out(enrolled: np.ndarray, labels: np.ndarray, background: Background | None = None) -> HeldOut:
-    """Classifies a tenth of each class with the other images, in turn, or one image if a class has ten or fewer.
-
-    Strangers are a tenth of the classes in turn, so that none determines the map to x' with which it is judged. The
-    tenths are drawn by the content of the embeddings, so they do not depend on the order of the classes.
-
-    Args:
-      enrolled: float32 [N, D], rows of unit length.
-      labels: int [N].
-      background: images of other classes for the rule "background"; without it, the rule is "nearest".
+    `whitening` is fitted on these and the background if it is not given.
     """
 
-    def classify(
-        asked: np.ndarray, index: np.ndarray | slice, others: np.ndarray, without: np.ndarray | None = None
-    ) -> Decision:
-        scorer = None
-        if background is not None:
-            whitening = Whitening(background, enrolled[others], labels[others])
-            scorer = Scorer(background, enrolled[index], labels[index], whitening)
-        return decide(enrolled[asked], enrolled[index], labels[index], scorer, without)
+    def __init__(
+        self, background: Background, enrolled: np.ndarray, labels: np.ndarray, whitening: Whitening | None = None
+    ):
+        self._whitening = whitening or Whitening(background, enrolled, labels)
+        self._others = Classes(self._whitening(background.rows), background.labels)
+        self._index = Classes(self._whitening(enrolled), labels)
+        self._enrolled, self._labels, self._classes = enrolled, labels, np.unique(labels)
 
-    draw = np.array([zlib.crc32(row.tobytes()) for row in enrolled])
-    order = np.lexsort((draw, labels))
+    def similarities(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Float32 [Q, D] -> [Q, C], the classes of the index in ascending order, and [Q, B]."""
+        rows = self._whitening(queries)
+        return self._index.similarities(rows), self._others.similarities(rows)
+
+    def decide(self, queries: np.ndarray) -> Decision:
+        """The best class of each query, float32 [Q, D], rows of unit length."""
+        labels, found = np.empty(len(queries), np.int64), np.empty(len(queries), np.float32)
+        nearest = np.empty(len(queries), np.int64)
+        step = max(1, BLOCK_ELEMENTS // len(self._enrolled))
+        for start in range(0, len(queries), step):
+            rows = slice(start, start + step)
+            best, found[rows] = margins(*self.similarities(queries[rows]))
+            labels[rows] = self._classes[best]
+            cosines = np.where(self._labels == labels[rows, None], queries[rows] @ self._enrolled.T, -np.inf)
+            nearest[rows] = cosines.argmax(axis=1)
+        return Decision(labels, found, nearest)
+
+
+def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Margins float32 [B] of the background's images in an index, as if their own class were not in the background.
+
+    Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all
+    classes but its own. These are the margins of strangers if their classes and those of the background are drawn
+    alike. (Cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
+    """
+    names, position = np.unique(background.labels, return_inverse=True)
+    folds = min(FOLDS, len(names))
+    fold = np.random.default_rng(0).permutation(len(names))[position] % folds
+    found = np.zeros(len(position), np.float32)
+    for i in range(folds):
+        rest = Background(background.rows[fold != i], background.labels[fold != i])
+        scorer = Scorer(background, enrolled, labels, Whitening(rest, enrolled, labels))
+        to_index, to_others = scorer.similarities(background.rows[fold == i])
+        to_others[np.arange(len(to_others)), position[fold == i]] = -np.inf
+        found[fold == i] = margins(to_index, to_others)[1]
+    return found
+
+
+def hold_out(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Margins float32 [K] of an index's images, each classified without itself, and whether their class is right.
+
+    Tenths of each class are classified with the other images, in turn, or one image if a class has ten or fewer; a
+    class with one image is left out. The tenths are drawn by the content of the embeddings, so they do not depend on
+    the order of the classes.
+    """
+    order = np.lexsort(([zlib.crc32(row.tobytes()) for row in enrolled], labels))
     _, first, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
     fold = np.empty(len(labels), np.int64)
     fold[order] = np.where(counts[place] > 1, (np.arange(len(order)) - first[place]) % FOLDS, -1)
-    known, right = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
+    found, right = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
     for i in range(fold.max() + 1):
         asked = fold == i
-        found = classify(asked, ~asked, ~asked)
-        known.append(found.similarities)
-        right.append(found.labels == labels[asked])
-    strangers = np.zeros(len(labels) if len(counts) > 1 else 0, np.float32)
-    # Tenths of the classes, ranked by the least draw of each.
-    fold[order] = np.argsort(np.argsort(draw[order[first]]))[place] % FOLDS
-    for i in range(fold.max() + 1) if len(strangers) else ():
-        asked = fold == i
-        strangers[asked] = classify(asked, slice(None), ~asked, labels[asked]).similarities
-    return HeldOut(np.concatenate(known), np.concatenate(right), strangers)
+        decision = Scorer(background, enrolled[~asked], labels[~asked]).decide(enrolled[asked])
+        found.append(decision.margins)
+        right.append(decision.labels == labels[asked])
+    return np.concatenate(found), np.concatenate(right)
 
 
-def point(held: HeldOut, false_accept_rate: float, expected: Expected) -> Point:
-    """The shares at an expected threshold."""
-    accepted = held.known >= expected.threshold
-    return Point(
-        false_accept_rate=false_accept_rate,
-        threshold=expected.threshold,
-        right=_share(accepted & held.right),
-        wrong=_share(accepted & ~held.right),
-        unknown=_share(~accepted),
-        strangers=expected.false_accepts,
-        left_out=_share(held.strangers >= expected.threshold),
-    )
+def point(strangers: np.ndarray, known: np.ndarray, right: np.ndarray, false_accept_rate: float) -> Point:
+    """The lowest threshold that at most a share of strangers passes, from the results of `of_strangers`, `hold_out`."""
+    check_rate(false_accept_rate)
+    ascending = np.sort(strangers)
+    highest_rejected = ascending[len(ascending) - 1 - int(false_accept_rate * len(ascending))]
+    threshold = float(np.nextafter(highest_rejected, np.float32(np.inf)))
+    accepted = known >= threshold
+    shares = [
+        float(share.mean()) if len(share) else np.nan for share in (accepted & right, accepted & ~right, ~accepted)
+    ]
+    return Point(false_accept_rate, threshold, *shares, float((strangers >= threshold).mean()))
 
 
-def _share(chosen: np.ndarray) -> float:
-    return float(chosen.mean()) if len(chosen) else float("nan")
-
-
-def check(rule: str, false_accept_rate: float, threshold: float | None = None) -> None:
-    """Raises DataError unless the rule is one of `RULES`, the rate between 0 and 1 and the threshold a cosine."""
-    if rule not in RULES:
-        raise DataError(f"decide={rule!r}: is not a decision rule; give one of {', '.join(RULES)}")
+def check_rate(false_accept_rate: float) -> None:
+    """Raises DataError unless the rate is between 0 and 1."""
     if not 0 < false_accept_rate < 1:
         raise DataError(f"false_accept_rate={false_accept_rate:g}: must be above 0 and below 1; e.g. 0.01")
-    if threshold is not None and not -1 <= threshold <= 1:
-        raise DataError(f"threshold={threshold:g}: must be a cosine in -1..1")

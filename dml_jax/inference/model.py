@@ -17,7 +17,7 @@ from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Calibration
+from dml_jax.evaluation.open_set import Background
 from dml_jax.export import embedding_files, hub
 from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.index import Image, Images, Index
@@ -106,27 +106,25 @@ class Model:
         variables = self.trained.params, self.trained.model_state
         return " ".join([step.fingerprint(variables), *map(str, versions)])
 
-    def calibrate(self, sizes: np.ndarray) -> Calibration:
-        """Imitates an index with the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`."""
+    def unseen(self) -> Background:
+        """Images of the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`."""
+        directory = self.directory / "embeddings"
         if not is_run(self.directory) or self._added != (False, (1.0,)):
             raise DataError(
                 f"{self.directory}: has no embeddings of unseen classes by this model (published weights, --flip or "
                 "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
-                "(in Python, Index.calibrate), or a threshold"
+                "(in Python, Index.calibrate)"
             )
-        directory = self.directory / "embeddings"
-        splits = []
-        for path in (directory / "test", directory / "gallery"):
-            if path.name == "gallery" and not path.exists():
-                continue
-            exported = embedding_files.read(path)
-            if exported.labels is None or exported.manifest.get("checkpoint_step") != self.step:
-                raise CheckpointError(
-                    f"{path}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
-                    f"--mode=export --checkpoint={self.step}, or give a threshold"
-                )
-            splits.append((exported.embeddings, exported.labels))
-        return open_set.calibrate(*splits[0], sizes, *splits[1:])
+        parts = [embedding_files.read(directory / "test")]
+        if (directory / "gallery").exists():
+            parts.append(embedding_files.read(directory / "gallery"))
+        rows, labels = [part.embeddings for part in parts], [part.labels for part in parts if part.labels is not None]
+        if any(part.manifest.get("checkpoint_step") != self.step for part in parts):
+            raise CheckpointError(
+                f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
+                f"--mode=export --checkpoint={self.step}"
+            )
+        return open_set.choose(np.concatenate(rows), np.concatenate(labels))
 
     def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""

@@ -25,7 +25,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dml_jax.errors import DataError, UserError, printable
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE
 from dml_jax.inference.index import Embedder, Index
 
 if TYPE_CHECKING:
@@ -189,25 +188,21 @@ class EnrolledClasses:
         """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines."""
         self._reload(rows)
         index = self._index
-        names, scores, _ = index.nearest(rows, **self._decision)
+        names, margins, _ = index.nearest(rows, **self._decision)
         threshold = self._decision.get("threshold")
         if threshold is None:
-            rate = self._decision.get("false_accept_rate", FALSE_ACCEPT_RATE)
-            threshold = index.expect(rate, self._decision.get("decide")).threshold
+            threshold = index.expect(self._decision["false_accept_rate"]).threshold
         positions, cosines = index.best(rows, CLASSES)
-        answers = []
-        for name, score, labels, values in zip(names, scores, index.labels[positions], cosines.tolist(), strict=True):
-            classes = [
-                {"class": printable(index.classes[label]), "cosine": value}  # JSON is UTF-8; names need not be
-                for label, value in zip(labels, values, strict=True)
-            ]
-            answers.append(
-                {
-                    "class": printable(name),
-                    "score": float(score),
-                    "threshold": float(threshold),
-                    "cosine": values[0],
-                    "classes": classes,
-                }
-            )
-        return answers
+        return [
+            {
+                "class": printable(name),  # JSON is UTF-8; names need not be
+                "score": float(margin),
+                "threshold": float(threshold),
+                "cosine": float(values[0]),
+                "classes": [
+                    {"class": printable(index.classes[label]), "cosine": float(value)}
+                    for label, value in zip(labels, values, strict=True)
+                ],
+            }
+            for name, margin, labels, values in zip(names, margins, index.labels[positions], cosines, strict=True)
+        ]
