@@ -54,18 +54,10 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         used = taken.getsockname()[1]
         for arguments, words in (
             ((), "--model: missing"),
-            (("--model=none", "--threshold=0.5"), "--threshold: needs --index"),
-            (("--model=none", "--decide=nearest"), "--decide: needs --index"),
-            (("--model=none", "--false_accept_rate", "0.05"), "--false_accept_rate: needs --index"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
             (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
             (("--model=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),
             (("--model=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
-            (("--model=none", "--host_name=http://x.org"), "--host_name=http://x.org: is not a name; give it as in"),
             (("--model=none", "--port=0"), "none: is not a work directory"),
         ):
             assert words in run(*arguments)
-    monkeypatch.delitem(sys.modules, "dml_jax.serving.http_service")
-    monkeypatch.delattr("dml_jax.serving.http_service")
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert run("--model=none") == "error: uvicorn is not installed: pip install starlette uvicorn python-multipart\n"

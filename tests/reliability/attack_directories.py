@@ -19,8 +19,7 @@ from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
-from dml_jax.evaluation.background_margin import Background
-from dml_jax.evaluation.open_set import Calibration
+from dml_jax.evaluation.open_set import Background
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs, parts
 from dml_jax.inference.index import Index
