@@ -57,14 +57,15 @@ def collectives(text: str) -> dict[tuple[str, str], Traffic]:
     for found in instructions(text):
         operation = found.operation.removesuffix("-start")
         if operation in COLLECTIVES:
-            result = found.result
-            if found.operation == "all-gather-start":  # (operand, result)
-                result = result[result.index(",", result.index("]")) :]
-            kinds = {kind for kind, count in arrays(result) if count > 1} or {kind for kind, _ in arrays(result)}
-            for kind in kinds:
+            results = arrays(found.result)
+            if found.operation == "all-gather-start":  # (operands, results)
+                results = results[len(results) // 2 :]
+            elif found.operation == "collective-permute-start":  # (operand, result, …)
+                results = results[1:2]
+            for kind in {kind for kind, count in results if count > 1} or {kind for kind, _ in results}:
                 counts[operation, kind] += 1
                 sizes[operation, kind] += int(
-                    sum(SIZES.get(other, 1) * count for other, count in arrays(result) if other == kind)
+                    sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
                 )
     return {key: Traffic(counts[key], sizes[key]) for key in sorted(counts)}
 

@@ -53,6 +53,12 @@ def test_collectives_of_a_sum_over_devices() -> None:
     x = jax.ShapeDtypeStruct((16, 5), jnp.float32, sharding=rows)
     text = jax.jit(lambda x: x.sum(axis=0)).lower(x).compile().as_text()
     assert hlo.collectives(text) == {("all-reduce", "f32"): (1, 20)}
+    halves = """
+      %g = ((f32[1,3]{1,0}, f32[1,5]{1,0}), (f32[2,3]{1,0}, f32[2,5]{1,0})) all-gather-start(%a, %b), dimensions={0}
+      %h = (f32[2,3]{1,0}, f32[2,5]{1,0}) all-gather-done(%g)
+      %p = (f32[7]{0}, f32[7]{0}, u32[], u32[]) collective-permute-start(%c), source_target_pairs={{0,1}}
+    """
+    assert hlo.collectives(halves) == {("all-gather", "f32"): (1, 64), ("collective-permute", "f32"): (1, 28)}
 
 
 @pytest.mark.parametrize("stride", [1, 2])
