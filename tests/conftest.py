@@ -51,7 +51,7 @@ atexit.register(shutil.rmtree, os.environ["HF_HOME"], ignore_errors=True)
 _MODULES = {
     "onnx": ("jax2onnx", "onnxruntime"), "qdrant": ("qdrant_client",), "search": ("optuna",), "heic": ("pillow_heif",),
     "tensorboard": ("tensorboardX",), "gcs": ("gcsfs", "gcp_storage_emulator"),
-    "torch": ("torch", "timm", "transformers", "equimo", "equinox"),
+    "torch": ("torch", "timm", "transformers", "equimo", "equinox"), "docs": ("mkdocs", "pandas"),
 }  # fmt: skip
 _extras = os.environ.get("DML_JAX_EXTRAS", "")
 _installed = [module for extra in _extras.split(",") for module in _MODULES.get(extra, (extra,))]

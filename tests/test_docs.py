@@ -1,5 +1,6 @@
 """The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
+import ast
 import json
 import os
 import re
@@ -8,19 +9,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.commands import cli
+from dml_jax.commands import cli, convert
+from dml_jax.commands import export as export_command
 from dml_jax.evaluation.open_set import Calibration
 from dml_jax.export import programs
 from dml_jax.inference.index import Images
 from dml_jax.inference.model import Classification
-from tests import tiny_model
+from tests import hub, tiny_model
+from tests.backbones import state_dicts
 from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
@@ -142,23 +147,20 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
-    "hf://": "needs a network",
-    "weights/": "needs published weights",
-    "configs/folder_vit.py": "needs published weights",
+    "weights/mpn": "needs the authors' weights",
+    "--config.init_from=weights/": "needs published weights",
     "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_head_first.py",
     "serve ": "serves until it is stopped; test_main.py does so",
     "explore ": "serves until it is stopped; test_main.py does so",
-    "--push": "needs an account",
-    "onnx": "needs an optional package; test_onnx.py",
+    "onnx": "needs an optional package; test_snippets_with_other_packages",
     "wandb": "needs an optional package; test_trackers.py",
     "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
     "subcenter_arcface": "takes minutes; test_baseline.py",
 }
-SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why
-    "onnxruntime": "needs an optional package; test_onnx.py",
-    "pandas": "needs an optional package",
-    "faiss": "needs an optional package; test_search_indexes.py",
+OTHER_PACKAGES = {"onnxruntime": "jax2onnx", "pandas": "pandas", "faiss": "faiss"}  # part of a snippet -> its package
+SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why test_python_snippets does not execute it
+    **dict.fromkeys(OTHER_PACKAGES, "test_snippets_with_other_packages"),
     "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
     "from equimo.models import": "may not be installed; tests/backbones/test_other_libraries.py",
 }
@@ -294,16 +296,83 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         configs.resolve(make().to_dict())
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a run on digits under the names that the pages use."""
+    directory = tmp_path_factory.mktemp("trained")
+    short = ["--config.train.steps=4", "--config.evaluation.controls=false"]
+    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_hist.py", *short]
+    subprocess.run(
+        [*command, f"--workdir={directory}/runs/folder_baseline"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+    (directory / "runs" / "digits_hist").symlink_to("folder_baseline")
+    return directory
+
+
 @pytest.mark.slow
-def test_every_command_runs(tmp_path: Path) -> None:
-    """In the order of the pages, on small photographs and with short trainings."""
+@pytest.mark.parametrize("package", OTHER_PACKAGES)
+def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gives the numbers of the run."""
+    pytest.importorskip(OTHER_PACKAGES[package])
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    model = dml_jax.load("runs/folder_baseline")
+    images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
+    given: dict[str, Any] = {"images": images}
+    (code,) = (c for page in PAGES for language, c in blocks(page) if language == "python" and package in c)
+    if package == "onnxruntime":
+        (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx,stablehlo" in a)
+        assert cli.exit_code(lambda: export_command.execute([*export, f"--output={trained}"])) == 0
+    *_, last = ast.parse(code).body
+    exec(compile(code, package, "exec"), given)
+    if package == "onnxruntime":
+        np.testing.assert_allclose(given["embeddings"], model.embed(list(images)), atol=1e-4)
+        return
+    value = eval(ast.unparse(last), given)
+    if package == "pandas":
+        lines = map(json.loads, Path("runs/digits_hist/metrics.jsonl").read_text().splitlines())
+        np.testing.assert_allclose(value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines])
+    else:
+        exported = given["exported"]
+        _, nearest = value.search(np.array(exported.embeddings), 1)
+        np.testing.assert_array_equal(nearest[:, 0], np.arange(len(exported.ids)))
+
+
+def timm_file(name: str, layout: str) -> bytes:
+    """A published network with small random weights, as timm stores it."""
+    config = convert.published()[name]
+    tensors = state_dicts.random_state_dict(configs.module("backbone", config.name).build(config), layout, side=224)
+    return safetensors.numpy.save({key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()})
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the pages, on small photographs, with short trainings and random weights from a local hub."""
+    with hub.running() as state:
+        for repository, name, layout in (
+            ("timm/resnet50.tv_in1k", "resnet50", "resnet"),
+            ("timm/vit_small_patch14_dinov2.lvd142m", "dinov2_vits14", "vit"),
+        ):
+            state.repositories[repository] = {"model.safetensors": timm_file(name, layout)}
+        monkeypatch.setenv("HF_TOKEN", "hf_of_me")
+        run_every_command(tmp_path)
+    assert "model.stablehlo" not in state.repositories["me/birds"]
+    assert "results.json" in state.repositories["me/birds"]
+
+
+def run_every_command(tmp_path: Path) -> None:
     for seed in range(18):
         for i in range(4):
             pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
             pictures.write(tmp_path / "other_products" / f"other {seed}" / f"{i}.jpg", 20 * seed + i + 1000)
     for name in ("gallery", "new_photos"):
         shutil.copytree(tmp_path / "photos", tmp_path / name)
-    pictures.write(tmp_path / "this_one.jpg", 900)
+    for name in ("this_one", "photo"):
+        pictures.write(tmp_path / f"{name}.jpg", 900)
     rng = np.random.default_rng(0)
     np.save(tmp_path / "embeddings.npy", rng.normal(size=(40, 4)))
     np.save(tmp_path / "labels.npy", np.arange(40) % 4)
@@ -317,9 +386,10 @@ def test_every_command_runs(tmp_path: Path) -> None:
             continue
         short = {model[1]: ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]}
         short["--config=configs/digits_hist.py"] = ["--config.train.steps=4"]
+        short["--config=configs/folder_vit.py"] = ["--config.train.steps=1", "--config.evaluation.controls=false"]
         more = short.get(arguments[0], []) if arguments and module == "main" else []
         command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, f"{shown}{done.stderr}"
         ran += 1
     assert ran >= 10

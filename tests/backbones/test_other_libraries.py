@@ -80,7 +80,7 @@ from mypaper import net
 def get_config(variant=None):
     return experiment(
         "paper",
-        data=Data(name="digits", batch_size=16, images_per_class=4),
+        data=Data(name="digits", batch_size=16, images_per_class=4, crop="centre", resize=32, image_size=32),
         backbone=net.Config(),
         method=baseline.make_config("mypaper.losses.my_loss", embedding_dim=8),
         train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=2),
@@ -103,6 +103,16 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path
     for name in ("mypaper", "mypaper.net", "mypaper.losses"):
         sys.modules.pop(name, None)
+
+
+@pytest.mark.slow
+def test_a_convnext_of_equimo_in_commands(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the guide shows it."""
+    pytest.importorskip("equimo.models")
+    network = paper / "mypaper" / "net.py"
+    contract = network.read_text().partition("def build")[0]
+    network.write_text(contract + next(block for block in blocks() if "from equimo.models import" in block))
+    test_the_contract_suffices((), capsys)
 
 
 @pytest.mark.usefixtures("paper")

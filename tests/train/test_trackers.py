@@ -98,6 +98,16 @@ def test_an_interrupted_run_shows_every_line_once(tmp_path: Path, monkeypatch: p
     assert service.exit_codes == [0]
 
 
+@pytest.mark.slow
+def test_wandb_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("wandb")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run.train(CONFIG, tmp_path / "run", QUIET, Stop(), ("wandb",))
+    (file,) = tmp_path.rglob("run-*.wandb")
+    assert file.read_bytes().count(b"train/loss") >= 3
+
+
 def test_wandb_continues_where_its_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server may have fewer lines than the checkpoint, or more."""
     service = Service()
