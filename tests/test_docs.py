@@ -384,10 +384,12 @@ def run_every_command(tmp_path: Path) -> None:
         shown = f"{module} {' '.join(arguments)}\n"
         if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
             continue
-        short = {model[1]: ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]}
-        short["--config=configs/digits_hist.py"] = ["--config.train.steps=4"]
-        short["--config=configs/folder_vit.py"] = ["--config.train.steps=1", "--config.evaluation.controls=false"]
-        more = short.get(arguments[0], []) if arguments and module == "main" else []
+        steps = ["--config.train.steps=2", "--config.evaluation.controls=false"]
+        configurations = ("digits_hist.py", "digits_baseline.py", "folder_vit.py", "folder_baseline.py:frozen")
+        short = {f"--config=configs/{name}": steps for name in configurations}
+        short[model[1]] = ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]
+        short |= dict.fromkeys(("--study=configs/studies/folder_methods.py", "--claims=all"), ["--list"])  # for hours
+        more = short.get(arguments[0], []) if arguments else []
         command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
         assert done.returncode == 0, f"{shown}{done.stderr}"
