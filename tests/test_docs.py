@@ -144,6 +144,10 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
     "hist.py:layers": "needs Cars196 or Omniglot, and hours",
+    "hist-layers": "needs such a study; tests/e2e/test_studies.py",
+    "--on=cub": "needs CUB-200-2011",
+    "configs/folder_vit.py\n": "needs photographs",
+    "configs/folder_vit.py --config.train": "needs photographs",
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
@@ -388,7 +392,7 @@ def run_every_command(tmp_path: Path) -> None:
         configurations = ("digits_hist.py", "digits_baseline.py", "folder_vit.py", "folder_baseline.py:frozen")
         short = {f"--config=configs/{name}": steps for name in configurations}
         short[model[1]] = ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]
-        short |= dict.fromkeys(("--study=configs/studies/folder_methods.py", "--claims=all"), ["--list"])  # for hours
+        short |= {key: ["--list"] for key in ("--study=configs/studies/folder_methods.py", "--claims=all")}
         more = short.get(arguments[0], []) if arguments else []
         command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
