@@ -67,7 +67,7 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
         case "tau_lambda":
             return grid(config, {"method.tau": TAUS[data], "method.lambda_s": LAMBDAS[data]})
     key, values = {
-        "batch_size": ("data.batch_size", (8, 16, 32, 64, 128)),
+        "batch_size": ("data.batch_size", (8, 16, 32, 64, 100 if data == "photos" else 128)),
         "layers": ("method.hidden_layers", (0, 1, 2, 3, 4, 5)),
         "alpha": ("method.alpha", (-1.0, -0.5, 0.0, 0.5, 0.9, 0.95, 1.0, 1.1, 1.2, 2.0)),
         "distances": ("method.distance", ("euclidean", "cosine", "manhattan", "mahalanobis")),

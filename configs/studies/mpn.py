@@ -86,6 +86,8 @@ def test_time(data: str) -> Rows:
     overrides: dict[str, Any] = {"evaluation.refine": KINDS}
     if data == "omniglot":
         overrides |= {"evaluation.refine_clusters": 318, "evaluation.refine_eps": 0.5}
+    if data == "photos":
+        overrides = {"evaluation.refine": ("kmeans", "neighbors"), "evaluation.refine_clusters": 225}
     rows: Rows = (Row("backbone", f"{file}:refined" if data == "cub" else file, overrides),)
     return rows + ((Row("backbone, one layer", f"{file}:refined", overrides),) if data == "cars" else ())
 

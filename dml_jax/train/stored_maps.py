@@ -31,6 +31,7 @@ from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.data import formats, samplers
 from dml_jax.data.split import Split, digest
+from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry, protocol
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
@@ -155,7 +156,7 @@ class Head:
             for _ in range(experiment.steps):
                 state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)
         if not np.isfinite(float(metrics["loss"])):
-            raise FloatingPointError("training diverged")
+            raise DivergedError("training diverged")
         return experiment, state
 
     def embedded(self, state: TrainState) -> np.ndarray:
@@ -218,41 +219,66 @@ def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str,
     }  # fmt: skip
 
 
-def main(path: Path) -> None:
-    """Trains the trials of a file that are not finished; successive seeds of a configuration are compiled once."""
-    console, told = Console(quiet=True), json.loads(path.read_text(encoding="utf-8"))
-    maps: dict[str, dict[str, Maps]] = {}
-    splits: dict[str, dict[str, Split]] = {}
-    heads: dict[str, Head] = {}
-    code = workdir.source_digest()
-    for number, trial in enumerate(told["trials"], start=1):
-        directory = Path(trial["directory"])
-        if (directory / "results.json").exists():
-            continue
-        config = config_files.resolved(trial["config"], {}, trust_code=True)
-        common = replace(config, seed=0, name="", paper={})
-        if repr(common) not in heads:
-            sources = repr((config.data.path, config.backbone, config.train.feature_views))
-            if sources not in maps:
-                maps[sources] = computed(config, Path(told["maps"]), console)
-                splits[sources] = formats.load(config.data)
-                data_hash = digest(splits[sources])
-            heads = {repr(common): Head(config, maps[sources], splits[sources])}
-        (head,) = heads.values()
+class Bench:
+    """Trains heads one after the other and keeps what successive ones share."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.console, self.code = directory, Console(quiet=True), workdir.source_digest()
+        self.sources: dict[str, tuple[dict[str, Maps], dict[str, Split], str]] = {}  # maps, splits, digest of the data
+        self.head: Head | None = None
+        self.common = ""  # configuration of the head without its seed
+
+    def prepare(self, config: Config) -> Head:
+        """The head of a configuration, compiled once for successive seeds."""
+        common = repr(replace(config, seed=0, name="", paper={}))
+        source = self.source(config)
+        if self.head is None or common != self.common:
+            self.head, self.common = Head(config, *source[:2]), common
+        return self.head
+
+    def source(self, config: Config) -> tuple[dict[str, Maps], dict[str, Split], str]:
+        """Maps, splits and digest of the data of a configuration."""
+        key = repr((config.data.path, config.backbone, config.train.feature_views))
+        if key not in self.sources:
+            splits = formats.load(config.data)
+            self.sources[key] = computed(config, self.directory, self.console), splits, digest(splits)
+        return self.sources[key]
+
+    def run(self, trial: dict[str, Any]) -> str:
+        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in words."""
+        config, directory = config_files.resolved(trial["config"], {}, trust_code=True), Path(trial["directory"])
+        head = self.prepare(config)
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
             results = measured(head.experiment, rows, head.tested)
         else:
-            results, rows = head.results(config.seed, console)
+            results, rows = head.results(config.seed, self.console)
         directory.mkdir(parents=True, exist_ok=True)
         split = head.experiment.splits["train"]
-        facts = workdir.provenance(config, data_hash, split.classes, len(split.labels), head.experiment.shape)
-        files.write_json(directory / "config.json", facts | {"code": code})
+        facts = workdir.provenance(
+            config, self.source(config)[2], split.classes, len(split.labels), head.experiment.shape
+        )
+        files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))
         files.write_json(directory / "results.json", results)
-        line = f"R@1 {100 * results['recall@1']:.1f}  MAP@R {100 * results['map@r']:.1f}"
-        print(f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {line}", flush=True)
+        return f"R@1 {100 * results['recall@1']:.1f}  MAP@R {100 * results['map@r']:.1f}"
+
+
+def main(path: Path) -> int:
+    """Trains the trials of a file that are not finished; returns 1 if some cannot be."""
+    told = json.loads(path.read_text(encoding="utf-8"))
+    bench, code = Bench(Path(told["maps"])), 0
+    for number, trial in enumerate(told["trials"], start=1):
+        directory = Path(trial["directory"])
+        if (directory / "results.json").exists():
+            continue
+        try:
+            result = bench.run(trial)
+        except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
+            result, code = f"failed: {error}", 1
+        print(f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {result}", flush=True)
+    return code
 
 
 def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
@@ -267,4 +293,4 @@ def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
 if __name__ == "__main__":
     from dml_jax.train import stored_maps  # the module that `Stored` names, once
 
-    stored_maps.main(Path(sys.argv[1]))
+    sys.exit(stored_maps.main(Path(sys.argv[1])))

@@ -1,0 +1,88 @@
+"""Heads on stored maps, compared with the whole network."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
+from dml_jax.data import formats
+from dml_jax.train import experiment as experiments
+from dml_jax.train import stored_maps
+from tests.test_configs import resolved
+
+ROOT = Path(__file__).parents[2]
+
+
+def config(**overrides: Any) -> Config:
+    """A small network on digits, none of whose parameters but the head's are trained."""
+    frozen = {"train.groups.backbone.freeze": True, "train.groups.backbone.learning_rate": 0.0}
+    options = {"train.feature_views": 2, "train.steps": 30, "train.evaluate_every": 0, "evaluation.controls": False}
+    return config_files.resolved(str(ROOT / "configs/digits_hist.py"), {**frozen, **options, **overrides})
+
+
+@pytest.fixture(scope="module")
+def maps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, stored_maps.Maps]:
+    return stored_maps.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
+
+
+def test_embeddings_are_those_of_the_whole_network(maps: dict[str, stored_maps.Maps]) -> None:
+    """Of pooled features and of whole maps, up to the half precision of the maps."""
+    for whole in (False, True):
+        head = stored_maps.Head(config(), maps, formats.load(config().data))
+        points = maps["test"].of(head.experiment.splits["test"].ids, whole=whole)[:, 0]
+        head.points = points
+        experiment, state = head.trained(3)
+        network = experiments.build(config())
+        parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
+        params, stats = map(traverse_util.flatten_dict, parts)
+        backbone = traverse_util.unflatten_dict(params | stats)
+        both = state._replace(model_state={**state.model_state, "backbone": backbone})
+        found = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
+        np.testing.assert_allclose(head.embedded(state), found, atol=2e-3)
+        assert experiment.config.seed == 3
+
+
+def test_a_seed_gives_the_same_head_again(maps: dict[str, stored_maps.Maps]) -> None:
+    """Whether others were trained before it or not."""
+    head, other = (stored_maps.Head(config(), maps, formats.load(config().data)) for _ in range(2))
+    head.trained(0)
+    first, second = head.trained(1)[1], other.trained(1)[1]
+    jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
+
+
+def test_trials_of_a_file(tmp_path: Path) -> None:
+    """Finished ones are kept, impossible ones do not stop the others, ensembles are concatenations."""
+    made = []
+    for name, seed, batch in (("a", 0, 64), ("bad", 0, 10**6), ("b", 1, 64)):
+        values = asdict(config(**{"data.batch_size": batch}) if batch == 64 else config()) | {"seed": seed}
+        values["data"]["batch_size"] = batch
+        (tmp_path / f"{name}.json").write_text(json.dumps({"config": values}))
+        trial = {"config": str(tmp_path / f"{name}.json"), "directory": str(tmp_path / name), "members": []}
+        made.append(trial | {"weights": []})
+    both = {"directory": str(tmp_path / "both"), "members": [str(tmp_path / name) for name in "ab"], "weights": [1, 2]}
+    file = tmp_path / "trials.json"
+    file.write_text(json.dumps({"maps": str(tmp_path), "trials": [*made, made[0] | both]}))
+    assert stored_maps.main(file) == 1
+    assert not (tmp_path / "bad").exists()
+    rows = {name: np.load(tmp_path / name / "embeddings.npy").astype(float) for name in ("a", "b", "both")}
+    unit = {name: rows[name] / np.linalg.norm(rows[name], axis=1, keepdims=True) for name in "ab"}
+    np.testing.assert_allclose(rows["both"], np.hstack([unit["a"], 2 * unit["b"]]), atol=2e-3)
+    before = (tmp_path / "a" / "results.json").stat().st_mtime_ns
+    assert stored_maps.main(file) == 1
+    assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
+    results = json.loads((tmp_path / "a" / "results.json").read_text())
+    assert {"recall@1", "map@r", "density", "spectral_decay", "protocol"} <= results.keys()
+
+
+def test_the_configuration_of_the_heads() -> None:
+    """Only heads are trained."""
+    assert resolved("folder_heads", "hist").train.groups["backbone"].freeze
