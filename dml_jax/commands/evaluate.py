@@ -54,7 +54,6 @@ TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may ro
 SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
 NOT_BY_BLOCKS = (
     "model", "groups", "prefixes", "metric", "protocol", "no_clustering", "rerank", "full_ranking", "verification",
-    "geometry",
 )  # fmt: skip
 NOT_GIVEN = (None, "", (), False, "cosine", "clean")
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists

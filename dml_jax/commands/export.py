@@ -5,6 +5,8 @@
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx")
   stablehlo   model.stablehlo, for any program with JAX
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
+  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
+              --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
 Both models take "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; they
 include the normalisation, and give "embeddings", float32 [batch, D]. With --code and --dimensions, Parquet files have
@@ -26,17 +28,19 @@ from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.compression import Code, fit
 from dml_jax.export import embedding_files, hub, parquet, programs
 from dml_jax.files import BUCKETS, expand_path
+from dml_jax.inference import large_search
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import load
 
-FORMS = ("onnx", "stablehlo", "parquet")
+FORMS = ("onnx", "stablehlo", "parquet", "faiss")
 
 
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     model_options.add(flags)
-    flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet")
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")
+    flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     flags.add_argument("--code", choices=get_args(Code), default="float32", help="of Parquet rows; default: float32")
     flags.add_argument("--training", metavar="FILE", help="embeddings, .npy, of training images, to fit codes to")
@@ -49,10 +53,14 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
     options = parser().read_plain(arguments, "dml-jax export")
+    if options.to == "faiss" or options.embeddings:
+        export_index(options)
+        return
     model_options.check(options)
     if not (options.to or options.push):
         raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
+    cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
         if jax.__version_info__ >= programs.NEWER_JAX:
@@ -77,6 +85,19 @@ def execute(arguments: list[str]) -> None:
         raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else directory
     export(directory, forms, output, options)
+
+
+def export_index(options: argparse.Namespace) -> None:
+    """Writes a faiss index of Parquet files and prints its recall."""
+    alone = options.to == "faiss" and options.embeddings and options.output and not (options.model or options.push)
+    cli.require(alone, "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option")
+    cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
+    embeddings = large_search.table(options.embeddings, "--embeddings")
+    file = expand_path("--output", options.output) / "index.faiss"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows, recall = large_search.faiss(embeddings, file)
+    sample = f"of the {large_search.NEIGHBORS} nearest rows of {large_search.SAMPLE:,} queries"
+    print(f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe {large_search.PROBES})")
 
 
 def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:

@@ -1,5 +1,11 @@
 """Neighbours by blocks are those of one search: ids bit-equal, also with ties, unusable images and 64-bit numbers."""
 
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,9 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dml_jax.errors import DataError
+from dml_jax.commands import export
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.inference import large_search, parts
+from tests.inference.test_ray_engine import cluster, workers
+from tests.test_main import ROOT, environment
 
 
 def embeddings(rows: int, seed: int) -> np.ndarray:
@@ -119,3 +128,62 @@ def test_what_cannot_be_searched(tmp_path: Path) -> None:
     (tmp_path / "a" / "x.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"x\.parquet: is truncated or damaged"):
         large_search.table(str(tmp_path / "a"), "--embeddings")
+
+
+def test_a_faiss_index_of_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its ids are row numbers, and the printed recall is the one of a search by hand."""
+    faiss = pytest.importorskip("faiss")
+    monkeypatch.setattr(large_search, "GALLERY_BYTES", 4 * 16 * 300)
+    monkeypatch.setattr(large_search, "SAMPLE", 50)
+    points = np.random.default_rng(5).normal(size=(2000, 16)).astype(np.float32)
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    where = write(tmp_path / "a", points, 450)
+    export.execute(["--to=faiss", f"--embeddings={where}", f"--output={tmp_path / 'out'}"])
+    index = faiss.read_index(str(tmp_path / "out" / "index.faiss"))
+    index.nprobe = large_search.PROBES
+    assert index.ntotal == 2000
+    _, sample = large_search._sample(large_search.table(where, "--embeddings"), 50)
+    _, found = index.search(sample, 10)
+    exact = np.argsort(-(sample.astype(float) @ points.T), axis=1)[:, :10]
+    recall = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), exact.tolist(), strict=True)])
+    assert f"2,000 rows; of the 10 nearest rows of 50 queries it finds {recall:.1%}" in capsys.readouterr().out
+    assert recall > 0.5
+    with pytest.raises(ConfigError, match=r"^--to=faiss: needs --embeddings=NAME\.parquet and --output=DIRECTORY"):
+        export.execute(["--to=faiss", "--model=x"])
+
+
+@pytest.mark.slow
+def test_the_command_although_it_and_a_process_of_ray_are_killed(tmp_path: Path) -> None:
+    """Row numbers equal one search, before and after; every block is computed by the killed or the second command."""
+    pytest.importorskip("ray")
+    points, labels = embeddings(12_000, 6), np.arange(12_000) % 3_000
+    write(tmp_path / "e.parquet", points, 2_000)
+    np.save(tmp_path / "labels.npy", labels)
+    command = [sys.executable, "-m", "dml_jax", "evaluate", "--engine=ray", "--embeddings=e.parquet", "--export=out",
+               "--labels=labels.npy", "--ks=1,10", "--output=results.json"]  # fmt: skip
+    environ = environment() | {"PYTHONPATH": str(ROOT)}
+    with cluster(tmp_path, str(ROOT)) as address:
+        command.append(f"--address={address}")
+        first = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
+        while len(list((tmp_path / "out").glob("[0-9]*.parquet"))) < 2:
+            assert first.poll() is None
+            time.sleep(0.01)
+        first.kill()
+        first.wait()
+        kept = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").glob("[0-9]*.parquet")}
+        assert 2 <= len(kept) < 12
+        second = subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL)
+        while not (running := workers(tmp_path, b"ray::search")):
+            assert second.poll() is None
+            time.sleep(0.01)
+        os.kill(running[0], signal.SIGKILL)
+        assert second.wait(600) == 0
+    assert kept == {file: file.stat().st_mtime_ns for file in kept}
+    files = sorted((tmp_path / "out").glob("[0-9]*.parquet"))
+    lists = np.concatenate([np.array(pq.read_table(file)["neighbors"].to_pylist()) for file in files])
+    _, expected = neighbors.search(points, points, 10, exclude_self=True)
+    np.testing.assert_array_equal(lists, expected)
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["map@r"] == pytest.approx(metrics.of_ranked_lists(expected, labels, ks=(1, 10))["map@r"])
