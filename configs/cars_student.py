@@ -4,8 +4,7 @@ The student learns class probabilities. Its variants use the other form of this 
 learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 85.6, 85.6 for
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.
 
-The paper does not say which form of distillation it used, so both list its result. Nor does it say whether the
-cross-entropy with the labels is kept; here it is. The other settings are MPN's; see configs/recipes/mpn.py.
+The other settings are MPN's; see configs/recipes/mpn.py.
 """
 
 from ml_collections import ConfigDict

@@ -8,27 +8,10 @@ published for a fixed schedule. Cost: not published. For the sources of the sett
 
 from ml_collections import ConfigDict
 
-from configs.base import EVALUATION, experiment
 from configs.recipes import baseline
 
 PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
-CLASSES, IMAGES = 11_318, 59_551  # in training
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    match variant:
-        case "" | "normalized_softmax":
-            sections = baseline.normalized_softmax("sop", classes=CLASSES, learning_rate=1e-2, images_per_class=5)
-        case "proxy_anchor":
-            sections = baseline.proxy_anchor(
-                "sop", learning_rate=6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False
-            )
-        case size if size in baseline.PROXY_NCA_PP:
-            sections = baseline.proxy_nca_pp(
-                "sop", classes=CLASSES, learning_rate=2.4e-2, proxies=2.4e2, epochs=80, batch=(192, 3), variant=size
-            )
-        case memory if memory in baseline.MEMORIES:
-            sections = baseline.memory("sop", memory, images=IMAGES)
-        case loss:
-            sections = baseline.shared("sop", loss, epochs=100)
-    return experiment("sop_baseline", variant, **sections, evaluation=EVALUATION["sop"])
+    return baseline.config("sop", variant)

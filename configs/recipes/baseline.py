@@ -29,7 +29,9 @@ length to theirs: only the direction of a proxy matters, and longer proxies turn
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict
+from typing import Any, NamedTuple, TypedDict
+
+from ml_collections import ConfigDict
 
 from configs import base
 from dml_jax.backbones import resnet
@@ -61,6 +63,55 @@ SHARED = {  # by variant: the method, and the learning rate of the loss's own pa
 MEMORIES = {f"{loss}-memory": loss for loss in ("contrastive", "triplet", "multi_similarity")}
 PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}  # sides of crop and image, in pixels
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
+
+
+class Settings(NamedTuple):
+    """What depends on the data set.
+
+    Attributes:
+      classes, images: in training.
+      softmax: learning rate, and images per class in a batch of 75, of the normalised softmax.
+      anchor: of Proxy-Anchor, see `proxy_anchor`.
+      nca: of ProxyNCA++, see `proxy_nca_pp`.
+      epochs: of the shared recipe.
+    """
+
+    classes: int
+    images: int
+    softmax: tuple[float, int]
+    anchor: dict[str, Any]
+    nca: dict[str, Any]
+    epochs: int
+
+
+_SMALL = {"learning_rate": 1e-4, "warmup": 5, "gamma": 0.5, "batch_size": 120, "freeze_bn": True}
+_LARGE = {"learning_rate": 6e-4, "warmup": 1, "every": 20, "gamma": 0.25, "batch_size": 180, "freeze_bn": False}
+_NCA = {"learning_rate": 4e-3, "proxies": 4e2, "epochs": 40, "batch": (32, 4)}
+_NCA_LARGE = {"learning_rate": 2.4e-2, "epochs": 80, "batch": (192, 3)}
+SETTINGS = {
+    "cub": Settings(100, 5_864, (1e-3, 25), {**_SMALL, "every": 5}, _NCA, 150),
+    "cars": Settings(98, 8_054, (1e-2, 25), {**_SMALL, "every": 10}, _NCA, 150),
+    "sop": Settings(11_318, 59_551, (1e-2, 5), _LARGE, {**_NCA_LARGE, "proxies": 2.4e2}, 100),
+    "inshop": Settings(3_997, 25_882, (1e-2, 5), _LARGE, {**_NCA_LARGE, "proxies": 2.4e3}, 100),
+}
+
+
+def config(dataset: str, variant: str) -> ConfigDict:
+    """A baseline on a data set; `variant` is one of VARIANTS, "" the first."""
+    found = SETTINGS[dataset]
+    match variant:
+        case "" | "normalized_softmax":
+            rate, images = found.softmax
+            sections = normalized_softmax(dataset, classes=found.classes, learning_rate=rate, images_per_class=images)
+        case "proxy_anchor":
+            sections = proxy_anchor(dataset, **found.anchor)
+        case size if size in PROXY_NCA_PP:
+            sections = proxy_nca_pp(dataset, classes=found.classes, variant=size, **found.nca)
+        case loss if loss in MEMORIES:
+            sections = memory(dataset, loss, images=found.images)
+        case loss:
+            sections = shared(dataset, loss, epochs=found.epochs)
+    return base.experiment(f"{dataset}_baseline", variant, **sections, evaluation=base.EVALUATION[dataset])
 
 
 class Sections(TypedDict):

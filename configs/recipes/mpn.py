@@ -5,6 +5,15 @@ The settings of `*_mpn.py` and `*_student.py` come from the authors' configurati
 erasing, a standard deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per
 step (activations are recomputed in the backward pass).
 
+The settings of the Group Loss follow its authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is
+BN-Inception's pooled features, and converting its weights needs the extra `torch`. There are two differences. The
+authors start from a network that was fine-tuned on the training classes for 10 epochs; here, training starts from the
+ImageNet weights (`--config.init_from` starts from another run). The authors' sampler repeats the images of small
+classes until all classes have the same size, which is not done here.
+
+The paper does not say which form of distillation its students used, so both list its result. Nor does it say whether
+the cross-entropy with the labels is kept; here it is.
+
 Paper and code disagree on test images: the paper resizes them to 256 x 256; its code resizes the shorter side to 256,
 which is done here. For the `large` images, the paper gives only the size, 256 x 256; the shorter side of 288 is used by
 the methods it compares with there.
@@ -16,8 +25,9 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from configs import base
-from dml_jax.backbones import resnet
+from dml_jax.backbones import bn_inception, resnet
 from dml_jax.config import Data, Group, Train
+from dml_jax.methods import group_loss as losses
 
 BACKBONE = replace(
     resnet.resnet50(),
@@ -65,3 +75,20 @@ def config(
         ),
         evaluation=base.EVALUATION[dataset],
     )  # fmt: skip
+
+
+def group_loss(
+    dataset: str, *, batch_size: int, images_per_class: int, anchors: int, temperature: float, rate: float, decay: float
+) -> ConfigDict:
+    """The Group Loss on a data set."""
+    return config(
+        dataset,
+        "",
+        {},
+        sampler="mpn",
+        batch_size=batch_size,
+        images_per_class=images_per_class,
+        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
+        method=losses.Config(embedding_dim=0, pooling="avg", anchors=anchors, temperature=temperature),
+        groups=dict.fromkeys(losses.GROUPS, Group(rate, weight_decay=decay)),
+    )

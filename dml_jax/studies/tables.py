@@ -193,7 +193,7 @@ def build(
                 others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1:
         columns |= _significance(rows, metric)
-    columns |= _costs(list(rows.values()))
+    columns["time"] = [_time(runs) for runs in rows.values()]
     main = next((entry.heading for entry in entries if entry.name == metric), "")
     beside = (f"{main} {source}" for source in sources)
     shown = ("seeds", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
@@ -215,8 +215,8 @@ def _count_cell(runs: Sequence[Run]) -> Cell:
 def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any]) -> list[str]:
     notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
     notes.append(
-        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time, speed and memory "
-        "of the training, without compilation and evaluations: medians over seeds."
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time of the training, "
+        "without compilation and evaluations: median over seeds."
     )
     on_test = [name for name, runs in group.rows.items() if any(run.results.get("model") == "test" for run in runs)]
     if on_test:
@@ -291,19 +291,10 @@ def _p_value(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _costs(rows: Sequence[Sequence[Run]]) -> dict[str, list[Cell]]:
-    """Medians over seeds of training time, speed and memory."""
-    columns: dict[str, list[Cell]] = {}
-    for heading, key, text in (
-        ("time", "seconds", outcomes.duration),
-        ("images/s", "images_per_second", lambda value: f"{value:.0f}"),
-        ("memory", "peak_memory", lambda value: f"{value / 2**20:.0f} MiB"),
-    ):
-        timings = [[run.results.get("timing", {}) for run in runs] for runs in rows]
-        medians = [statistics.median(v) if (v := [t[key] for t in found if key in t]) else None for found in timings]
-        if any(medians):
-            columns[heading] = [Cell("") if value is None else Cell(text(value), value) for value in medians]
-    return columns
+def _time(runs: Sequence[Run]) -> Cell:
+    """The median of the training time over seeds."""
+    seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
+    return Cell(outcomes.duration(statistics.median(seconds)), statistics.median(seconds)) if seconds else Cell("")
 
 
 def print_table(table: Table, console: Console) -> None:
