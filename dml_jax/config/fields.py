@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, data
 
 import pydantic
 import pydantic.dataclasses
+import pydantic_core
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 from ml_collections import ConfigDict
 
@@ -39,7 +40,21 @@ NonEmpty = MinLen(1)
 Dtype = Literal["float32", "bfloat16"]
 HEAD = "head."  # prefix of the keys of the second section of the type `Train`
 Config = TypeVar("Config")
+IMPORT_PATH = "an import path"
 Problem = tuple[str, str]  # key and message
+
+
+@dataclasses.dataclass(frozen=True)
+class Named:
+    """The rule of text that is a name of this package or the import path of a function."""
+
+    names: tuple[str, ...]
+
+    def __call__(self, value: str) -> str:
+        if value not in self.names and "." not in value:
+            expected = ", ".join(repr(name) for name in (*self.names, IMPORT_PATH))
+            raise pydantic_core.PydanticCustomError("literal_error", "unknown name", {"expected": expected})  # type: ignore[arg-type]
+        return value
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:

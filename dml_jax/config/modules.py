@@ -1,4 +1,4 @@
-"""The modules that a configuration names: data sets, backbones, methods and losses.
+"""The modules and functions that a configuration names: data sets, backbones, methods, losses, samplers and others.
 
 A name without dots is a module of this package, a name with dots an import path, so that the code of a paper needs no
 place in this package. Only the user's own configuration file or command line causes an import (`import_code`); a stored
@@ -8,7 +8,7 @@ configuration, for example of a model from the hub, can name modules that are al
 import importlib
 import pkgutil
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,11 @@ from dml_jax.errors import ConfigError, UserError, suggest
 # Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
 LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
+# Keys that hold names of functions: one, a sum of several, or a list.
+FUNCTIONS = (
+    "method.loss", "method.distance", "data.sampler", "train.optimizer", "head.optimizer", "evaluation.metrics",
+    "evaluation.refine",
+)  # fmt: skip
 # What such a module defines, one of these.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
@@ -64,6 +69,15 @@ def imported(where: str, path: str) -> ModuleType:
     return sys.modules[path]
 
 
+def function(key: str, path: str) -> Callable[..., Any]:
+    """The function at an import path whose module has been imported; `key` is the option that names it."""
+    name, _, attribute = path.rpartition(".")
+    found = getattr(imported(f"{key}={path!r}", name), attribute, None)
+    if not callable(found):
+        raise ConfigError(f"{key}={path!r}: {name} has no function {attribute}; see docs/guides/extend.md")
+    return found  # type: ignore[no-any-return]
+
+
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a trusted configuration names by import paths, or only those at some dotted keys."""
     for key, name, path in _named(values):
@@ -75,6 +89,8 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
             remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
             message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
             raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
+        if key in FUNCTIONS[1:]:
+            function(key, name)
 
 
 def _named(values: Values) -> Iterator[tuple[str, str, str]]:
@@ -83,7 +99,8 @@ def _named(values: Values) -> Iterator[tuple[str, str, str]]:
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key]
-    if flat.get("method.name") == "baseline":
-        for loss in str(flat.get("method.loss")).split("+"):
-            if "." in loss:
-                yield "method.loss", loss, loss.rpartition(".")[0]
+    for key in FUNCTIONS if flat.get("method.name") == "baseline" else FUNCTIONS[2:]:
+        value = flat.get(key) or ""
+        for name in str(value).split("+") if isinstance(value, str) else value:
+            if "." in name:
+                yield key, name, name.rpartition(".")[0]

@@ -113,8 +113,9 @@ READING = (
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "train.log_every", "train.checkpoint_every",
     "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
-    "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps", "evaluation.refine_min_samples",
-    "evaluation.controls", "evaluation.readings", "evaluation.reading", "method.ensemble", "backbone.pretrained",
+    "evaluation.metrics", "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps",
+    "evaluation.refine_min_samples", "evaluation.controls", "evaluation.readings", "evaluation.reading",
+    "method.ensemble", "backbone.pretrained",
 )  # fmt: skip
 
 

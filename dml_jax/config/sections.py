@@ -5,10 +5,12 @@ from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator
 
 from dml_jax.config.fields import (
     AtLeastTwo,
     Fraction,
+    Named,
     Needs,
     NonEmpty,
     NonNegative,
@@ -22,7 +24,9 @@ from dml_jax.config.fields import (
     section,
 )  # fmt: skip
 
-Sampler = Literal["balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms"]
+SAMPLERS = ("balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms")
+Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
+ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
 BUILT_IN = ("digits",)  # data sets that come with a requirement
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
@@ -39,7 +43,7 @@ OF_ANY_SIZE = Needs(
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
-Optimizer = Literal["adam", "adamw", "radam", "sgd", "rmsprop"]
+Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd", "rmsprop")))]
 WITH_MOMENTUM = Needs("train.optimizer='sgd' or 'rmsprop'", lambda c: c.train.optimizer in ("sgd", "rmsprop"))
 RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rmsprop")
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
@@ -53,7 +57,8 @@ SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda 
 BEFORE_END = "no evaluation precedes the last step; set train.evaluate_every, or train for longer"
 TOO_LATE = "goes beyond the last step; lower it, or train for longer"
 # Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
-Refine = Literal["reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
+BATCHES = ("reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics")
+Refine = Annotated[str, AfterValidator(Named(BATCHES))]
 FIXED_COUNT = ("kmeans", "ward", "spectral", "birch")  # find a given number of clusters
 DENSITY_BASED = ("dbscan", "optics")  # determine the number of clusters, and label outliers as noise
 
@@ -265,7 +270,9 @@ class Evaluation:
     kmeans_init: Annotated[Literal["auto", "k-means++", "random"], CLUSTERED] = "auto"
     kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0  # starts of k-means; 0: as many as with "auto"
     kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0  # at most, of each start; 0: as many as with "auto"
-    refine: tuple[Refine, ...] = ()  # also evaluates the method's test-time refinement in these batches (MPN)
+    # Also evaluates the method's test-time refinement in these batches (MPN), or after these functions.
+    refine: tuple[Refine, ...] = ()
+    metrics: tuple[ImportPath, ...] = ()  # functions of the ranking of a query, whose means are reported, too
     # Number of clusters for "kmeans", "ward", "spectral" and "birch".
     refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
     # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic import AfterValidator
 from rich.console import Console
 from rich.table import Table
 
 from dml_jax.config import Config
-from dml_jax.config.fields import LARGEST, LIMIT
+from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named
 
 CHANGED = "*"  # marks values that differ from the default
 
@@ -82,6 +83,9 @@ def meanings(kind: type) -> dict[str, str]:
 def type_name(annotation: Any) -> str:
     """How a type is written in a listing of the options."""
     args = get_args(annotation)
+    for rule in getattr(annotation, "__metadata__", ()):
+        if isinstance(rule, AfterValidator) and isinstance(rule.func, Named):
+            return " | ".join((*rule.func.names, IMPORT_PATH))
     if getattr(annotation, "__metadata__", None):
         rules = [rule for rule in annotation.__metadata__ if rule not in (Lt(LIMIT), Le(LARGEST))]
         signs = {Gt: (">", "gt"), Ge: (">=", "ge"), Lt: ("<", "lt"), Le: ("<=", "le")}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MODULES = (
     "check_inputs", "clustering", "compression", "geometry", "kmeans", "metrics", "neighbors", "open_set",
-    "protocol", "reranking",
+    "own_distances", "protocol", "reranking",
 )  # fmt: skip
 
 _METRICS = (

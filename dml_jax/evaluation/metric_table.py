@@ -20,6 +20,7 @@ class MetricEntry(NamedTuple):
     secondary: bool = False  # omitted from console tables that have one column per metric
 
 
+OWN = "own/"  # prefix of the keys of metrics that a configuration names by import paths
 METRICS = (
     MetricEntry("recall@K", "R@K"),
     MetricEntry("macro_recall@1", "R@1 per class", secondary=True),
@@ -27,6 +28,7 @@ METRICS = (
     MetricEntry("map@r", "MAP@R"),
     MetricEntry("r_precision", "R-precision"),
     MetricEntry("map", "MAP", secondary=True),
+    MetricEntry("map@K", "MAP@K", secondary=True),
     MetricEntry("precision@K", "P@K", secondary=True),
     MetricEntry("nmi", "NMI"),
     MetricEntry("density", "density", percent=False),
@@ -48,7 +50,8 @@ def columns(results: Mapping[str, Any]) -> list[MetricEntry]:
             found += [entry._replace(name=f"{prefix}{k}", heading=f"{heading}{k}") for k in ks]
         elif entry.name in results:
             found.append(entry)
-    return found
+    own = [name for name in results if name.startswith(OWN) and not name.endswith("_stderr")]
+    return [*found, *(MetricEntry(name, name.removeprefix(OWN), percent=False) for name in own)]
 
 
 def heading(name: str) -> str:

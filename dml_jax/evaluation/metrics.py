@@ -1,15 +1,15 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError, DataWarning
-from dml_jax.evaluation import _engine, check_inputs
-from dml_jax.evaluation._engine.query_metrics import Judgements
+from dml_jax.evaluation import _engine, check_inputs, own_distances
+from dml_jax.evaluation._engine.query_metrics import Judgements, RowFunction
 from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
@@ -28,7 +28,7 @@ def retrieval(
     labels: check_inputs.Labels | None,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
-    metric: Literal["cosine", "euclidean"] = "cosine",
+    metric: own_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: check_inputs.Labels | None = None,
     relevant: check_inputs.Rows | None = None,
@@ -39,6 +39,7 @@ def retrieval(
     gallery_groups: ArrayLike | None = None,
     lone_queries: Lone = "miss",
     full_ranking: bool = False,
+    functions: Mapping[str, RowFunction] | None = None,
     per_query: bool = False,
     mesh: Mesh | None = None,
     shared: bool = False,
@@ -53,7 +54,7 @@ def retrieval(
       labels: [Q] integers or strings. With several classes per row, a list of them for each row or an array [Q, C] of
         bool or 0 and 1; rows that share a class are relevant to each other. None if `relevant` is given.
       ks: values of K for Recall@K, at most the number of candidates.
-      metric: distance that ranks the gallery.
+      metric: distance that ranks the gallery, or a function of two blocks of rows (see `own_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
       relevant: the relevant gallery rows, in place of labels: for each query a list of rows; or a function from the
@@ -69,7 +70,10 @@ def retrieval(
       gallery_groups: [G], of the same kind as `groups`.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
         and MRR, or left out of all metrics.
-      full_ranking: also return "map", the mean average precision over the whole ranking, and "precision@K" for `ks`.
+      full_ranking: also return "map", the mean average precision over the whole ranking, and for `ks` "precision@K"
+        and "map@K", the mean average precision of the first K.
+      functions: metrics of your own by name, from whether each row is relevant, nearest first, bool [G], to a number;
+        their means over the queries that have a relevant row are returned as "own/NAME". Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
       mesh: devices, by default all of this process; the results do not depend on them.
@@ -123,28 +127,45 @@ def retrieval(
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    plan = _engine.make_plan(
-        points,
-        classes,
-        None if gallery is None else gallery_points,
-        gallery_classes,
-        metric=metric,
-        judgements=judgements,
-        excluded=None if drop_nearest else excluded,
-        drop_nearest=excluded is not None and drop_nearest,
-        dtype=check_inputs.compute_dtype(points),
-        mesh=mesh,
-        memory=memory,
-        share=among_processes(shared),
-        full_ks=ks if full_ranking else None,
-    )
-    if announce is not None:
-        announce(plan.describe())
-    results = _engine.execute(plan, progress)
+    ranking: dict[str, Any] = {
+        "drop_nearest": excluded is not None and drop_nearest,
+        "full_ks": ks if full_ranking else None,
+        "functions": tuple((functions or {}).values()),
+        "share": among_processes(shared),
+    }
+    excluded = None if drop_nearest else excluded
+    if callable(metric):
+
+        def blocks(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+            whole = gallery is None and len(chosen) == rows
+            return own_distances.blocks(metric, gallery_points if whole else points[chosen], gallery_points)
+
+        results = _engine.rank_by_distance(blocks, classes, gallery_classes, judgements, excluded, **ranking)
+    else:
+        plan = _engine.make_plan(
+            points,
+            classes,
+            None if gallery is None else gallery_points,
+            gallery_classes,
+            metric=metric,
+            judgements=judgements,
+            excluded=excluded,
+            dtype=check_inputs.compute_dtype(points),
+            mesh=mesh,
+            memory=memory,
+            **ranking,
+        )
+        if announce is not None:
+            announce(plan.describe())
+        results = _engine.execute(plan, progress)
     summarized: dict[str, Any] = summary(*results[:4], classes if relevant_rows is None else None, ks, lone_queries)
     if results.full is not None:
-        for name, column in zip(("map", *(f"precision@{k}" for k in ks)), results.full.T, strict=True):
+        names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
+        for name, column in zip(names, results.full.T, strict=True):
             summarized |= _mean_with_error(name, column[results.relevant > 0])
+    if functions and results.own is not None:
+        for name, column in zip(functions, results.own.T, strict=True):
+            summarized |= _mean_with_error(f"own/{name}", column[results.relevant > 0])
     if per_query:
         summarized["rank"] = results.first_rank
         summarized["r_precision_per_query"] = results.r_precision

@@ -6,9 +6,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
-from dml_jax.evaluation._engine.tiles import Metric, normalize
+from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
+from dml_jax.evaluation.own_distances import Metric, name_of
 
 Protocol = Literal["clean", "paper"]
 Initialisation = Literal["k-means++", "random"]
@@ -144,7 +145,9 @@ def description(
     }
     parts = [
         f"{protocol} protocol",
-        f"exact {metric} ranking in float32",
+        f"exact {metric} ranking in float32"
+        if isinstance(metric, str)
+        else f"ranking by {name_of(metric)}, computed in float64 and rounded to float32",
         "separate gallery" if gallery else exclusion[protocol],
         *["relevant rows of the query's group excluded"] * groups,
         "ties broken by lower index",

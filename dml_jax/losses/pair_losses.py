@@ -5,6 +5,7 @@ A function named after a loss takes embeddings and labels and finds its pairs or
 `_losses` or `_hinges` takes pairs or triplets as given.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
 import jax
@@ -21,8 +22,22 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
 
-def _squared(x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.sum((x - y) ** 2, axis=-1)
+Distance = Callable[[jax.Array, jax.Array], jax.Array]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
+
+
+def _squared_sides(
+    embeddings: jax.Array, triplets: Triplets, candidates: jax.Array | None, distance: Distance | None
+) -> tuple[jax.Array, jax.Array]:
+    """The squared distances of each triplet's anchor to its positive and to its negative, [T] each."""
+    x = at_least_float32(embeddings)
+    others = x if candidates is None else at_least_float32(candidates)
+    anchors, sides = x[triplets.anchors], (others[triplets.positives], others[triplets.negatives])
+    if distance is None:
+        near, far = (jnp.sum((anchors - side) ** 2, axis=-1) for side in sides)
+    else:
+        of_pairs = jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0])
+        near, far = (of_pairs(anchors, side) ** 2 for side in sides)
+    return near, far
 
 
 @loss
@@ -36,11 +51,12 @@ def contrastive(
     average: Literal["all", "active"] = "active",  # over all pairs of a kind, or those with a positive hinge
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> jax.Array:
     """Contrastive loss: the mean hinges of positive and negative pairs, see `contrastive_hinges`, added -> scalar."""
-    x, others = pairwise.compared(embeddings, labels, candidates)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     pull, push = contrastive_hinges(
-        pairwise.distances(x, others.embeddings), others.positive, others.negative,
+        (distance or pairwise.distances)(x, others.embeddings), others.positive, others.negative,
         positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
     )  # fmt: skip
     if average == "active":
@@ -77,12 +93,15 @@ def triplet(
     mining: Mining = "semi_hard",  # how negatives are chosen; all but "hard" need a key
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
     """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar."""
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    triplets = _mine(mining, key, x, others)
-    return triplet_loss(x, triplets, margin=margin, squared=squared, candidates=others.embeddings, weights=weights)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
+    triplets = _mine(mining, key, x, others, distance)
+    return triplet_loss(
+        x, triplets, margin=margin, squared=squared, candidates=others.embeddings, weights=weights, distance=distance
+    )
 
 
 def triplet_loss(
@@ -93,24 +112,30 @@ def triplet_loss(
     squared: bool = True,
     candidates: jax.Array | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> jax.Array:
     """Mean over all valid triplets, inactive ones included, of [d_ap - d_an + margin]+ -> scalar; 0 if none is valid.
 
     Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates`
     [M, D], by default the embeddings [B, D]; `weights` [B] are theirs as anchors.
     """
-    hinges = triplet_hinges(embeddings, triplets, margin=margin, squared=squared, candidates=candidates)
+    hinges = triplet_hinges(
+        embeddings, triplets, margin=margin, squared=squared, candidates=candidates, distance=distance
+    )
     return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
 
 
 def triplet_hinges(
-    embeddings: jax.Array, triplets: Triplets, *, margin: float, squared: bool, candidates: jax.Array | None = None
+    embeddings: jax.Array,
+    triplets: Triplets,
+    *,
+    margin: float,
+    squared: bool,
+    candidates: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> jax.Array:
     """[d_ap - d_an + margin]+ of each triplet, valid or not: [T]; arguments as for `triplet_loss`."""
-    x = at_least_float32(embeddings)
-    others = x if candidates is None else at_least_float32(candidates)
-    anchors = x[triplets.anchors]
-    near, far = _squared(anchors, others[triplets.positives]), _squared(anchors, others[triplets.negatives])
+    near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
     return jax.nn.relu(near - far + margin)
@@ -128,14 +153,15 @@ def margin(
     mining: Mining = "distance_weighted",  # how negatives are chosen; all but "hard" need a key
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
     """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
-    x, others = pairwise.compared(embeddings, labels, candidates)
-    triplets = _mine(mining, key, x, others)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
+    triplets = _mine(mining, key, x, others, distance)
     return margin_loss(
         x, labels, triplets, beta,
-        margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings, weights=weights,
+        margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings, weights=weights, distance=distance,
     )  # fmt: skip
 
 
@@ -150,6 +176,7 @@ def margin_loss(
     divisor: Literal["triplets", "pairs"] = "triplets",
     candidates: jax.Array | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> jax.Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
 
@@ -158,7 +185,9 @@ def margin_loss(
     of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or drops it if no pair is
     active. Candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
     """
-    pull, push = margin_hinges(embeddings, labels, triplets, beta, margin=margin, candidates=candidates)
+    pull, push = margin_hinges(
+        embeddings, labels, triplets, beta, margin=margin, candidates=candidates, distance=distance
+    )
     near, far = pull > ROUNDING, push > ROUNDING
     w = jnp.ones_like(pull) if weights is None else jnp.asarray(weights, pull.dtype)[triplets.anchors]
     active = jnp.sum(w, where=near) + jnp.sum(w, where=far) if divisor == "pairs" else jnp.sum(w, where=near | far)
@@ -179,17 +208,14 @@ def margin_hinges(
     *,
     margin: float = 0.2,
     candidates: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, [T] each.
 
     Distances are Euclidean with 1e-8 under the root; invalid triplets give 0. Arguments as for `margin_loss`.
     """
-    x = at_least_float32(embeddings)
-    others = x if candidates is None else at_least_float32(candidates)
-    anchors = x[triplets.anchors]
     boundary = _boundary(beta, labels, triplets)
-    near = jnp.sqrt(_squared(anchors, others[triplets.positives]) + 1e-8)
-    far = jnp.sqrt(_squared(anchors, others[triplets.negatives]) + 1e-8)
+    near, far = (jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance))
     pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
     return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
 
@@ -200,8 +226,10 @@ def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Arr
     return jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
 
 
-def _mine(mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates) -> Triplets:
-    distances = pairwise.distances(*jax.lax.stop_gradient((x, others.embeddings)))
+def _mine(
+    mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates, distance: Distance | None
+) -> Triplets:
+    distances = (distance or pairwise.distances)(*jax.lax.stop_gradient((x, others.embeddings)))
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
 
 
@@ -214,10 +242,11 @@ def lifted_structure(
     normalize: bool = True,  # unit embeddings; the paper uses them as they are
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
+    distance: Distance | None = None,
 ) -> jax.Array:
     """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar."""
-    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize)
-    distances = pairwise.distances(x, others.embeddings)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize and distance is None)
+    distances = (distance or pairwise.distances)(x, others.embeddings)
     losses = lifted_structure_losses(distances, others.positive, others.negative, margin=margin)
     return weighted_mean(losses, others.positive, weights)
 

@@ -29,17 +29,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.typing import Initializer
+from pydantic import AfterValidator
 
 from dml_jax import losses
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
-from dml_jax.config.fields import Needs, NonNegative, NonNegativeInt, PositiveInt, RunRule, require, section, validate
-from dml_jax.config.modules import import_code, imported
+from dml_jax.config.fields import (
+    Named,
+    Needs,
+    NonNegative,
+    NonNegativeInt,
+    PositiveInt,
+    RunRule,
+    require,
+    section,
+    validate,
+)
+from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
 from dml_jax.losses.classification import nearest_center
-from dml_jax.losses.pairwise import Candidates
+from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
@@ -104,6 +115,9 @@ class Config:
     # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of these names.
     loss: str = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
+    # Of embeddings, in training (by losses that take a distance) and evaluation: "cosine" compares unit vectors, all
+    # others the embeddings as they are. An import path names a function of two blocks of rows.
+    distance: Annotated[str, AfterValidator(Named(("cosine", "euclidean")))] = "cosine"
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
@@ -180,6 +194,7 @@ class Criterion(nn.Module):
     classes: int  # number of classes C
     dim: int  # length D of the embeddings
     sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
+    distance: Any = None  # function of two blocks of rows; None compares unit vectors
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -233,6 +248,7 @@ class Criterion(nn.Module):
                 "key": jax.random.fold_in(key, i) if i else key,
                 "sizes": None if self.sizes is None else jnp.asarray(self.sizes),
                 "weights": weights,
+                "distance": self.distance,
             }
             arguments = {**vars(options), **learned, **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
@@ -270,7 +286,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    criterion = Criterion(config.options, data.classes, dim, data.sizes)
+    distance: Any = None if config.distance == "cosine" else distances
+    if "." in config.distance:
+        distance = function("method.distance", config.distance)
+    criterion = Criterion(config.options, data.classes, dim, data.sizes, distance)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -329,14 +348,18 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         return Teaching(unit(encoded), apply_criterion(params, encoded, method="__call__"))
 
+    def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        return encode(params, model_state, images[None], train=False)[0]
+
     has_proxies = any("proxies" in signature.learned(find(loss)) for loss in config.losses)
     return Method(
         init,
         encode,
         loss,
-        heads.unit_embed(encode),
+        heads.unit_embed(encode) if distance is None else embed,
         GROUPS,
         group=lambda path: path[0],
+        distance=distance if "." in config.distance else config.distance,
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,

@@ -100,7 +100,7 @@ class Encode(Protocol):
 
 Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
 Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
-Distance = Literal["cosine", "euclidean"]
+Distance = Literal["cosine", "euclidean"] | Callable[[jax.Array, jax.Array], jax.Array]
 
 
 def no_classes(path: tuple[str, ...]) -> int | None:
@@ -173,7 +173,8 @@ class Method(NamedTuple):
       groups: names of the optimizer's parameter groups.
       group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
         not `history`: batch statistics belong to the group of their layer.
-      distance: with which evaluation compares embeddings.
+      distance: with which evaluation compares embeddings: a name, or a function of two blocks of rows, [N, D] and
+        [M, D] -> [N, M], as described in `evaluation.own_distances`.
       hooks: what else the method does.
     """
 
@@ -188,10 +189,10 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of parameters: all but `init` and the functions of paths."""
+    """The method with `wrap` around each of its functions of parameters: not `init`, paths, distances."""
     wrapped: Method = jax.tree.map(lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable)
     hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
-    return wrapped._replace(init=method.init, group=method.group, hooks=hooks)
+    return wrapped._replace(init=method.init, group=method.group, distance=method.distance, hooks=hooks)
 
 
 def teaching(method: Method) -> Callable[[PyTree, PyTree, jax.Array], Teaching]:

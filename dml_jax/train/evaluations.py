@@ -17,6 +17,7 @@ from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax.config import Config, Data, Evaluation, Refine
+from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
 from dml_jax.data import samplers, transforms
@@ -111,6 +112,7 @@ def metrics(
         lone_queries=options.lone_queries,
         prefixes=prefixes,
         full_ranking=options.full_ranking,
+        functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
         shared=shared,
         **searched,
@@ -228,9 +230,8 @@ def refined(
     """Metrics after test-time refinement, by kind of batches; a clustering that fails has a "problem" instead."""
     results: dict[str, dict[str, Any]] = {}
     refine = experiment.method.hooks.refine
-    assert refine is not None
     for kind in experiment.config.evaluation.refine:
-        console.print(f"message passing in batches of kind {kind}")
+        console.print(f"test-time refinement: {kind}")
         start = time.monotonic()
         try:
             refined, facts = refined_embeddings(experiment.config, refine, state, kind, embeddings)
@@ -285,14 +286,22 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 
 def refined_embeddings(
-    config: Config, refine: Callable[..., jax.Array], state: TrainState, kind: Refine, embeddings: dict[str, np.ndarray]
+    config: Config,
+    refine: Callable[..., jax.Array] | None,
+    state: TrainState,
+    kind: Refine,
+    embeddings: dict[str, np.ndarray],
 ) -> tuple[dict[str, np.ndarray], dict[str, int]]:
-    """The embeddings [N, D'] after message passing in batches of one kind, and numbers of clusters and noise images.
+    """The embeddings [N, D'] after one kind of refinement, and numbers of clusters and noise images.
 
-    The method's own batches ("reciprocal") refine the queries only, as its authors do; all other kinds refine queries
-    and gallery alike.
+    The method's own batches ("reciprocal") refine the queries only, as its authors do, and so do functions of the
+    user's own, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds refine queries and gallery alike.
     """
     data = config.data
+    if "." in kind:
+        queries = function("evaluation.refine", kind)(embeddings["test"], embeddings.get("gallery"))
+        return embeddings | {"test": np.asarray(queries)}, {}
+    assert refine is not None
     if kind == "reciprocal":
         gallery = embeddings.get("gallery")
         queries = refine(state.params, state.model_state, embeddings["test"], gallery)

@@ -252,9 +252,10 @@ def _check_batch_size(config: Config, devices: int) -> None:
 
 def _check_refinement(config: Config, method: Method, test: Split) -> None:
     options = config.evaluation
-    if options.refine and method.hooks.refine is None:
+    batches = [kind for kind in options.refine if "." not in kind]
+    if batches and method.hooks.refine is None:
         raise ConfigError(
-            f"evaluation.refine={','.join(options.refine)}: method {config.method.name} has no test-time refinement"
+            f"evaluation.refine={','.join(batches)}: method {config.method.name} has no test-time refinement"
         )
     images = len(test.labels) + (0 if test.gallery is None else len(test.gallery.labels))
     refinement_batches.check_options(options.refine, options.refine_clusters, options.refine_min_samples, images)

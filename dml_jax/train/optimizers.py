@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import optax
 
 from dml_jax.config import Group, Train
+from dml_jax.config.modules import function
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Method
 from dml_jax.train import parameter_groups
@@ -61,7 +62,12 @@ def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
 
 
 def _direction(train: Train, decay: float) -> optax.GradientTransformation:
-    """The direction of an update including weight decay, before the learning rate."""
+    """The direction of an update including weight decay, before the learning rate.
+
+    `train.optimizer` may be the import path of a function (weight_decay) -> optax.GradientTransformation.
+    """
+    if "." in train.optimizer:
+        return function("train.optimizer", train.optimizer)(decay)  # type: ignore[no-any-return]
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
     momentum = optax.trace(train.momentum) if train.momentum else optax.identity()
     parts = {

@@ -15,7 +15,7 @@ KS = (1, 5, 30)
 
 def expected(distances, labels, gallery_labels, *, exclusion=None):
     """The metrics from distances [Q, G]; query i excludes candidate i, its nearest candidate, or none."""
-    reciprocal, average, precision, hit = [], [], [], []
+    reciprocal, average, precision, first, hit = [], [], [], [], []
     for i, row in enumerate(distances):
         order = np.lexsort((np.arange(len(row)), row))
         order = {"index": order[order != i], "position": order[1:], None: order}[exclusion]
@@ -25,9 +25,12 @@ def expected(distances, labels, gallery_labels, *, exclusion=None):
         if (gallery_labels == labels[i]).sum() > (exclusion is not None):
             average.append(average_precision_score(relevant, -np.arange(len(order))))
             precision.append([relevant[:k].mean() for k in KS])
+            hits = [sum(relevant[: i + 1]) / (i + 1) * relevant[i] for i in range(len(relevant))]
+            first.append([sum(hits[:k]) / min(k, relevant.sum()) for k in KS])
     mean = np.mean(precision, axis=0)
     found = {"mrr": np.mean(reciprocal), "mrr_stderr": np.std(reciprocal) / len(labels) ** 0.5, "map": np.mean(average)}
     found |= {f"precision@{k}": mean[j] for j, k in enumerate(KS)}
+    found |= {f"map@{k}": mean for k, mean in zip(KS, np.mean(first, axis=0), strict=True)}
     classes, numbers = np.unique(labels, return_inverse=True)
     predicted = np.where(hit, numbers, len(classes))
     found["macro_recall@1"] = recall_score(numbers, predicted, labels=range(len(classes)), average="macro")
@@ -46,7 +49,10 @@ def test_queries_among_themselves(monkeypatch, protocol_exclusion, sort_above):
     assert {key: found[key] for key in wanted} == wanted
     plain = metrics.retrieval(points, labels, ks=KS, exclusion=protocol_exclusion)
     added = found.keys() - plain.keys()
-    assert {key.removesuffix("_stderr") for key in added} == {"map", *(f"precision@{k}" for k in KS)}
+    assert {key.removesuffix("_stderr") for key in added} == {
+        "map",
+        *(f"{n}@{k}" for n in ("precision", "map") for k in KS),
+    }
     assert plain == pytest.approx({key: found[key] for key in plain}, rel=1e-12)
 
 

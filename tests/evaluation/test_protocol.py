@@ -36,10 +36,13 @@ def test_every_metric_has_an_entry_in_the_table():
     names = [entry.name for entry in metric_table.columns(found)]
     assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
     geometry = ["density", "spectral_decay", "uniformity", "alignment"]
-    recalls, full = ["recall@1", "recall@4", "macro_recall@1", "mrr"], ["map", "precision@1", "precision@4"]
+    recalls, full = (
+        ["recall@1", "recall@4", "macro_recall@1", "mrr"],
+        ["map", "map@1", "map@4", "precision@1", "precision@4"],
+    )
     assert names == [*recalls, "map@r", "r_precision", *full, "nmi", *geometry]
     assert [key for key in found if key in names] == names
-    assert len(names) == len(metric_table.METRICS) + 2  # two K of Recall@K and precision@K
+    assert len(names) == len(metric_table.METRICS) + 3  # two K of Recall@K, MAP@K and precision@K
 
 
 def test_prefixes():

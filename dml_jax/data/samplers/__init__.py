@@ -7,8 +7,8 @@
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
 `balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers
-of published code. They take labels int [N] in 0..C-1, of which each class must have images. A new sampler is a
-function, an entry in `SAMPLERS`, and its name in `Sampler` of `config/sections.py`.
+of published code. They take labels int [N] in 0..C-1, of which each class must have images. `data.sampler` may also be
+the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,14 @@ from collections.abc import Callable
 import numpy as np
 
 from dml_jax.config import Data
+from dml_jax.config.modules import function
 from dml_jax.config.sections import WITHOUT_CLASSES
-from dml_jax.data.samplers.base import Sampler, balanced, indices_by_class
+from dml_jax.data.samplers.base import Sampler, balanced, from_batches, from_epochs, indices_by_class
 from dml_jax.data.samplers.papers import diva, hist_balanced, mpn, mpn_redraw, ms, shuffled
 
 __all__ = [
-    "SAMPLERS", "Sampler", "balanced", "build", "diva", "hist_balanced", "indices_by_class", "mpn",
-    "mpn_redraw", "ms", "shuffled",
+    "SAMPLERS", "Sampler", "balanced", "build", "diva", "from_batches", "from_epochs", "hist_balanced",
+    "indices_by_class", "mpn", "mpn_redraw", "ms", "shuffled",
 ]  # fmt: skip
 
 SAMPLERS: dict[str, Callable[..., Sampler]] = {
@@ -33,4 +34,5 @@ SAMPLERS: dict[str, Callable[..., Sampler]] = {
 def build(data: Data, labels: np.ndarray, seed: int) -> Sampler:
     """The sampler that `data.sampler` names, for labels int [N] in 0..C-1 of the training split and a seed >= 0."""
     options = {} if data.sampler in WITHOUT_CLASSES else {"images_per_class": data.images_per_class}
-    return SAMPLERS[data.sampler](labels, data.batch_size, **options, seed=seed)
+    make = SAMPLERS.get(data.sampler) or function("data.sampler", data.sampler)
+    return make(labels, data.batch_size, **options, seed=seed)

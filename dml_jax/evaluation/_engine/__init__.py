@@ -30,7 +30,7 @@ Queries whose nearest relevant row is so close that rounding could decide are ra
 (`tiles`).
 """
 
-from dml_jax.evaluation._engine.plan import Plan, execute, make_plan
+from dml_jax.evaluation._engine.plan import Plan, execute, make_plan, rank_by_distance
 from dml_jax.evaluation._engine.query_metrics import QueryResults
 
-__all__ = ["Plan", "QueryResults", "execute", "make_plan"]
+__all__ = ["Plan", "QueryResults", "execute", "make_plan", "rank_by_distance"]

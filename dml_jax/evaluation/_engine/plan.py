@@ -1,6 +1,6 @@
 """Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,13 @@ from jax.sharding import Mesh
 from dml_jax.errors import counted
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
-from dml_jax.evaluation._engine.query_metrics import Judgements, QueryResults, full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.query_metrics import (
+    Judgements,
+    QueryResults,
+    RowFunction,
+    full_ranking,
+    metrics_from_ranks,
+)
 from dml_jax.evaluation._engine.tiles import Metric, Share, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
@@ -36,6 +42,7 @@ class Plan(NamedTuple):
     excluded: np.ndarray  # int [Q], index of the candidate that each query excludes; -1 if none
     drop_nearest: bool  # each query excludes its nearest candidate
     full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
+    functions: tuple[RowFunction, ...]
 
     def describe(self) -> str:
         """One line with sizes, devices and tiles."""
@@ -64,6 +71,7 @@ def make_plan(
     mesh: Mesh | None = None,
     memory: int | None = None,
     full_ks: tuple[int, ...] | None = None,
+    functions: tuple[RowFunction, ...] = (),
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
@@ -81,7 +89,7 @@ def make_plan(
     excluded = np.full(len(queries), -1) if excluded is None else excluded
     relevant = class_sizes[query_classes] - (excluded >= 0) - drop_nearest
     by_sorting = relevant > SORT_ABOVE
-    if judgements.relevant is not None or judgements.omitted is not None:
+    if judgements.relevant is not None or judgements.omitted is not None or functions:
         by_sorting[:] = True
     num_targets = np.where(by_sorting, 0, relevant + drop_nearest)
     if judgements.groups is not None:
@@ -129,6 +137,7 @@ def make_plan(
         excluded,
         drop_nearest,
         full_ks,
+        functions,
     )
 
 
@@ -170,7 +179,7 @@ def _choose_order(
 
 def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     """Runs a plan; `progress` is called with the number of tiles done and the total."""
-    results = QueryResults.undefined(len(plan.relevant), plan.full_ks)
+    results = QueryResults.undefined(len(plan.relevant), plan.full_ks, len(plan.functions))
     results.relevant[:] = plan.relevant
     if plan.targets.size.any():
         order = plan.queries.order
@@ -199,6 +208,42 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
     return results
 
 
+def rank_by_distance(
+    blocks: Callable[[np.ndarray], Iterator[tuple[slice, np.ndarray]]],
+    labels: np.ndarray,
+    gallery_labels: np.ndarray,
+    judgements: Judgements,
+    excluded: np.ndarray | None,
+    *,
+    drop_nearest: bool,
+    full_ks: tuple[int, ...] | None,
+    functions: tuple[RowFunction, ...],
+    share: Share,
+) -> QueryResults:
+    """Ranks by a distance of the user's own, of which `blocks` gives those of some queries to the gallery."""
+    results = QueryResults.undefined(len(labels), full_ks, len(functions))
+    chosen = share.of(np.arange(len(labels)))
+    own = np.full(len(labels), -1) if excluded is None else excluded
+    found: tuple[np.ndarray | None, ...] = query_metrics.metrics_by_sorting(
+        ((part, -distances) for part, distances in blocks(chosen)), chosen, labels[chosen], gallery_labels,
+        own[chosen], judgements, drop=int(drop_nearest), full_ks=full_ks, functions=functions,
+    )  # fmt: skip
+    _add(results, found, chosen, np.arange(len(labels)), share)
+    return results
+
+
+def _add(
+    results: QueryResults, found: tuple[np.ndarray | None, ...], chosen: np.ndarray, queries: np.ndarray, share: Share
+) -> None:
+    """Writes what each process found for its `chosen` queries."""
+    for result, part in zip(results if len(queries) else (), found, strict=False):
+        if result is not None:
+            own = np.zeros_like(result)
+            if part is not None:
+                own[chosen] = part
+            result[queries] = share.sum(own)[queries]
+
+
 def _rank_by_sorting(
     plan: Plan, queries: np.ndarray, results: QueryResults, in_float64: bool, progress: Progress | None
 ) -> None:
@@ -215,13 +260,9 @@ def _rank_by_sorting(
             plan.judgements,
             drop=int(plan.drop_nearest),
             full_ks=plan.full_ks,
+            functions=plan.functions,
         )
-    for result, part in zip(results if len(queries) else (), found, strict=False):
-        if result is not None:
-            own = np.zeros_like(result)
-            if part is not None:
-                own[chosen] = part
-            result[queries] = plan.share.sum(own)[queries]
+    _add(results, found, chosen, queries, plan.share)
 
 
 def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

@@ -6,7 +6,7 @@ bits), which on CPUs is several times faster than in XLA.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
+RowFunction = Callable[[np.ndarray], float]  # whether each row is relevant, nearest first, bool [G] -> value
 UNUSED = np.iinfo(np.int32).max
 
 
@@ -28,7 +29,8 @@ class QueryResults(NamedTuple):
       average_precision: float64 [Q], average precision at R.
       relevant: int64 [Q], R, the number of relevant rows.
       nearest: float64 [Q], score of the nearest relevant row.
-      full: float64 [Q, 1 + len(ks)], see `full_ranking`; None if it is not wanted.
+      full: float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted.
+      own: float64 [Q, F], the values of functions of the ranking; None without functions.
     """
 
     first_rank: np.ndarray
@@ -37,13 +39,15 @@ class QueryResults(NamedTuple):
     relevant: np.ndarray
     nearest: np.ndarray
     full: np.ndarray | None
+    own: np.ndarray | None = None
 
     @classmethod
-    def undefined(cls, queries: int, full_ks: tuple[int, ...] | None) -> "QueryResults":
+    def undefined(cls, queries: int, full_ks: tuple[int, ...] | None, functions: int = 0) -> "QueryResults":
         """Results of queries without relevant rows; K of the precision at K, None without the whole ranking."""
         precision, average, nearest = np.full((3, queries), np.nan)
-        full = None if full_ks is None else np.full((queries, 1 + len(full_ks)), np.nan)
-        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full)
+        full = None if full_ks is None else np.full((queries, 1 + 2 * len(full_ks)), np.nan)
+        own = np.full((queries, functions), np.nan) if functions else None
+        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full, own)
 
 
 def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,18 +66,21 @@ def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndar
 
 
 def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
-    """Average precision over the whole ranking, then precision at each K: float64 [Q, 1 + len(ks)].
+    """Average precision, then precision at each K, then average precision of the first K: float64 [Q, 1 + 2 len(ks)].
 
-    Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at K = #{r_i <= K} / K.
+    Average precision = mean over the relevant rows, the i-th at rank r_i, of i / r_i; precision at K = #{r_i <= K} / K;
+    of the first K, sum over r_i <= K of i / r_i, divided by the number of relevant rows, at most K.
 
     NaN for queries without a relevant row; `ranks` as for `metrics_from_ranks`.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
     used = ranks < UNUSED
     count = np.where(used.any(axis=1), used.sum(axis=1), np.nan)
-    average = np.einsum("qr,qr->q", used, np.arange(1, ranks.shape[1] + 1)[None, :] / ranks) / count
+    at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
+    average = np.einsum("qr,qr->q", used, at_rank) / count
     precisions = [np.where(used.any(axis=1), (ranks <= k).sum(axis=1) / k, np.nan) for k in ks]
-    return np.stack([average, *precisions], axis=1)
+    first = [np.einsum("qr,qr->q", ranks <= k, at_rank) / np.minimum(count, k) for k in ks]
+    return np.stack([average, *precisions, *first], axis=1)
 
 
 class Judgements(NamedTuple):
@@ -108,6 +115,7 @@ def metrics_by_sorting(
     *,
     drop: int,
     full_ks: tuple[int, ...] | None = None,
+    functions: Sequence[RowFunction] = (),
 ) -> QueryResults:
     """Ranks the gallery for each of Q queries, from blocks of scores as from `device_scores`.
 
@@ -115,7 +123,7 @@ def metrics_by_sorting(
     the `drop` nearest candidates are skipped and do not count as relevant.
     """
     rows = len(labels)
-    results = QueryResults.undefined(rows, full_ks)
+    results = QueryResults.undefined(rows, full_ks, len(functions))
 
     def rank_query(i: int, scores: np.ndarray) -> None:
         relevant, omitted = judgements.of(int(queries[i]), lambda: gallery_labels == labels[i])
@@ -133,6 +141,8 @@ def metrics_by_sorting(
             results.average_precision[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
         if results.full is not None:
             results.full[i] = full_ranking(hits[None] + 1, full_ks or ())[0]
+        if results.own is not None and r > 0:
+            results.own[i] = [function(relevant[order[drop:]]) for function in functions]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:

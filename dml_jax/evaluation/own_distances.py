@@ -1,0 +1,87 @@
+"""Distances of the user's own: functions of two blocks of rows, [N, D] and [M, D] -> [N, M].
+
+    def manhattan(a, b):
+        return jnp.abs(a[:, None] - b[None]).sum(axis=2)
+
+They are computed in float64 and rounded to float32, so that equal distances are equal whatever the order of summation;
+ties go to the lower index. Values must be finite, and symmetric where rows are compared with one another.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Literal, TypeAlias
+
+import jax
+import numpy as np
+
+from dml_jax.errors import DataError
+
+Function: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
+Metric: TypeAlias = Literal["cosine", "euclidean"] | Function
+ROWS, COLUMNS = 128, 1024  # of a block; smaller sets are padded, so that all blocks have the same rounding
+PAIRS = 4096  # single pairs compared at once
+ASYMMETRY = 1e-5  # largest difference between d(x, y) and d(y, x), relative to the larger
+
+_compiled = cache(jax.jit)
+
+
+def name_of(metric: Metric) -> str:
+    """The name of a distance, or its import path."""
+    return metric if isinstance(metric, str) else f"{metric.__module__}.{metric.__qualname__}"
+
+
+def blocks(distance: Function, queries: np.ndarray, gallery: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+    """Slices of the queries, and their distances to the whole gallery, float32 [B, G]."""
+    if queries is gallery:
+        _check_symmetric(distance, queries[:ROWS])
+    for start in range(0, len(queries), ROWS):
+        part = slice(start, min(start + ROWS, len(queries)))
+        columns = [
+            _block(distance, queries[part], gallery[first : first + COLUMNS])
+            for first in range(0, len(gallery), COLUMNS)
+        ]
+        yield part, np.concatenate(columns, axis=1)
+
+
+def pairs(distance: Function, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """Distances of the pairs (left[row], right[column]): float32 [n]."""
+    found = np.zeros(len(row), np.float32)
+    for start in range(0, len(row), PAIRS):
+        part = slice(start, start + PAIRS)
+        a, b = (_padded(rows[index[part]], PAIRS) for rows, index in ((left, row), (right, column)))
+        with jax.enable_x64(True):
+            found[part] = np.asarray(_of_pairs(distance)(a, b))[: len(found[part])]
+    return found
+
+
+@cache
+def _of_pairs(distance: Function) -> Callable[..., jax.Array]:
+    return jax.jit(jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0]))
+
+
+def _block(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    with jax.enable_x64(True):
+        found = np.asarray(_compiled(distance)(_padded(a, ROWS), _padded(b, COLUMNS)))
+    if found.shape != (ROWS, COLUMNS):
+        raise DataError(f"{name_of(distance)}: returns {list(found.shape)} for {ROWS} and {COLUMNS} rows; give [N, M]")
+    found = found[: len(a), : len(b)].astype(np.float32)
+    if not np.isfinite(found).all():
+        i, j = np.argwhere(~np.isfinite(found))[0]
+        lengths = f"{np.linalg.norm(a[i]):g} and {np.linalg.norm(b[j]):g}"
+        raise DataError(f"{name_of(distance)}: is {found[i, j]} between rows of lengths {lengths}; it must be finite")
+    return found
+
+
+def _check_symmetric(distance: Function, rows: np.ndarray) -> None:
+    there = _block(distance, rows, rows)
+    wrong = np.abs(there - there.T) > ASYMMETRY * np.maximum(np.abs(there), np.abs(there.T))
+    wrong &= np.abs(there - there.T) > ASYMMETRY * np.abs(there).max(initial=0)
+    if wrong.any():
+        i, j = np.argwhere(wrong)[0]
+        values = f"{there[i, j]:g} from row {i} to row {j} and {there[j, i]:g} back"
+        raise DataError(f"{name_of(distance)}: is {values}; it must be symmetric among rows of one set")
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    """Rows in float64, the last one repeated up to `count`."""
+    return np.concatenate([rows, np.repeat(rows[-1:], count - len(rows), axis=0)]).astype(np.float64)

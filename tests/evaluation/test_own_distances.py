@@ -1,0 +1,108 @@
+"""Distances and metrics of the user's own against brute force in float64."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax.errors import DataError
+from dml_jax.evaluation import metrics, neighbors, own_distances, protocol, reranking
+from tests.evaluation.test_retrieval import sample
+
+KS = (1, 5)
+
+
+def manhattan(a, b):
+    return jnp.abs(a[:, None] - b[None]).sum(axis=2)
+
+
+def one_minus_cosine(a, b):
+    a, b = (x / jnp.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
+    return 1 - a @ b.T
+
+
+def first_hit(hits):
+    """Rank of the first relevant row."""
+    return 1 + int(np.argmax(hits))
+
+
+def between(queries, gallery):
+    return np.abs(queries[:, None].astype(np.float64) - gallery[None]).sum(axis=2)
+
+
+def ranked(distances, own):
+    """Stable order without the query itself."""
+    return [[j for j in np.argsort(row, kind="stable") if not (own and j == i)] for i, row in enumerate(distances)]
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_retrieval_and_neighbours(separate):
+    points, labels = sample(0, [2, 3, 5, 90, 100])
+    points = np.round(3 * points)  # many ties
+    queries = slice(0, 70) if separate else slice(None)
+    gallery = {"gallery": points[70:], "gallery_labels": labels[70:]} if separate else {}
+    others, of_others = (points[70:], labels[70:]) if separate else (points, labels)
+    orders = ranked(between(points[queries], others), not separate)
+    hits = [of_others[order] == label for order, label in zip(orders, labels[queries], strict=True)]
+    found = metrics.retrieval(
+        points[queries], labels[queries], ks=KS, metric=manhattan, functions={"first_hit": first_hit}, **gallery
+    )
+    for k in KS:
+        assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in hits]), rel=1e-12)
+    assert found["own/first_hit"] == pytest.approx(np.mean([np.argmax(h) + 1 for h in hits if h.any()]), rel=1e-12)
+    distances, indices = neighbors.search(points[queries], others, 9, metric=manhattan, exclude_self=not separate)
+    if not separate:
+        distances, indices = neighbors.search(points, points, 9, metric=manhattan, exclude_self=True)
+    np.testing.assert_array_equal(indices, [order[:9] for order in orders])
+    np.testing.assert_allclose(distances[3], between(points[queries], others)[3, indices[3]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_reranking_by_a_function_that_is_the_cosine(own):
+    points, _ = sample(1, [30, 40, 50], width=6)
+    queries, gallery = (points, points) if own else (points[:40], points[40:])
+    expected = reranking.search(queries, gallery, 10, exclude_self=own)
+    found = reranking.search(queries, gallery, 10, metric=one_minus_cosine, exclude_self=own)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], expected[0], atol=2e-6)
+
+
+def test_metrics_of_known_distances_do_not_depend_on_the_way():
+    """Functions of the ranking sort every query; the other metrics stay as they are."""
+    points, labels = sample(2, [1, 2, 8, 40])
+    plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
+    found = metrics.retrieval(points, labels, ks=KS, full_ranking=True, functions={"one": lambda hits: 1.0})
+    assert {key: found[key] for key in plain} == pytest.approx(plain, rel=1e-12)
+    assert found["own/one"] == 1
+    by_function = metrics.retrieval(points, labels, ks=KS, metric=one_minus_cosine, full_ranking=True)
+    assert by_function == pytest.approx(plain, rel=1e-12)
+
+
+def test_the_protocol_states_how_a_function_ranks():
+    text = protocol.description(cluster=False, metric=manhattan)
+    assert f"ranking by {__name__}.manhattan, computed in float64 and rounded to float32" in text
+
+
+@pytest.mark.parametrize(
+    ("distance", "message"),
+    [
+        (lambda a, b: jnp.log(manhattan(a, b)), r"<lambda>: is -inf between rows of lengths .*; it must be finite"),
+        (lambda a, b: a.sum(1)[:, None] - 2 * b.sum(1)[None], "<lambda>: is .* from row .*; it must be symmetric"),
+        (lambda a, b: manhattan(a, b).sum(axis=1), r"<lambda>: returns \[128\] for 128 and 1024 rows; give \[N, M\]"),
+    ],
+)
+def test_distances_that_do_not_fit(distance, message):
+    points, labels = sample(3, [4, 4])
+    with pytest.raises(DataError, match=message):
+        metrics.retrieval(points, labels, ks=KS, metric=distance)
+
+
+def test_blocks_and_pairs(monkeypatch):
+    monkeypatch.setattr(own_distances, "ROWS", 16)
+    monkeypatch.setattr(own_distances, "COLUMNS", 32)
+    monkeypatch.setattr(own_distances, "PAIRS", 8)
+    points, _ = sample(4, [20, 21])
+    found = np.concatenate([block for _, block in own_distances.blocks(manhattan, points[:37], points)])
+    np.testing.assert_allclose(found, between(points[:37], points), rtol=1e-6, atol=1e-6)
+    row, column = np.arange(30) % 7, np.arange(30)
+    pairs = own_distances.pairs(manhattan, points, points, row, column)
+    np.testing.assert_array_equal(pairs, found[row, column])
