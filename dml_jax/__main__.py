@@ -19,6 +19,7 @@ COMMANDS = {
     "export": "export a model as ONNX or StableHLO, embeddings as Parquet",
     "serve": "serve a model over HTTP",
     "study": "train grids, comparisons and searches; tables over runs",
+    "check": "check a loss, method, sampler, … of your own",
     "analyse": "figures and numbers about a run",
     "explore": "browse the images of a run and their neighbours",
 }

@@ -1,0 +1,112 @@
+"""`dml-jax check`: the guide's plug-ins pass, and each kind of mistake is named with its line and its remedy."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from dml_jax.commands import check, cli, conformance
+from dml_jax.errors import ConfigError
+
+PLUGINS = {
+    "loss.attraction": "loss", "distance.poincare": "distance", "sampler.one_against_many": "sampler",
+    "optimizer.lion": "optimizer", "metric.last_hit": "metric", "step.expand": "step", "method": "method",
+    "network": "backbone", "photos": "data",
+}  # fmt: skip
+MISTAKES = {
+    "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** 2).sum(2)).mean()": (
+        ["scalar, finite", "gradient", "duplicates", "single class", "every image its own class", "zero rows",
+         "bfloat16"],
+    ),
+    "def a(embeddings, labels):\n    return embeddings.sum(axis=1)": (
+        ["scalar, finite", "gradient", "order of the rows", *conformance.DEGENERATE, "bfloat16"],
+    ),
+    "def a(embeddings, labels):\n    return (jnp.arange(len(labels)) * embeddings[:, 0]).sum()": (
+        ["order of the rows", "bfloat16"],
+    ),
+    "def a(embeddings, labels):\n    same = labels[:, None] == labels[None] - jnp.eye(len(labels))\n"
+    "    return (embeddings @ embeddings.T * same).sum() / same.sum()": (["every image its own class", "bfloat16"],),
+    "def a(x, y):\n    return jnp.abs(x[:, None] - y[None]).sum(2) * x[:, :1]": (["finite, symmetric"],),
+    "def a(x, y):\n    return ((x[:, None] - y[None]) ** 2).sum(2) / x.std()": (
+        ["pairs of rows", "finite, symmetric", "gradient"],
+    ),
+    "calls = []\ndef a(labels, batch_size, images_per_class, seed):\n    def batch(step):\n        calls.append(step)\n"
+    "        return np.arange(len(calls), len(calls) + batch_size) % 60\n"
+    "    return samplers.from_batches(batch, 5)": (["a function of seed and step"],),
+    "def a(weight_decay):\n    return optax.scale(-1.0)": (["descends", "weight decay"],),
+    "def a(hits):\n    return np.flatnonzero(hits)": (["finite numbers"],),
+    "def a(queries, gallery):\n    queries *= 2\n    return queries": (["queries"],),
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("mine", None)
+
+
+@pytest.mark.parametrize(("name", "kind"), PLUGINS.items())
+def test_the_plugins_of_the_guide_pass(name: str, kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"tests.plugins.{name}"
+    assert list(check.found(path, None)) == [(path, kind)]
+    assert list(check.found(f"tests.plugins.{name.partition('.')[0]}", None)) == [(path, kind)]
+    check.execute([path, "--alone"])
+    out = capsys.readouterr().out
+    assert "passed" in out
+    assert "failed " not in out
+
+
+@pytest.mark.parametrize("code", MISTAKES)
+def test_mistakes(code: str, folder: Path) -> None:
+    imports = "import jax.numpy as jnp\nimport numpy as np\nimport optax\nfrom dml_jax.data import samplers\n"
+    (folder / "mine.py").write_text(imports + code)
+    ((path, kind),) = check.found("mine", None)
+    outcomes = conformance.check(path, kind, {}, None)
+    (expected,) = MISTAKES[code]
+    assert [one.check for one in outcomes if one.problem] == expected
+    for one in outcomes:
+        assert not one.problem or (one.remedy and one.where.startswith(str(folder / "mine.py")))
+
+
+def test_a_line_and_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "mine.py").write_text("def a(hits):\n    return 1 / 0\n")
+    assert cli.exit_code(lambda: check.execute(["mine.a"])) == 2
+    shown = capsys.readouterr()
+    assert "ZeroDivisionError: division by zero" in shown.out
+    assert "mine.py:2" in shown.out.replace("\n", "").replace(" ", "")
+    assert "until the checks above pass" in shown.out
+    assert shown.err == "error: mine.a: 1 checks failed\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "MODULE: missing"),
+        (["nowhere.losses"], r"nowhere\.losses: cannot be imported \(ModuleNotFoundError.*PYTHONPATH"),
+        (["mine.absent"], r"mine\.absent: is no plug-in; a module defines build or load"),
+        (["mine", "--kind=losss"], "--kind=losss: must be one of loss, distance"),
+        (["mine.broken"], r"mine\.broken: is no plug-in"),
+    ],
+)
+def test_bad_input(arguments: list[str], message: str, folder: Path) -> None:
+    (folder / "mine.py").write_text("def broken():\n    pass\n")
+    with pytest.raises(ConfigError, match=message):
+        check.execute(arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLUGINS)
+def test_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check.execute([f"tests.plugins.{name}", f"--workdir={tmp_path}"])
+    out = capsys.readouterr().out
+    for one in ("kill and resume", "evaluate", "export", "load", "8 devices"):
+        assert any(one in line and "passed" in line for line in out.splitlines())
+
+
+@pytest.mark.slow
+def test_the_papers_of_this_package_pass() -> None:
+    for name in ("hist", "mpn", "crt", "diva", "group_loss"):
+        outcomes = conformance.check(*next(check.found(f"dml_jax.methods.{name}", None)), {}, None)
+        assert [one for one in outcomes if one.problem and one.check != "name"] == []
