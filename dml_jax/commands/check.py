@@ -78,7 +78,7 @@ def found(path: str, kind: str | None) -> Iterator[tuple[str, str]]:
     kinds = {name: kind or _kind_of_function(f) for name, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
         raise ConfigError(
-            f"{path}: is no plug-in; a module defines {' or '.join(sorted(set(ENTRY_POINTS.values())))}, the first "
+            f"{path}: is no plug-in; a module defines build or load, the first "
             f"arguments of a function are {', '.join(FIRST_ARGUMENT)} or two blocks of rows; give --kind"
         )
     yield from ((f"{module.__name__}.{name}", of) for name, of in kinds.items() if of)
@@ -94,7 +94,7 @@ def _module(path: str) -> Any:
 
 
 def _kind_of_module(module: Any) -> str | None:
-    if hasattr(module, "load"):
+    if any(hasattr(module, name) for name in ENTRY_POINTS["data"]):
         return "data"
     if not hasattr(module, "build"):
         return None
