@@ -136,18 +136,15 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
         with runner.locked(root):
             heads = claims.on_maps(made)
             others = [trial for trial in made.trials if trial not in heads]
-            if heads:
-                stop_if(runner.run_heads(root, heads, say))
-            if others:
-                stop_if(runner.run_all(root, others, options.jobs, say))
-    file = output / f"{data}.csv"
-    lines = claims.merged(claims.read(file), claims.measurements(made))
-    if not options.list:
-        claims.write(file, lines)
-    missing = sum(not outcomes.is_finished(trial) for trial in made.trials)
+            code = runner.run_heads(root, heads, say) if heads else 0
+            code = code or (runner.run_all(root, others, options.jobs, say) if others else 0)
+    missing = sum(not (trial.directory / "results.json").exists() for trial in made.trials)
     say(f"{len(made.trials)} trials, {missing} not finished")
     if options.list:
         return
+    file = output / f"{data}.csv"
+    lines = claims.merged(claims.read(file), claims.measurements(made))
+    claims.write(file, lines)
     made_tables = []
     for paper in papers:
         title, stated = claims.load(paper)
@@ -155,6 +152,7 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
         made_tables.append(Table(f"{title}: claims on {data}", (), claims.HEAD, rows, tuple(range(len(claims.HEAD)))))
         tables.print_table(made_tables[-1], Console().rich)
     tables.write(output, made_tables, "")
+    stop_if(code)
 
 
 def make_tables(options: Namespace) -> None:

@@ -276,8 +276,8 @@ def cells(entry: Entry) -> tuple[str, ...]:
     claim, found = entry.claim, entry.found
     factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
     margin = f"{factor * claim.margin:g}{unit}"
-    wanted = {"higher": f"> {margin}", "lower": f"< −{margin}", "equal": f"within ±{margin}"}[claim.expects]
-    wanted = wanted.replace("−0 points", "0 points").replace("−0", "0")
+    below = f"−{margin}" if claim.margin else margin
+    wanted = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}[claim.expects]
     effect = "–"
     if found:
         mean, low, high = (f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high))

@@ -114,6 +114,9 @@ def test_verdicts() -> None:
     assert entries[0].p == pytest.approx(4 * claims.test(stated[0], entries[0].found.differences).p)
     assert claims.cells(entries[0])[3].startswith("+2.00 [")
     assert entries[0].seconds == 16 * 30
+    wanted = [claims.cells(entry._replace(claim=claim(expects, margin)))[2] for entry in entries[:1] for expects, margin
+              in (("higher", 0.005), ("lower", 0.0), ("lower", 0.005), ("equal", 0.01))]  # fmt: skip
+    assert wanted == ["> 0.5 points", "< 0 points", "< −0.5 points", "within ±1 points"]
     strict = claim(margin=0.03)
     assert claims.ledger([strict], lines(strict, 0.02 + noise), "cub")[0].verdict == "refuted"
 
