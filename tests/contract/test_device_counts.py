@@ -17,6 +17,7 @@ from jax.extend.core import jaxprs_in_params
 from jax.sharding import AxisType
 
 from dml_jax.backbones import contract
+from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
@@ -46,7 +47,7 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
     mesh = jax.make_mesh((devices,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
-    with jax.enable_x64(dtype == "float64"):
+    with jax.enable_x64(dtype == "float64"), batches_over(mesh):
         state = meshes.replicate(mesh, cast(jax.device_get(state), dtype))
         teacher = meshes.replicate(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
