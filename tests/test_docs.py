@@ -144,6 +144,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
     "hist.py:layers": "needs Cars196 or Omniglot, and hours",
+    "--claims=": "takes hours; tests/studies/test_claims.py",
     "hist-layers": "needs such a study; tests/e2e/test_studies.py",
     "--on=cub": "needs CUB-200-2011",
     "configs/folder_vit.py\n": "needs photographs",
@@ -220,6 +221,7 @@ def test_every_command_resolves(
     for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source"):
         monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
+    monkeypatch.setattr("dml_jax.studies.runner.locked", reach)  # of claims
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)

@@ -9,7 +9,6 @@ import pytest
 from scipy import stats
 
 from dml_jax.commands import study as command
-from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.studies import claims, outcomes, runner
 from dml_jax.studies.definition import Claim
@@ -37,6 +36,7 @@ def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.
 def test_claims_of_the_papers(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six or more each, whose studies have their rows on every data set."""
     monkeypatch.chdir(ROOT)
+    assert sum(len(claims.load(name)[1]) for name in claims.PAPERS) >= 35
     _, stated = claims.load(paper)
     assert len({each.name for each in stated}) == len(stated) >= 6
     for each in stated:
@@ -46,10 +46,6 @@ def test_claims_of_the_papers(paper: str, monkeypatch: pytest.MonkeyPatch) -> No
             names = {row.name for row in found.rows}
             for row in claims.rows_of(each, data):
                 assert row in names or row.rpartition(" + ")[0] in names, (each.name, data, row)
-
-
-def test_the_number_of_claims() -> None:
-    assert sum(len(claims.load(paper)[1]) for paper in claims.PAPERS) >= 35
 
 
 @pytest.mark.parametrize("expects", ["higher", "lower", "equal"])
@@ -181,7 +177,3 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     text = (tmp_path / "report.md").read_text()
     assert "| crt | recall@1 | > 0 points | +10.00 [+10.00, +10.00] | 8 | <0.001 | supported |" in text
     assert "undecided (0 of 8 seeds)" in text
-
-
-def test_the_file_of_a_claim_is_found() -> None:
-    assert config_files.find_file("--claims", "hist") == ROOT / "configs" / "claims" / "hist.py"

@@ -102,14 +102,6 @@ def test_each_trial_runs_once(tmp_path: Path) -> None:
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_longer_trial_is_not_finished(tmp_path: Path) -> None:
-    trial = prepared(tmp_path, 1)[0]
-    run(tmp_path, [trial])
-    longer = replace(trial, length={"steps": 2400, "epochs": 0})
-    assert outcomes.is_finished(trial)
-    assert not outcomes.is_finished(longer)
-
-
 def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
     """The others go on; what needs it is not run; the next command tries it again."""
     trials = prepared(tmp_path, 12, 13, 14)
