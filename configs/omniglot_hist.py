@@ -1,4 +1,4 @@
-"""HIST on Omniglot: trained on the characters of five alphabets, evaluated on those of three others.
+"""HIST on Omniglot: trained on the characters of five alphabets, evaluated on three others.
 
 No paper reports results on this split: training uses the 136 characters of images_background_small1, testing the 106
 characters of images_background_small2 whose alphabets are not among them, with twenty drawings each. Raw pixels reach a

@@ -16,9 +16,9 @@ class Place(NamedTuple):
 
     Attributes:
       name: "Table 3".
-      about: what it shows, in a few words.
-      commands: what gives it; NAME and OTHER are finished runs.
-      note: what differs from the paper, or why there is no command.
+      about: content, in a few words.
+      commands: to reproduce it; NAME and OTHER are finished runs.
+      note: differences from the paper, or why there is no command.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Paper(NamedTuple):
     Attributes:
       title: heading of the page.
       source: the name in `published.csv`.
-      limits: what its numbers depend on that is not published, or not followed here.
+      limits: unpublished conditions of its numbers, or conditions not followed here.
       places: its tables and figures, in their order.
     """
 
@@ -104,8 +104,8 @@ MPN = Paper(
                ANALYSE + "influence"),
               "The first command: two runs with `--config.train.epochs=1`, of which OTHER is without the network "
               "(`--config.method.losses=auxiliary`). The second: one run, without and with message passing. The third "
-              "is what the text says of Figure 7: on which images of the batch a prediction depends, before and after "
-              "training."),
+              "is a statement of the text about Figure 7: on which images of the batch a prediction depends, before "
+              "and after training."),
         Place("Figure 8", "recall on training and test classes beside the Group Loss",
               (*studies("mpn:group_loss-cub"), COMPARE.format("runs/OTHER", "overfitting")),
               "Runs with `--config.train.keep_every=100`, of which OTHER is of `cub_group_loss`."),

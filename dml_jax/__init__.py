@@ -5,7 +5,7 @@
     model = dml_jax.load("runs/cars_hist")
     embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D]
 
-`dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` hold what a program of your own may use.
+`dml_jax.losses`, `dml_jax.methods` and `dml_jax.evaluation` are for use in your own programs.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Runs in Google Cloud Storage.
 
 Orbax writes the checkpoints of such a run to the bucket directly. All other files are in a local directory: they are
-copied from the bucket when a command starts, and what has changed is copied to it before a checkpoint is marked as
+copied from the bucket when a command starts, and changes are copied to it before a checkpoint is marked as
 complete and at the end, so a killed run continues from the bucket alone.
 """
 
@@ -35,7 +35,7 @@ def check_url(option: str, url: str) -> str:
 
 
 def _client() -> Any:
-    """The client of the bucket, which also orbax uses; listings are never cached, because other processes write."""
+    """The client of the bucket, shared with orbax; listings are never cached, because other processes write."""
     import fsspec
 
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
@@ -85,7 +85,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
             if writing:
                 push(copy.directory)
         except BaseException as error:
-            if writing and copy.there:  # what a run that has begun leaves, such as its log
+            if writing and copy.there:  # files of a run that has begun, such as its log
                 with suppress(Exception):
                     push(copy.directory)
             if isinstance(error, UserError):
@@ -98,7 +98,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
 
 
 def read_copy(option: str, url: str) -> Path:
-    """A local directory for reading a run, which is removed when the process ends."""
+    """A local directory for reading a run, removed when the process ends."""
     until_exit = ExitStack()
     atexit.register(until_exit.close)
     return until_exit.enter_context(working_copy(option, url, writing=False))
@@ -129,7 +129,7 @@ def pull(directory: Path) -> None:
 
 
 def push(directory: Path) -> None:
-    """Uploads what has changed in a local copy; does nothing with other directories.
+    """Uploads changed files of a local copy; does nothing with other directories.
 
     The manifest, which says that a run is finished, is the last. Raises CheckpointError if another process has taken
     the run over.

@@ -27,7 +27,7 @@ class Console:
         self._bar: Progress | None = None
         self._reported = 0.0
         self._log: TextIO | None = None
-        self.named: dict[str, str] = {}  # what messages call a directory, where this is not its path
+        self.named: dict[str, str] = {}  # names of directories in messages, where they differ from the path
 
     def log_to(self, file: Path) -> None:
         """From now on, also appends messages and all progress to a file, with the time, even if nothing is printed."""

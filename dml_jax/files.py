@@ -246,7 +246,7 @@ def _escape_formula(cell: Any) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a JSON file completely or not at all; NaN and infinity, which JSON lacks, become null."""
+    """Writes a JSON file completely or not at all; NaN and infinity become null, as JSON lacks them."""
     text = json.dumps(_finite_or_null(value), indent=2, allow_nan=False)
     if is_url(path):  # an object appears completely
         path.write_text(text + "\n")

@@ -3,8 +3,8 @@
     python -m dml_jax.main --config=configs/digits_hist.py [--config.method.tau=16 …]
 
 Running the same command again continues an interrupted run. `--config=FILE --help` explains every key. Exit codes: 0
-success; 2 what the user has to fix, explained in one line; 75 a process was lost or the network, storage or a device
-failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step.
+success; 2 an error that the user has to fix, explained in one line; 75 a process was lost or the network, storage or a
+device failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step.
 """
 
 import faulthandler
@@ -152,7 +152,7 @@ def work_directory(options: Namespace) -> Path | str:
 
 
 def compile_programs(config: Config, options: Namespace, directory: Path | str) -> None:
-    """Compiles for `--topology`, prints what the programs cost and writes it to `compile.json`."""
+    """Compiles for `--topology`, prints the costs of the programs and writes them to `compile.json`."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")  # whatever devices this machine has, none is used

@@ -1,6 +1,6 @@
-"""`manifest.json` of a directory: size and SHA-256 of its files, and what they belong to.
+"""`manifest.json` of a directory: size and SHA-256 of its files, and the run or model that they belong to.
 
-It is written last, so that a directory without one is incomplete; readers check what they read. It holds a digest of
+It is written last, so that a directory without one is incomplete; readers check their files. It holds a digest of
 itself, so that damage to it is not mistaken for other files. The manifest of a checkpoint in a bucket has sizes only,
 because the bucket and orbax have checksums of their own.
 """

@@ -204,7 +204,7 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
 
 
 def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
-    """The experiment of an existing run, whose configuration must be this, and one of its states."""
+    """The experiment of an existing run with this configuration, and one of its states."""
     run = workdir.read_config(directory)
     workdir.check_same_run(directory, config, selecting=False)
     experiment = experiments.build(config)
@@ -225,7 +225,7 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:
-    """Prints what will be trained on which data and devices; raises ConfigError if nothing would be trained."""
+    """Prints model, data and devices of the training; raises ConfigError if nothing would be trained."""
     config = experiment.config
     sizes = "  ".join(
         f"{name} {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}"

@@ -117,7 +117,7 @@ def config(
 
 
 class Ablations(NamedTuple):
-    """What the paper's ablations have in common on a data set.
+    """Common settings of the paper's ablations on a data set.
 
     Attributes:
       config: of DiVA with all four tasks.

@@ -17,7 +17,7 @@ BACKBONES = {
     "GoogLeNet": "googlenet", "BN-Inception": "bn_inception", "ResNet-50": "resnet50", "DeiT-S": "deit",
     "MiT-B1": "mit_b1",
 }  # fmt: skip
-TEXTS = {  # what varies, and what the paper says of it
+TEXTS = {  # what varies, and the paper's statement
     "geometry": (
         "geometry of the embeddings",
         "Tables 1 and 2: CRT raises the density and lowers the spectral decay on every data set.",

@@ -30,7 +30,7 @@ BACKBONES = {
     "ResNet-50, triplet loss": ":triplet", "ResNet-50": "",
 }  # fmt: skip
 LAMBDAS = (0.1, 0.3, 3.0, 10.0)  # upper bounds of the weights of DaNCE
-TEXTS = {  # what varies, and what the paper says of it
+TEXTS = {  # what varies, and the paper's statement
     "tasks": (
         "combinations of tasks (discriminative, DaNCE, shared, intra-class)",
         "Table 1: every added task raises R@1 on CUB and Cars196, not with I on SOP.",

@@ -15,7 +15,7 @@ from dml_jax.studies.definition import Row, Study, grid
 SIZES = {"cars": (256, 512, 1024), "omniglot": (32, 64, 128), "photos": (256, 512, 1024)}
 TAUS = {"cars": (8.0, 16.0, 24.0, 32.0), "omniglot": (2.5, 5.0, 10.0, 20.0), "photos": (8.0, 16.0, 24.0, 32.0)}
 LAMBDAS = {"cars": (0.6, 1.0, 1.5, 2.0), "omniglot": (0.6, 1.0, 2.0), "photos": (0.6, 1.0, 2.0)}
-TEXTS = {  # what varies, and what the reproduction says of it
+TEXTS = {  # what varies, and the reproduction's statement
     "backbones": ("backbones and retuned values", "Table 3; only the reproduction retuned the values."),
     "batch_size": (
         "batch size", "Figure 2a: consistent from 32 on, clearly worse with 8 and 16; values are not printed."

@@ -1,4 +1,4 @@
-"""The report of a prepared data set: sizes of classes and images, what was left out, duplicates and doubtful labels."""
+"""The report of a prepared data set: sizes of classes and images, rejected images, duplicates and doubtful labels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -139,7 +139,7 @@ class Doubtful(NamedTuple):
 
 
 def find_doubtful(embeddings: np.ndarray, labels: np.ndarray) -> Doubtful:
-    """The images, embeddings float32 [N, D], of which none of the 10 nearest others by the cosine is of their class.
+    """The images with none of the 10 nearest others, by the cosine of embeddings float32 [N, D], in their class.
 
     The neighbourhood rule for cleaning training sets: Wilson, Asymptotic properties of nearest neighbor rules using
     edited data, IEEE Trans. SMC 1972, with unanimity. Classes of few images are found less often, those of one image

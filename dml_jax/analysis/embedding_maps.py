@@ -150,7 +150,7 @@ def findings(run: EvaluatedModel, split: str, project: Project | None, name: str
 
 
 def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
-    """The classes in colour: those of the run, or the largest ones in labels int [N]."""
+    """The coloured classes: `run.classes`, or the largest ones in labels int [N]."""
     return [list(classes).index(name) for name in run.classes] or largest(labels)
 
 

@@ -89,7 +89,7 @@ class EvaluatedModel:
 
     @cached_property
     def kept_steps(self) -> list[int]:
-        """Steps of the models kept during training, up to that of this model."""
+        """Steps of the models kept during training, up to this model's."""
         return [step for step in kept_models.steps(self.directory / "checkpoints" / "kept") if step <= self.step]
 
     def models(self) -> Iterator[TrainedModel]:

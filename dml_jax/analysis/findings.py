@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     """A figure and its numbers."""
 
     name: str  # stem of the file names
-    caption: str  # what the figure shows and how to read it
+    caption: str  # content of the figure and how to read it
     plot: Callable[[Path], None] | None  # writes the figure as a PNG file; None if it has no such file
     columns: Sequence[str]  # header of the CSV file
     rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column

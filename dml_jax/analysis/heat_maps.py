@@ -32,7 +32,7 @@ def correlations(prototypes: jax.Array, maps: jax.Array) -> jax.Array:
 
 
 def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
-    """The prototypes whose weights [N, h, w, K] vary most over the positions of an image: int [count], increasing."""
+    """The prototypes with the greatest variation of weights [N, h, w, K] over an image: int [count], increasing."""
     deviation = weights.std(axis=(1, 2)).mean(axis=0)
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 

@@ -104,7 +104,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
 
 
 def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
-    """Writes `figures/` and `report.html` of a finished run, whose test embeddings are known."""
+    """Writes `figures/` and `report.html` of a finished run with known test embeddings."""
     directory, lines = run.directory, run.metrics()
     found = {TRAINING: ("Training", curves.training(lines, results))}
     found |= {

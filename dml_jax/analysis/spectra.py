@@ -15,7 +15,7 @@ from dml_jax.methods import diva
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PAIRED = 10_000  # images whose pairs determine the uniformity
+PAIRED = 10_000  # images in the pairs for the uniformity
 
 
 class Space(NamedTuple):
@@ -58,7 +58,7 @@ def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`; for DiVA, also those of each task under its name.
+    """The scalars by name, for `results.json`; for DiVA, also each task's under its name.
 
     Of the whole embedding also "singular_values", largest first, divided by their sum, with six digits.
     """

@@ -1,4 +1,4 @@
-"""Batch normalisation, which matches PyTorch's to rounding."""
+"""Batch normalisation that matches PyTorch's to rounding."""
 
 from collections.abc import Callable
 from functools import partial
@@ -117,7 +117,7 @@ class BatchNorm(nn.Module):
     # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
     updates: int = 1
     use_bias: bool = True
-    dtype: ArrayDtype | None = None  # the result's; None for that of the input
+    dtype: ArrayDtype | None = None  # of the result; None for the type of the input
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:

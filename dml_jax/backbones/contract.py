@@ -82,7 +82,7 @@ class Backbone(NamedTuple):
 
 
 def preprocess(pixels: Pixels) -> Callable[[jax.Array], jax.Array]:
-    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 where JAX is told to use it, else float32."""
+    """uint8 [B, H, W, 3] RGB -> float [B, H, W, 3], normalised: float64 with `jax_enable_x64`, else float32."""
 
     def normalise(images: jax.Array) -> jax.Array:
         values = jnp.asarray(images, float) * (pixels.top / 255.0)

@@ -1,7 +1,7 @@
 """Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second classifier. 21,665,664
-parameters without the classifier, 21,666,432 distilled. The layouts of published weights are those of all vision
+parameters without the classifier, 21,666,432 distilled. The layouts of published weights are shared by all vision
 transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of plain ones are also in all others.
 """
 

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
 Saved = tuple[jax.Array, jax.Array]
 
-WIDE = 28  # columns from which the kernel's gradient is first summed along each row, so that what it reads stays cached
+WIDE = 28  # columns from which the kernel's gradient is first summed along each row, so that its inputs stay cached
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -58,7 +58,7 @@ def lite2() -> Config:
     return Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352))
 
 
-EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block, divided by that of its input
+EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block divided by the width of its input
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
 

@@ -116,7 +116,7 @@ def as_backbone(
 
 
 def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
-    """A backbone some of whose modules are never trained: their parameters are kept in `stats`.
+    """A backbone with modules that are never trained: their parameters are kept in `stats`.
 
     They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them. The backbone
     must have no batch statistics.
@@ -137,7 +137,7 @@ def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
 
 
 def on_features(backbone: Backbone) -> Backbone:
-    """A backbone that is never trained and whose inputs in training may be features that it computed before.
+    """A backbone that is never trained; its inputs in training may be features that it computed before.
 
     Its parameters and statistics are all kept in `stats`. Inputs with as many channels as its feature maps pass
     through unchanged; images are encoded as in evaluation.

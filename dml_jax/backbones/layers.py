@@ -86,14 +86,14 @@ def uniform_fan_in(inputs: int) -> Initializer:
 
 
 class Dense(nn.Module):
-    """A linear layer, initialised like torch.nn.Linear unless told otherwise."""
+    """A linear layer, initialised like torch.nn.Linear by default."""
 
     features: int
     use_bias: bool = True
     # kernel_init, bias_init: initialise [inputs, features] and [features]; None for U(±1/sqrt(inputs))
     kernel_init: Initializer | None = None
     bias_init: Initializer | None = None
-    dtype: Dtype | None = None  # the computation's; None for that of inputs and parameters
+    dtype: Dtype | None = None  # of the computation; None for the type of inputs and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
@@ -146,7 +146,7 @@ def conv(
     """A convolution with a kernel of `size` x `size`; biases start at 0.
 
     The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs. The
-    `dtype` is the computation's; None for that of inputs and parameters.
+    `dtype` is the type of the computation; None for the type of inputs and parameters.
     """
     return Conv(
         channels,
@@ -360,5 +360,5 @@ class DropPath(nn.Module):
 
 
 def compute_dtype(name: Literal["float32", "bfloat16"]) -> Dtype | None:
-    """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps that of inputs and parameters."""
+    """The `dtype` of layers for a configuration's "float32" or "bfloat16"; None keeps the type of its inputs."""
     return jnp.bfloat16 if name == "bfloat16" else None

@@ -4,7 +4,7 @@ The network of `vit.py` without a class token, with the approximate GELU, and wi
 whose result is the image's embedding in the space of images and texts. Both generations have the same tensors, and one
 network for images of any size; the towers for native aspect ratios ("naflex") are another.
 
-The GELU is that of the authors' code and of transformers. timm computes the exact one in ViT-B, ViT-L and in So400m
+The GELU is the one in the authors' code and in transformers. timm computes the exact one in ViT-B, ViT-L and in So400m
 with patches of 14 pixels, so its outputs differ slightly.
 """
 

@@ -43,7 +43,7 @@ def patch_angles(cells: tuple[int, ...], channels: int) -> np.ndarray:
 
     The centre of cell i of n has the coordinate (2 i + 1) / n - 1, and the angles of an axis are 2 pi times its
     coordinate times 100^(-4 k / d), k = 0, 1, ...: the same range for images of any size. The result is float64
-    [rows * columns, d / 2], for d channels of a head; the first d / 4 angles are those of the row.
+    [rows * columns, d / 2], for d channels of a head; the first d / 4 angles belong to the row.
     """
     frequencies = 2 * np.pi * 100.0 ** -np.arange(0, 1, 4 / channels)
     rows, columns = (((2 * np.arange(n) + 1) / n - 1)[:, None] * frequencies for n in cells)
@@ -80,7 +80,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, angles: jax.Array | None = None) -> jax.Array:
-        """float [B, N, C] -> float [B, N, C]; `angles` [P, C / heads / 2] are those of the last P tokens."""
+        """float [B, N, C] -> float [B, N, C]; `angles` [P, C / heads / 2] belong to the last P tokens."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         shape = (*x.shape[:2], 3, config.heads, config.width // config.heads)
         qkv = transformer_dense(3 * config.width, bias=angles is None, dtype=dtype, name="qkv")(x).reshape(shape)

@@ -197,7 +197,7 @@ def grid(config: Config, image_shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) -> PyTree:
-    """Resizes the positional embeddings of a square grid to that of the images; other tokens keep theirs."""
+    """Resizes the positional embeddings of a square grid to the grid of the images; other tokens keep theirs."""
     learned, prefix = np.asarray(params.get("pos_embed", np.zeros((1, 0, 0)))), _positions_before_patches(config)
     side, new = math.isqrt(max(learned.shape[1] - prefix, 0)), grid(config, image_shape)
     if (side, side) == new or side * side != learned.shape[1] - prefix:  # the caller reports none or a wrong length

@@ -1,1 +1,1 @@
-"""The commands, one module each: `parser` gives its options, `execute` runs it; invalid input is a UserError."""
+"""The commands, one module each: `parser` returns its options, `execute` runs it; invalid input is a UserError."""

@@ -18,7 +18,7 @@ any models), the first run before its training ("untrained"), and after message 
   spectra       singular values, density, uniformity, alignment; for DiVA also by task (*)
   tsne          map with thumbnails (*)
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
-  influence     MPN: whose pixels a prediction depends on
+  influence     MPN: images on whose pixels a prediction depends
   heat_maps     CRT: where prototypes respond
 
 (*) with --compare
@@ -235,7 +235,7 @@ def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tup
 
 
 def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
-    """The classes of --classes, at most as many as can be told apart; none without it."""
+    """The classes of --classes, at most as many as colours and markers distinguish; none without it."""
     if options.classes is None:
         return ()
     split = run.split(options.split)

@@ -101,7 +101,7 @@ def numbers(
 
 
 def check_installed(option: str, module: str, packages: str) -> None:
-    """Raises ConfigError unless there is a module, which an option needs and these packages bring."""
+    """Raises ConfigError unless a module is installed that an option needs; these packages contain it."""
     spec = importlib.util.find_spec(module)
     installed = spec is not None and spec.origin is not None  # any folder of that name is a module without an origin
     require(installed, f"{option}: {module} is not installed: pip install {packages}")

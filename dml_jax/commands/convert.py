@@ -37,7 +37,9 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
-    flags.add_argument("--backbone", metavar="NAME", help="what the weights are, e.g. resnet50; fail if they cannot be")
+    flags.add_argument(
+        "--backbone", metavar="NAME", help="network of the weights, e.g. resnet50; an error if they do not fit"
+    )
     flags.add_argument("--verify", metavar="PHOTO", help="print the five classes of ImageNet that are likeliest for it")
     flags.add_argument("--skip_parity", action="store_true", help="skip the comparison with torch")
     return flags
@@ -53,7 +55,7 @@ def fitting(config: Config, named: dict[str, Config]) -> list[str]:
     """The names of the published networks with the same tensors."""
 
     def structure(config: Config) -> dict[str, Any]:
-        """Without what the tensors of a vision transformer do not tell."""
+        """The fields that determine the tensors; for a vision transformer, without the fields that do not."""
         untold = {"name", "output", "pixels", "interpolation"} if isinstance(config, vit.Config) else set()
         return {key: value for key, value in asdict(config).items() if key not in untold}
 
@@ -61,7 +63,7 @@ def fitting(config: Config, named: dict[str, Config]) -> list[str]:
 
 
 def chosen(names: list[str], source: str) -> str:
-    """The network whose family the file or the repository is named after, or the first."""
+    """The network with its family in the name of the file or the repository, or the first."""
     text = source.lower() if "://" in source else Path(source).name.lower()
     family = next((word for word in ("dino", "deit", "vit") if word in text), "")
     return next((name for name in names if name.startswith(family)), names[0] if names else "")

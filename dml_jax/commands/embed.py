@@ -79,7 +79,7 @@ def parser() -> cli.Parser:
     model_options.add_versions(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
-    flags.add_argument("--query", help="image whose nearest neighbours are listed and drawn")
+    flags.add_argument("--query", help="image: list and draw its nearest neighbours")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     cli.add_engine(flags)
     return flags
@@ -165,7 +165,7 @@ def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
 
 
 def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:
-    """Embeds what earlier calls have not written."""
+    """Embeds the images that earlier calls have not written."""
     missing = written.missing()
     done = written.count - len(missing)
     if not missing:

@@ -4,7 +4,7 @@
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
-a class, --restore=wren enrolls it again, --purge deletes what was removed for good; --list prints the number of images
+a class, --restore=wren enrolls it again, --purge deletes removed classes for good; --list prints the number of images
 and the name of each class. The second prints one tab-separated line per image: class or "unknown", the margin of the
 class over all others, the image, and the nearest image of that class. Images of unknown classes are rejected by a
 threshold, which is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
@@ -126,7 +126,7 @@ def execute(arguments: list[str]) -> None:
 def _change(
     model: Model, path: Path, classes: dict[str, list[Path]], others: dict[str, list[Path]], options: argparse.Namespace
 ) -> None:
-    """Changes the index, which no other command changes meanwhile, and prints what to expect of it."""
+    """Changes the index under a lock, and prints its expected results."""
     index = Index.load(model, path) if path.exists() else Index(model)
     for name in options.remove:
         index.remove(name)
@@ -172,7 +172,7 @@ def _classify(index: Index, files: Sequence[str | Path], options: argparse.Names
 
 
 def _expected(index: Index, options: argparse.Namespace) -> str:
-    """What to expect of this index at several rates, from its own images; a warning if most would be unknown."""
+    """Expected results of this index at several rates, from its own images; a warning if most would be unknown."""
     points = [index.expect(rate) for rate in sorted({*open_set.RATES, options.false_accept_rate})]
     lines = [
         "expected of enrolled images, each classified without itself, and of images of other classes, in %:",

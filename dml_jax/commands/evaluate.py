@@ -229,7 +229,7 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
 
 
 def check_replaceable(directory: Path, splits: list[str]) -> None:
-    """Raises UserError unless the directory is new, empty, or holds an earlier export, which may be replaced."""
+    """Raises UserError unless the directory is new, empty, or holds an earlier export."""
     for split in splits:
         embedding_files.check_replaceable(directory / "embeddings" / split)
     entries = {entry.name for entry in directory.iterdir()} if directory.exists() else set()

@@ -44,7 +44,7 @@ def parser() -> cli.Parser:
         choices=["duplicates"],
         help="duplicates: leave out all but one within a class, and all duplicates in several classes",
     )
-    flags.add_argument("--subset", action="store_true", help="accept a part of a data set whose size is known")
+    flags.add_argument("--subset", action="store_true", help="accept a part of a data set with a known size")
     flags.add_argument(
         "--test_share", type=float, default=0.5, metavar="FRACTION", help="of the classes, without given splits (0.5)"
     )

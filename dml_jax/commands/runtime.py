@@ -1,4 +1,4 @@
-"""What a command sets before JAX computes: the cache of compiled programs, and how memory is freed."""
+"""Settings of a command before JAX computes: the cache of compiled programs, and how memory is freed."""
 
 import ctypes
 from contextlib import suppress

@@ -4,7 +4,7 @@
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
-Each trial is a work directory below --root; the same command continues what was interrupted. Overrides apply to every
+Each trial is a work directory below --root; the same command continues interrupted trials. Overrides apply to every
 trial. --list prints a command for each trial that is not finished, for a job array of Slurm or any other scheduler.
 
 --runs trains nothing: it makes the table of the study in a directory, or of any runs, of which those that differ only
@@ -46,21 +46,21 @@ def parser() -> cli.Parser:
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
     flags.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
-    flags.add_argument("--seeds", help="e.g. 0,1,2; default: those of the study")
+    flags.add_argument("--seeds", help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
     flags.add_argument(
         "--protocol", choices=PROTOCOLS, default="clean", help="clean (default), or paper: select on the test classes"
     )
     flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
-    flags.add_argument("--trials", type=int, help="number of trials of a search; default: that of the study")
+    flags.add_argument("--trials", type=int, help="number of trials of a search; default: the study's")
     flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
     flags.add_argument("--output", metavar="DIRECTORY", help="of --runs: where to write; default: directory of a study")
-    flags.add_argument("--metric", help="of --runs: compares rows; default: that of the study, or recall@1")
+    flags.add_argument("--metric", help="of --runs: compares rows; default: the study's, or recall@1")
     return flags
 
 
 def execute(arguments: list[str]) -> None:
-    """Reads the command line and the study, trains what is missing, prints and writes the table.
+    """Reads the command line and the study, trains missing trials, prints and writes the table.
 
     Raises UserError if a trial failed, and SystemExit after a signal.
     """

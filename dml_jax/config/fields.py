@@ -159,7 +159,7 @@ class Needs:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """Condition under which a value means what it says."""
+    """Condition under which a value takes effect."""
 
     problem: str  # the problem otherwise, and its remedy
     holds: Callable[[Any], Any]  # of the whole configuration

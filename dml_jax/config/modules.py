@@ -23,7 +23,7 @@ FUNCTIONS = (
     "method.loss", "method.distance", "data.sampler", "train.optimizer", "head.optimizer", "evaluation.metrics",
     "evaluation.refine",
 )  # fmt: skip
-# What such a module defines, one of these.
+# Functions of which such a module defines one.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
 

@@ -193,7 +193,7 @@ class Train:
     alpha: Annotated[Fraction, RMSPROP] = 0.99  # decay of rmsprop's mean of squared gradients
     # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its square root.
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
-    # The batch size for which the learning rates are given; 0: that of the configuration file.
+    # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
     clip_norm: NonNegative = 0.0  # largest global norm of the gradient of all groups without `freeze`; 0: no limit
     ema: Fraction = 0.0  # decay per step of a moving average of the model, which is the one evaluated; 0: none

@@ -1,4 +1,4 @@
-"""What `--mode=show` and `--config=FILE --help` print: a resolved experiment, and all its options."""
+"""Output of `--mode=show` and `--config=FILE --help`: a resolved experiment, and all its options."""
 
 import dataclasses
 import inspect

@@ -26,7 +26,7 @@ FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; the last is also that of other formats
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
-MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies what follows
+MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
@@ -163,7 +163,7 @@ def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
 
 
 def _scans(data: bytes) -> int:
-    """The number of scans of a JPEG file; what is in other segments or follows the end may look like some."""
+    """The number of scans of a JPEG file; other segments, or data after the end, may look like some."""
     position, count = 2, 0
     while (marker := MARKER.search(data, position)) and marker[0] != b"\xff\xd9":
         count += marker[0] == b"\xff\xda"

@@ -122,7 +122,7 @@ def training(
 
 
 def _stack(images: list[np.ndarray], ids: list[str]) -> np.ndarray:
-    """Stacks images; those of several views follow each other, so that image i has the name ids[i % len(ids)]."""
+    """Stacks images, one view after the other, so that image i has the name ids[i % len(ids)]."""
     for i, image in enumerate(images):
         if image.shape != images[0].shape:
             raise DataError(

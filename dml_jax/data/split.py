@@ -13,14 +13,14 @@ Read = Callable[[int, np.random.Generator | None], np.ndarray]
 
 
 def unread(index: int, rng: np.random.Generator | None) -> np.ndarray:
-    """`Split.read` of a split whose images are not at hand."""
+    """`Split.read` of a split without images."""
     raise NotImplementedError
 
 
 class Split(NamedTuple):
     """One split of a data set."""
 
-    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares those of its queries.
+    # int64 [N], in 0..C-1; each split numbers its own classes, but a gallery shares its queries' classes.
     labels: np.ndarray
     ids: Sequence[str]  # N image names
     # (index, rng) -> uint8 [H, W, 3], RGB. Data sets with randomly generated images draw them from `rng`, a

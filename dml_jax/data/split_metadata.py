@@ -102,7 +102,7 @@ def encode(names: Iterable[str | None]) -> pa.LargeBinaryArray:
 
 
 def load(path: Path) -> dict[str, Split]:
-    """Reads what `save` wrote, memory-mapped; raises DataError if it is damaged."""
+    """Reads a file of `save`, memory-mapped; raises DataError if it is damaged."""
     with reading(path, "prepare the data set again"):
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         header = json.loads(reader.schema.metadata[b"splits"])

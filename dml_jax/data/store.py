@@ -84,7 +84,7 @@ def verify(directory: Path) -> None:
 def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
     with reading(directory / name, REMEDY):
         if sha256(directory / name) != marker["files"][name][1]:
-            raise DataError(f"differs from what was written; {REMEDY}")
+            raise DataError(f"has changed since it was written; {REMEDY}")
 
 
 def load(data: Data, name: str, recipe: Recipe) -> dict[str, Split]:

@@ -1,4 +1,4 @@
-"""Resizing and cropping on the host, which brings images to one size so that they can be stacked.
+"""Resizing and cropping on the host: images get one size so that they can be stacked.
 
 Boxes and pixels match torchvision's transforms on Pillow images, which the papers' code uses. Pillow 13 changed the
 order of its two resizing passes, which changes some pixels by one level; the authors used older versions.

@@ -23,7 +23,7 @@ BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never
 
 
 def load(path: str | Path, *, name: str = "file") -> np.ndarray:
-    """Opens a `.npy` file memory-mapped and read-only; `name` is what error messages call it.
+    """Opens a `.npy` file memory-mapped and read-only; `name` stands for it in error messages.
 
     Pickled Python objects are never loaded.
     """
@@ -48,7 +48,7 @@ def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
 
 
 def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
-    """Validates embeddings, [N, D] finite real numbers; `name` is what error messages call them.
+    """Validates embeddings, [N, D] finite real numbers; `name` stands for them in error messages.
 
     The result is a NumPy array; one that is given, also memory-mapped, is not copied.
     """
@@ -78,7 +78,7 @@ def prefixes(values: Sequence[int], width: int) -> tuple[int, ...]:
 def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
     """Validates one class label per row, [N] integers or strings: int64 [N], or uint64 or strings if the input is.
 
-    `name` and `of` are what error messages call the labels and the rows.
+    `name` and `of` stand for the labels and the rows in error messages.
     """
     array = np.asarray(values)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
@@ -92,7 +92,7 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
 
 
 def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels") -> None:
-    """Raises DataError if one side's labels are strings and the other's numbers, which never match."""
+    """Raises DataError if one side's labels are strings and the other's are numbers: they never match."""
     if (labels.dtype.kind == "U") != (gallery_labels.dtype.kind == "U"):
         raise DataError(
             f"{name}: are {labels.dtype} for the queries and {gallery_labels.dtype} for the gallery; give both as "
@@ -133,7 +133,7 @@ def duplicates_warning(queries: np.ndarray, gallery: np.ndarray) -> str:
 
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
-    """Validates the gallery row, -1 for none, that each query excludes, which must be of its class: int64 [Q]."""
+    """Validates the gallery row of its own class that each query excludes, -1 for none: int64 [Q]."""
     rows = np.asarray(values).astype(np.int64)
     inside = (rows >= 0) & (rows < len(gallery_labels))
     bad = (rows != -1) & ~(inside & (gallery_labels[np.where(inside, rows, 0)] == labels))
@@ -172,14 +172,14 @@ def row_blocks(rows: np.ndarray) -> Iterator[np.ndarray]:
 class Classes(NamedTuple):
     """Any number of classes for each of N rows."""
 
-    values: np.ndarray  # integers or strings [M], the classes of row 0, then those of row 1, and so on
+    values: np.ndarray  # integers or strings [M], the classes of row 0, then of row 1, and so on
     start: np.ndarray  # int64 [N + 1], where each row begins in `values`
 
 
 def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -> np.ndarray | Classes:
     """Validates one class per row (see `labels`), or several: N lists, or [N, C] of bool or 0 and 1 with C > 1.
 
-    `name` and `of` are what error messages call the labels and the rows.
+    `name` and `of` stand for the labels and the rows in error messages.
     """
     if isinstance(values, Classes):
         return values

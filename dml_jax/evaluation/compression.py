@@ -58,7 +58,7 @@ class Compression(NamedTuple):
 
 
 def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Compression:
-    """The compression that training embeddings [N, D] give.
+    """Fits a compression to training embeddings [N, D].
 
     Args:
       dimensions: d; 0 for all.

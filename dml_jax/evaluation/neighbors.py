@@ -78,7 +78,7 @@ def search(
 def nearer(
     queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int], memory: int = 1 << 28
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The k nearest rows of a part of a gallery by cosine, which can be merged exactly with the nearest of other parts.
+    """The k nearest rows of a part of a gallery by cosine, to be merged exactly with the nearest of other parts.
 
     Args:
       queries, gallery: float32 [Q, D] and [G, D].

@@ -20,7 +20,7 @@ REMEDY = "export it again"
 
 
 def check_replaceable(directory: Path) -> None:
-    """Raises `DataError` unless `directory` is new or holds only exported files, which `write` may replace."""
+    """Raises `DataError` unless `directory` is new or holds only exported files, so that `write` may replace it."""
     if (directory.exists() or directory.is_symlink()) and not directory.is_dir():
         raise DataError(f"{directory}: is a file or a broken link; give another directory")
     if below_a_file(directory):
@@ -106,10 +106,10 @@ def write(
       finished: whether the run had finished, or all runs of an ensemble; None if unknown.
       data_hash: identifies the run's data, see `split.digest`; None for other images.
       members: for an ensemble, the manifests of its members.
-      plan: what was embedded, see `inference.parts`.
+      plan: inputs and model, see `inference.parts`.
 
     Returns:
-      What `read` would return.
+      The result of `read`.
     """
     check_replaceable(directory)
     with atomic_directory(directory) as draft:

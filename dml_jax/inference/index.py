@@ -60,11 +60,11 @@ class Index:
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
         self.removed: dict[str, Enrolled] = {}
-        self._background: Background | None = None  # that of the run, once it is needed
+        self._background: Background | None = None  # of the run, loaded when it is needed
         self._forget()
 
     def _forget(self) -> None:
-        """Forgets what depends on the enrolled images."""
+        """Drops cached results that depend on the enrolled images."""
         self._scorer: Scorer | None = None
         self._measured: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # arguments of `open_set.point`
 
@@ -96,7 +96,7 @@ class Index:
         self._forget()
 
     def remove(self, name: str) -> None:
-        """Removes a class and its images, which are kept in `removed` (instead of any removed before by that name)."""
+        """Moves a class and its images to `removed`, replacing a class of that name there."""
         if name not in self.classes:
             raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
         label = self.classes.index(name)

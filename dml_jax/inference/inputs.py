@@ -1,4 +1,4 @@
-"""Images to embed, in units of which each gives one file of embeddings: loose files, Parquet files and archives.
+"""Images to embed, in units with one file of embeddings each: loose files, Parquet files and archives.
 
 A unit is `ROWS` consecutive loose files, a row group of a Parquet file, or an archive (a shard of WebDataset). Its
 images are read in blocks, so that no more than a few hundred contents of a Parquet file or archive are in memory.
@@ -98,7 +98,7 @@ def _path(root: str, name: str) -> Path | str:
 
 
 def source(path: Path | str) -> Any:
-    """What readers take instead of a path: the opened file if it is in a bucket."""
+    """A path for readers; the opened file if it is in a bucket."""
     return sources.opened(path) if isinstance(path, str) else path
 
 

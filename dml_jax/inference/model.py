@@ -31,7 +31,7 @@ from dml_jax.train.model import TrainedModel
 
 
 def locate(model: str | Path) -> Path:
-    """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
+    """The directory of a model, downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
     if str(model).startswith(hub.PREFIX):
         return hub.pull(str(model))
     if is_url(model):
@@ -40,7 +40,7 @@ def locate(model: str | Path) -> Path:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether the directory of a model is that of a run, and not one of converted weights."""
+    """Whether the directory of a model is a run, and not converted weights."""
     return not models.is_published(directory)
 
 
@@ -63,14 +63,14 @@ class Model:
     """The trained embedding of a run, or a published network as it is; arguments as of `dml_jax.load`.
 
     Attributes:
-      directory: the work directory, or that of the weights.
+      directory: work directory, or directory of the weights.
       config, step: of the run and its checkpoint.
       finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       shape: (H, W) in pixels of the images that the network sees.
       trained: configuration, pure functions and variables.
     """
 
-    _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond those of the configuration
+    _added: tuple[bool, tuple[float, ...]] = (False, (1.0,))  # flip and scales beyond the configuration's
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Model:
         return self.trained._replace(method=method._replace(embed=outputs)).embedder(few=True)
 
     def _outputs(self, embedder: Embedder, images: Images) -> np.ndarray:
-        """What an embedder computes of images, float32 [N, …]; raises as `embed`."""
+        """Results of an embedder for images, float32 [N, …]; raises as `embed`."""
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
             raise DataError("images: is a single image; give a list of images")
@@ -239,7 +239,7 @@ class Model:
 
 
 def _name(image: Image | Item, otherwise: str = "image") -> str:
-    """What messages call an image: its name, or its path if it is one."""
+    """Name of an image in messages: its path if it is one."""
     if isinstance(image, Item):
         return image.name
     return str(image) if isinstance(image, str | Path) else otherwise

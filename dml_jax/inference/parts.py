@@ -2,7 +2,7 @@
 
 A directory holds `000000.parquet`, `000001.parquet`, …, one part for each unit of `inputs`, with the columns `id`
 (text), `embedding` (D float32 numbers of unit length; null for an unusable image) and `error` (why an image is
-unusable, or null). `_plan.json`, which readers of Parquet ignore, says what is embedded by which model. A part appears
+unusable, or null). `_plan.json`, which readers of Parquet ignore, records the inputs and the model. A part appears
 once it is complete, in any order and from any process.
 """
 
@@ -157,7 +157,7 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
 
 
 class Facts(NamedTuple):
-    """What identifies a model: see `embedding_files.write`, and the SHA-256 of its variables."""
+    """Identity of a model: see `embedding_files.write`, and the SHA-256 of its variables."""
 
     config_hash: str
     model_sha256: str
@@ -166,12 +166,12 @@ class Facts(NamedTuple):
 
 
 def facts(model: "Model") -> Facts:
-    """What identifies a model."""
+    """Identity of a model."""
     return Facts(configs.digest(model.config), model.fingerprint, model.step, model.finished)
 
 
 def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
-    """What identifies a set of parts, e.g. the sizes and times of the images' files."""
+    """Identity of a set of parts, e.g. the sizes and times of the images' files."""
     return {
         "parts": len(units), "inputs_sha256": inputs.digest(units),
         "config_hash": model.config_hash, "model_sha256": model.model_sha256,

@@ -30,7 +30,7 @@ class Embedder:
     """An actor: a model in a process of its own."""
 
     def load(self, directory: str, checkpoint: str, options: dict[str, Any]) -> tuple[parts.Facts, str]:
-        """Loads the model; returns what identifies it, and the machine's name with the version of this package."""
+        """Loads the model; returns its identity, and the machine's name with the version of this package."""
         self._model = dml_jax.load(directory, checkpoint, **options)
         return parts.facts(self._model), f"{os.uname().nodename} ({dml_jax.__version__})"
 
@@ -63,7 +63,7 @@ def start(address: str | None, model: str, checkpoint: str, **options: Any) -> I
 
 
 class _Pool:
-    """Actors, those that are free, and what the others do."""
+    """Actors: free ones, and the work of the others."""
 
     def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, dict[str, Any]]):
         self._ray = ray
@@ -80,7 +80,7 @@ class _Pool:
         self._busy[actor.load.remote(*self._model)] = (actor, None)
 
     def first(self) -> parts.Facts:
-        """What is known of the model, once the first actor has loaded it."""
+        """Facts about the model, available when the first actor has loaded it."""
         while self._facts is None:
             self._wait()
         return self._facts

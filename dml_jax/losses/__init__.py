@@ -11,7 +11,7 @@ Arguments that several losses share, described here only:
 - `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned parameter per class need
   0..C-1 and are NaN for any other label.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
-- `candidates`: what the anchors of a pair loss are compared with; None for the batch itself.
+- `candidates`: embeddings with which a pair loss compares the anchors; None for the batch itself.
 - `key`: random key of losses that mine at random.
 - `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets, becomes a weighted
   mean. Weights of classes are `weights=class_weights[labels]`.

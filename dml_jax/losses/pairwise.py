@@ -11,7 +11,7 @@ from dml_jax.numerics import at_least_float32, product, root, unit
 
 
 class Candidates(NamedTuple):
-    """What the N anchors of a pair loss are compared with."""
+    """The candidates with which the N anchors of a pair loss are compared."""
 
     embeddings: jax.Array  # float [M, D]
     positive: jax.Array  # bool [N, M], pairs of one class; an anchor is not its own positive
@@ -140,7 +140,7 @@ def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
 def compared(
     embeddings: jax.Array, labels: jax.Array, candidates: Candidates | None, *, normalize: bool = True
 ) -> tuple[jax.Array, Candidates]:
-    """The anchors [N, D] and what they are compared with: `candidates`, or the batch itself if None.
+    """The anchors [N, D] and their candidates: `candidates`, or the batch itself if None.
 
     Both are in at least float32, and normalised if `normalize` is True.
     """

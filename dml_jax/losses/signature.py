@@ -74,7 +74,7 @@ Boundaries = Annotated[jax.Array, Learned("C", "constant", Boundary())]
 
 @functools.cache
 def learned(function: Callable[..., Any]) -> Mapping[str, Learned]:
-    """What a loss learns, by argument."""
+    """Learned arrays of a loss, by argument."""
     hints = typing.get_type_hints(function, include_extras=True)
     marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
     return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Learned)}

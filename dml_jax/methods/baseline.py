@@ -109,7 +109,7 @@ REACHED = RunRule(
 
 @section
 class Config:
-    """The options that all losses share; `config_type` adds those of a loss, `make_config` builds both."""
+    """The options that all losses share; `config_type` adds the options of a loss, `make_config` builds both."""
 
     name: str = "baseline"
     # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of these names.

@@ -11,7 +11,7 @@ from dml_jax.errors import ConfigError
 
 
 class TrainingSet(NamedTuple):
-    """What a method may know about the training data when it is built.
+    """Facts about the training data for building a method.
 
     Attributes:
       classes: number of classes C.
@@ -77,12 +77,12 @@ def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
 
 
 class Aux(NamedTuple):
-    """What a loss returns besides its value.
+    """Results of a loss besides its value.
 
     Attributes:
       model_state: the state after the forward pass.
       metrics: float scalars that are logged: the terms of the loss, before their weights.
-      carry: what `Hooks.after` needs; never logged.
+      carry: input of `Hooks.after`; never logged.
     """
 
     model_state: PyTree
@@ -109,7 +109,7 @@ def no_classes(path: tuple[str, ...]) -> int | None:
 
 
 class Refresh(NamedTuple):
-    """What a method computes from all training images, before the first step and every few epochs.
+    """A computation of a method on all training images, before the first step and every few epochs.
 
     Attributes:
       epochs: between two refreshes, warm-up epochs included.
@@ -124,7 +124,7 @@ class Refresh(NamedTuple):
 
 
 class Hooks(NamedTuple):
-    """What only some methods have. Every function takes `params` first, and a hook that is not used is None or empty.
+    """Optional parts of a method. Every function takes `params` first, and a hook that is not used is None or empty.
 
     Attributes:
       after: (params, model_state, carry of the loss) -> model_state, once the parameters have been updated.
@@ -159,7 +159,7 @@ class Hooks(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A deep metric learning method: what every method has, and hooks.
+    """A deep metric learning method: the parts of every method, and hooks.
 
     `params` and `model_state` are nested dicts: `params` is trained by gradients; `model_state` is everything else
     (batch statistics, queue, momentum encoder). Both have a key "backbone".
@@ -175,7 +175,7 @@ class Method(NamedTuple):
         not `history`: batch statistics belong to the group of their layer.
       distance: with which evaluation compares embeddings: a name, or a function of two blocks of rows, [N, D] and
         [M, D] -> [N, M], as described in `evaluation.own_distances`.
-      hooks: what else the method does.
+      hooks: optional parts of the method.
     """
 
     init: Callable[[jax.Array, Batch], tuple[PyTree, PyTree]]

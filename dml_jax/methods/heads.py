@@ -58,7 +58,7 @@ def encoder(backbone: Backbone, head: Head | nn.Module) -> Encode:
 
 
 def unit_embed(encode: Encode) -> Embed:
-    """`Method.embed` that normalises what `encode` returns."""
+    """`Method.embed` that normalises the result of `encode`."""
 
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return unit(encode(params, model_state, images[None], train=False)[0])

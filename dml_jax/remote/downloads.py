@@ -69,7 +69,7 @@ def fetch(
 
 
 def _append(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
-    """Appends what is missing, or writes everything if the server does not send parts; ValueError for another file."""
+    """Appends the missing part, or writes everything if the server does not send parts; ValueError for another file."""
     done = file.tell()
     if not source.sha256 or (source.size is not None and done > source.size):
         done = file.truncate(0)

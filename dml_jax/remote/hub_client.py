@@ -1,6 +1,6 @@
 """The Hugging Face hub: files checked against its digests, and its failures as one sentence (extra "hub").
 
-The client of the hub keeps the files in its own cache, and repeats and continues what is interrupted.
+The client of the hub keeps the files in its own cache, and repeats and continues interrupted downloads.
 """
 
 import hashlib
@@ -92,7 +92,7 @@ def _check(path: Path) -> None:
 
 
 def explain(problem: Exception, elsewhere: str = "") -> str:
-    """Why a request to the hub failed, and what to do: "(why); remedy"."""
+    """Reason for a failed request to the hub, and the remedy: "(reason); remedy"."""
     from huggingface_hub import errors
 
     vague = errors.LocalEntryNotFoundError | RuntimeError
@@ -112,5 +112,5 @@ def explain(problem: Exception, elsewhere: str = "") -> str:
         case errors.HFValidationError():
             remedy = "give owner/name"
         case json.JSONDecodeError():
-            why = "the answer is not that of a hub, but e.g. a web page of the network"
+            why = "the answer is not from a hub, but e.g. a web page of the network"
     return f"({why}); {remedy}"

@@ -73,7 +73,7 @@ class Explorer:
         return HTMLResponse(html.document(title, body, styles=styles, scripts=scripts, sources=sources))
 
     def _list(self, request: Request) -> Response:
-        """PAGE images from `start`, of one class or all, or only those whose nearest image is of another class."""
+        """PAGE images from `start`, of one class or all, optionally only if their nearest image has another class."""
         start, label = (_integer(request, name, default) for name, default in (("start", 0), ("class", -1)))
         chosen = np.ones(len(self._wrong), bool) if label < 0 else self._parts["query"].split.labels == label
         if request.query_params.get("wrong") == "1":

@@ -1,4 +1,4 @@
-"""What a study file states.
+"""Content of a study file.
 
 A file in `configs/studies/` defines `get_study(variant)`, which returns a `Study`, and the names `VARIANTS` that it
 accepts; the first is the default. All values are plain data.
@@ -23,7 +23,7 @@ class Row:
       overrides: value or whole section by dotted key; text is parsed as the type of the key. The text "@ROW" stands for
         the work directory of another row with the same seed, which is trained first. An override of `seed` is added to
         the seed of the trial.
-      reported: published metrics by source; those of the configuration are added if they are of other sources.
+      reported: published metrics by source, in addition to the configuration's from other sources.
       refined: published metrics after test-time refinement, by kind of batches (`evaluation.refine`) and source.
       members: rows whose concatenated embeddings are evaluated instead of training a model.
       weights: factors of the members' embeddings; all 1 by default.
@@ -80,7 +80,7 @@ class Study:
 
     Attributes:
       title: e.g. "MPN, Table 3: losses, on CUB-200-2011".
-      source: where the published numbers are from and what is claimed, in one or two sentences.
+      source: origin of the published numbers and the claim, in one or two sentences.
       seeds: each row is trained with each of them.
       metric: key of `results.json` by which rows and trials are compared.
     """

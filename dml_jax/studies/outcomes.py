@@ -29,7 +29,7 @@ def read_results(directory: Path) -> dict[str, Any]:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """A JSON file of a run, which its manifest confirms; empty if there is none."""
+    """A JSON file of a run, checked by its manifest; empty if there is none."""
     if not path.exists():
         return {}
     manifest.check_file(path, CheckpointError, REMEDY)
@@ -38,7 +38,7 @@ def _checked(path: Path) -> dict[str, Any]:
 
 
 def missing(trial: Trial) -> str:
-    """Why the results on disk, if any, are not those of the whole trial; empty if they are."""
+    """Why the results on disk, if any, are not of the whole trial; empty if they are."""
     results = read_results(trial.directory)
     if not results:
         return "not finished"
@@ -52,14 +52,14 @@ def missing(trial: Trial) -> str:
 
 
 def is_finished(trial: Trial) -> bool:
-    """Whether the results of the whole trial are on disk; of an ensemble, those of its members as they are now."""
+    """Whether the results of the whole trial are on disk; for an ensemble, of its present members."""
     return not missing(trial)
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
     """The names of the finished ones among trials, each of which follows those that it needs.
 
-    An ensemble is not finished while one of its members is to be continued.
+    An ensemble is not finished while one of its members is unfinished.
     """
     done: set[str] = set()
     for trial in trials:
@@ -70,7 +70,7 @@ def finished(trials: Iterable[Trial]) -> set[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run or ensemble, or a trial without results, whose `problem` is the reason."""
+    """A finished run or ensemble, or a trial without results and its `problem`."""
 
     directory: Path
     row: str
@@ -157,7 +157,7 @@ def groups(runs: Sequence[Run]) -> list[Group]:
 
 
 def difference(group: Group, first: Group) -> str:
-    """Why the runs of a group cannot be compared with those of another, naming both."""
+    """Why the runs of two groups cannot be compared, naming both."""
     reasons = []
     if group.data != first.data:
         reasons.append(f"data set {group.data or 'unknown'} instead of {first.data or 'unknown'}")

@@ -20,7 +20,7 @@ LENGTHS = {"train.steps": "steps", "train.epochs": "epochs"}
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line says about all trials."""
+    """Options of the command line for all trials."""
 
     root: Path  # directory of the study
     seeds: tuple[int, ...] = (0,)  # of every row
@@ -144,14 +144,14 @@ def length(config: Config) -> dict[str, int]:
 
 
 def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Config:
-    """A valid configuration with overrides, of which those of the command line take precedence."""
+    """A valid configuration with overrides; the command line takes precedence."""
     protocol = "paper" if settings.paper else None
     every = {**overrides, **settings.overrides}
     return config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
 
 
 def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
-    """Raises UserError if the directory belongs to another study, or that of a trial to another run."""
+    """Raises UserError if the directory belongs to another study, or a trial's directory to another run."""
     facts = read_facts(root)
     if facts is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")

@@ -248,7 +248,7 @@ def command(root: Path, trial: Trial) -> list[str]:
         weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
         members = ",".join(map(str, trial.members))
         return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
-    # Written here, so its code is that of the user's own study.
+    # Written here, so its code is the user's own study.
     config = root / "trials" / f"{trial.name.replace('/', '-')}.json"
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]

@@ -38,7 +38,7 @@ def library() -> Any:
 
 
 def open_storage(url: str, name: str) -> Any:
-    """The optuna study of that name, which is created if there is none."""
+    """The optuna study of that name, created if there is none."""
     optuna = library()
     from sqlalchemy.pool import NullPool  # a requirement of optuna
 

@@ -47,7 +47,7 @@ class Table(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Finished runs, whose rows are compared by `metric`."""
+    """Finished runs; `metric` compares their rows."""
 
     title: str
     lead: str  # paragraph below the title
@@ -162,7 +162,7 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def write_csv(output: Path, found: Sequence[Mapping[str, Any]]) -> None:
-    """Writes report.csv, whose columns are the keys of all lines."""
+    """Writes report.csv; its columns are the keys of all lines."""
     columns = list(dict.fromkeys(key for line in found for key in line))
     with files.atomic_write(output / "report.csv") as draft, draft.open("w", encoding="utf-8", newline="") as file:
         files.write_csv(file, [columns, *([line.get(column, "") for column in columns] for line in found)])
@@ -171,7 +171,7 @@ def write_csv(output: Path, found: Sequence[Mapping[str, Any]]) -> None:
 def build(
     title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]], failed: Sequence[Run] = ()
 ) -> Table:
-    """The table of a group, whose rows are compared by `metric`, with published metrics by row and source.
+    """The table of a group, with rows compared by `metric` and published metrics by row and source.
 
     Rows without results, e.g. because all their runs `failed`, have dashes and a note with the reason.
     """
@@ -225,7 +225,7 @@ def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any
     if "p queries" in head or "p seeds" in head:
         notes.append(
             f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
-            "the seeds at hand, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
+            "the present seeds, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
             "Welch's test over seeds. Corrected for the number of rows (Holm), but not for the choice of the best one."
         )
     shown = any(metrics for found in known.values() for metrics in found.values())

@@ -3,7 +3,7 @@
     loop                the training loop, from top to bottom: batch, step, log, evaluate, save
     step                one update as a pure function: encode, in chunks or at once, loss, gradient, optimizer
     experiment          from a configuration to the parts of a run
-    model               the method of a configuration; a trained model, which is what remains of a run
+    model               the method of a configuration; a trained model, the result of a run
     embedding           from images to embeddings
     optimizers          one optimizer per parameter group, and the schedule they share
     checkpoint          checkpoints on disk, verified before they are read

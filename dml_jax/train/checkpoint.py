@@ -49,9 +49,9 @@ class Checkpoints:
     Args:
       directory: `<workdir>/checkpoints`.
       template: gives a TrainState with the shapes, dtypes and shardings to restore.
-      warn: told of each checkpoint that cannot be read; None to raise instead of falling back.
+      warn: called with each checkpoint that cannot be read; None to raise instead of falling back.
       run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
-      writing: False for readers, which must not touch what a run may be writing at the same time.
+      writing: False for readers, which must not touch files that a run may be writing at the same time.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Checkpoints:
         if newest == NONE:
             return None
         if self._writing:
-            self._managers[kind].reload()  # without what was deleted
+            self._managers[kind].reload()  # without deleted checkpoints
         return self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
@@ -199,7 +199,7 @@ class Checkpoints:
             state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
         try:
-            # Not by the manager, which would first raise what it could not write.
+            # Not by the manager, which would first raise the error of a failed write.
             with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
                 restored = checkpointer.restore(path, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
@@ -212,7 +212,7 @@ class Checkpoints:
             self.wait()
         finally:
             for manager in self._managers.values():
-                with suppress(Exception):  # what `save` or `wait` has raised, once more
+                with suppress(Exception):  # the error that `save` or `wait` has raised before
                     manager.close()
             self._background.shutdown()
 

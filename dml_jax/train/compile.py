@@ -1,4 +1,4 @@
-"""Compiles the programs of a configuration for devices that need not be there, and reads what they cost.
+"""Compiles the programs of a configuration for devices that need not be present, and reads their costs.
 
 The bound of a step's time is the largest of three times at the vendor's peak figures: its products, its memory traffic
 and its transfers between devices. No run can be faster. The utilisation that the bound allows is the share of it that
@@ -72,7 +72,7 @@ def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment
 
 
 def _splits(config: Config) -> dict[str, Split]:
-    """Splits of the data set's published sizes; those of any other data set are read."""
+    """Splits of the data set's published sizes; any other data set is read."""
     recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         return formats.load(config.data)
@@ -148,7 +148,7 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
 
 
 def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:
-    """Memory in bytes of a device, and what the optimised program does on it."""
+    """Memory of a device in bytes, and the operations of the optimised program on it."""
     try:
         program = lower().compile(compiler_options=dict(topology.options))
     except jax.errors.JaxRuntimeError as error:

@@ -1,8 +1,8 @@
 """Embeddings and metrics of a model: of one split during training, and the final results beside controls.
 
 A model may have several test-time readings, such as other weights of its embeddings: they are computed together, and
-one is reported. Controls are what a trained network has to beat: raw pixels and a colour histogram, the model before
-the first step, and the published weights that it started from.
+one is reported. Controls are baselines that a trained network has to beat: raw pixels and a colour histogram, the model
+before the first step, and the published weights that it started from.
 """
 
 import time
@@ -76,7 +76,7 @@ def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
 
 
 def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> str:
-    """The name of the reading whose metrics count: the best at Recall@1, or the chosen one."""
+    """The name of the reading that is reported: the best at Recall@1, or the chosen one."""
     if options.reading != BEST:
         return options.reading
     return max(metrics, key=lambda name: metrics[name]["recall@1"])

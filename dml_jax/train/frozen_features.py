@@ -1,4 +1,4 @@
-"""Training on features of a frozen backbone, which are computed once: minutes of training become seconds.
+"""Training on features of a frozen backbone, computed once: minutes of training become seconds.
 
 A head may be trained on them before the whole network (`head` of a configuration).
 

@@ -1,4 +1,4 @@
-"""What a compiled program does, read from the text of XLA's optimised HLO, and its FLOPs, counted from the jaxpr."""
+"""Operations of a compiled program, from the text of XLA's optimised HLO, and its FLOPs, counted from the jaxpr."""
 
 import math
 import re
@@ -52,7 +52,7 @@ def size(types: str) -> int:
 
 
 def collectives(text: str) -> dict[tuple[str, str], Traffic]:
-    """Transfers between devices by operation and data type; bytes are those of a device's result."""
+    """Transfers between devices by operation and data type, in bytes of a device's result."""
     counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for found in instructions(text):
         operation = found.operation.removesuffix("-start")
@@ -162,7 +162,7 @@ def _flops(jaxpr: Any, platform: str) -> float:
                 times = 1
                 if name == "scan":
                     times = parameters["length"]
-                elif name == "shard_map":  # shapes are those of a device's part
+                elif name == "shard_map":  # shapes are of a device's part
                     times = parameters["mesh"].size
                 total += times * sum(_flops(inner, platform) for inner in _inner(parameters))
     return total

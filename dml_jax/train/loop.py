@@ -63,7 +63,7 @@ def opened(
 
 
 class Progress(NamedTuple):
-    """What the loop keeps in a checkpoint besides the train state."""
+    """State of the loop in a checkpoint, besides the train state."""
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
@@ -151,7 +151,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             elif logging:
                 out.metrics.write(line)
             if logging or evaluating:
-                clock.restart(done)  # the throughput is that of training alone
+                clock.restart(done)  # the throughput counts training only
             if saving:
                 out.checkpoints.save("latest", state, progress._asdict(), background=not stopping)
             if stopping:
@@ -160,7 +160,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
 
 
 def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> None:
-    """Saves a checkpoint unless there is one of this step, which replacing could lose."""
+    """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
     if not out.checkpoints.holds(int(state.step)):
         out.checkpoints.save("latest", state, progress._asdict())
 

@@ -159,9 +159,9 @@ def load(
     """The model of a run, or published weights. Warns if the reported model of an unfinished run is asked for.
 
     Args:
-      directory: a work directory; what `export.hub` has pulled, which holds one model; or converted weights.
+      directory: a work directory, a model pulled by `export.hub`, or converted weights.
       checkpoint: "reported", "latest", "best" or a step.
-      warn: told of damaged checkpoints before an earlier one is read; None to raise instead.
+      warn: called with each damaged checkpoint before an earlier one is read; None to raise instead.
       dtype: of the activations, instead of the configuration's.
       trust_code: as in `dml_jax.load`.
     """
@@ -172,7 +172,7 @@ def load(
     facts = workdir.read_config(directory)
     run = workdir.identity(facts)
     given = workdir.run_config(directory, trust_code=trust_code)
-    # The variables come from the checkpoint, so what they were initialised with need not exist any more.
+    # The variables come from the checkpoint, so the weights of their initialisation need not exist any more.
     backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
     config = replace(given, backbone=backbone)
     if name := reading_in_results(config, directory):

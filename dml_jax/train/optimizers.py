@@ -53,7 +53,7 @@ def rate_factor(train: Train, *, start: int, stop: int, milestones: tuple[int, .
 
 
 def scaled(schedule: Schedule, train: Train, batch_size: int) -> Schedule:
-    """The schedule multiplied by what `train.scale_rates` says for batches of this size."""
+    """The schedule multiplied by the factor of `train.scale_rates` for batches of this size."""
     if train.scale_rates == "none":
         return schedule
     ratio = batch_size / train.rates_for_batch

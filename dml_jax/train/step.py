@@ -21,11 +21,11 @@ Augment = Callable[[jax.Array, jax.Array], jax.Array]
 
 
 class TrainState(NamedTuple):
-    """What a checkpoint holds."""
+    """Content of a checkpoint."""
 
     step: jax.Array  # int32 [], number of updates so far
     params: Any  # trained parameters, nested dict
-    model_state: Any  # what is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
+    model_state: Any  # state that is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
     opt_state: Any  # the optimizer's state
     average: Any = None  # moving averages of params and model_state, a pair; None unless `train.ema` is set
 
@@ -47,7 +47,7 @@ def fingerprint(variables: Any) -> str:
 
 
 def check_finite(state: TrainState) -> None:
-    """Raises DivergedError, which names an array, if parameters, model state or optimizer state are not finite."""
+    """Raises a DivergedError that names an array if parameters, model state or optimizer state are not finite."""
     paths = jax.tree_util.tree_leaves_with_path(state)
     leaves = {path: leaf for path, leaf in paths if jnp.issubdtype(leaf.dtype, jnp.floating)}
     if jax.device_get(_all_finite(list(leaves.values()))).all():

@@ -4,7 +4,7 @@
 
 TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration and its work
 directory. Maps are computed once, in half precision: of all images as in evaluation, and of training images also as
-random crops. Data sets, samplers, methods, steps and metrics are those of any run; a finished trial leaves
+random crops. Data sets, samplers, methods, steps and metrics are the same as in any run; a finished trial leaves
 `config.json` and `results.json`, and an interrupted one starts again.
 """
 
@@ -68,7 +68,7 @@ cells = jax.jit(pooled_cells)
 
 @dataclass(frozen=True)
 class Stored:
-    """The configuration of a network whose outputs are stored: a backbone without parameters, see `build`."""
+    """The configuration of a network with stored outputs: a backbone without parameters, see `build`."""
 
     channels: int
     name: str = "dml_jax.train.stored_maps"
@@ -77,7 +77,7 @@ class Stored:
 
 
 def build(config: Stored) -> Backbone:
-    """The backbone whose inputs are the stored maps."""
+    """A backbone that takes stored maps as inputs."""
 
     def apply(params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
         return inputs, stats

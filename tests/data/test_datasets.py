@@ -353,7 +353,7 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     index = tmp_path / "out" / store.INDEX
     names = index.read_bytes()
     index.write_bytes(names.replace(b"oak", b"elm"))
-    with pytest.raises(DataError, match=f"^{index}: differs from what was written; prepare the data set again"):
+    with pytest.raises(DataError, match=f"^{index}: has changed since it was written; prepare the data set again"):
         load("folder", tmp_path / "out")
     index.write_bytes(names)
     records.write_bytes(whole[:-1])
@@ -361,7 +361,7 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
         load("folder", tmp_path / "out")
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
-    with pytest.raises(DataError, match="differs from what was written"):
+    with pytest.raises(DataError, match="has changed since it was written"):
         store.verify(tmp_path / "out")
     records.unlink()
     with pytest.raises(DataError, match=f"^{records}: is missing; prepare the data set again"):

@@ -72,7 +72,7 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    with pytest.raises(DataError, match=r"prepared: .*array_record.*differs from what was written"):
+    with pytest.raises(DataError, match=r"prepared: .*array_record.*has changed since it was written"):
         store.staged(url)
 
 

@@ -107,7 +107,7 @@ def test_the_client_continues(
         (STORE, Fault(damaged=True), r"\(the digest of model.safetensors is \w{64} instead of \w{64}\); try again, or"),
         (STORE, Fault(status=403), r"\(HTTP 403: Forbidden\); log in with `hf auth login` as a user who may do this$"),
         (HEAD, Fault(status=503), r"\(HTTP 503: Service Unavailable\); try again, or, on a machine with network acc"),
-        ("", Fault(page=True), r"\(the answer is not that of a hub, but e\.g\. a web page of the network\); try again"),
+        ("", Fault(page=True), r"\(the answer is not from a hub, but e\.g\. a web page of the network\); try again"),
         ("", Fault(silent=True), r"\(timed out\); try again, or, on a machine with network access, download the file "),
     ],
 )

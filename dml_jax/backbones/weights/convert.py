@@ -49,7 +49,7 @@ class Layout(NamedTuple):
     library: str  # for messages
     marker: str  # a tensor that identifies the layout
     read: Callable[[StateDict], Network]
-    rules: tuple[Rule, ...] = ()  # from the names to those of `torch_module`, in order
+    rules: tuple[Rule, ...] = ()  # from the names to the names of `torch_module`, in order
 
 
 def count(tensors: StateDict, name: Callable[[int], str]) -> int:
@@ -130,7 +130,7 @@ class Converted(NamedTuple):
     state_dict: StateDict  # backbone and heads, under the names of `torch_name`
     tensors: StateDict  # by path as in `store`, with their axes in JAX order
     torch_names: dict[str, str]  # path -> name in `state_dict`, backbone only
-    kind: str  # what the checkpoint contains
+    kind: str  # content of the checkpoint
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
         """Content of `weights.json`; `source` is the value of `--weights`, `digests` are SHA-256 by file name."""
@@ -151,7 +151,7 @@ class Converted(NamedTuple):
 
 
 def convert(files: Mapping[str, StateDict]) -> Converted:
-    """Assigns every tensor of the files a path; WeightsError, which names the tensors that do not fit."""
+    """Assigns a path to every tensor of the files; raises a WeightsError that names tensors that do not fit."""
     files = {  # torch.nn.DataParallel adds the prefix
         name: {key.removeprefix("module."): tensor for key, tensor in tensors.items()}
         for name, tensors in files.items()

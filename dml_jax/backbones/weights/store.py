@@ -99,7 +99,7 @@ def directory(model: str | Path) -> Path:
 
 
 def converted(name: str) -> Path:
-    """The directory of converted weights of a package, which are converted the first time."""
+    """The directory with the converted weights of a package; the first call converts them."""
     target = cache_dir() / "weights" / f"{name}-{PACKAGES[name][:8]}-{dml_jax.__version__}-{FORMAT}"
     if target.is_dir():
         with contextlib.suppress(WeightsError):  # damaged: converted again
@@ -147,7 +147,7 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
 
 
 def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
-    """WeightsError, which names `source` and every tensor that is missing, unexpected or of the wrong shape."""
+    """A WeightsError that names `source` and every missing, unexpected or wrongly shaped tensor."""
     wrong = [
         f"{name} {list(found[name])} instead of {list(shape)}"
         for name, shape in expected.items()
@@ -182,7 +182,7 @@ def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bo
     kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
     if wrong := differences(metadata["architecture"], options, kept):
         raise WeightsError(f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights")
-    # What `weights.json` says of the network is not covered by the digest, so it is compared with the published one.
+    # The digest does not cover the description of the network in `weights.json`; compare it with the published one.
     known = getattr(network, "PUBLISHED", {}).get(CONVERTED.get(metadata["weights_sha256"]))
     fits = known is not None and not differences(asdict(known), options, options.keys() - {"pretrained"})
     return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/"), fits
@@ -231,7 +231,7 @@ def match_backbone(source: str, found: Any, expected: Any) -> Any:
 
 
 def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
-    """Replaces a method's initial parameters and state by those of a converted checkpoint.
+    """Replaces a method's initial parameters and state by a converted checkpoint's.
 
     The result is (params, state, paths of the leaves that are not in the checkpoint): not all checkpoints have the
     parameters that only the loss uses, which keep their initial values.

@@ -20,7 +20,7 @@ from dml_jax.remote import downloads, hub_client
 StateDict = dict[str, np.ndarray]
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-# What published checkpoints hold beside the weights: DiVA's the options of the run and its curves.
+# Content of published checkpoints beside the weights: in DiVA's, the options of the run and its curves.
 UNUSED = (
     *("argparse.Namespace", "utilities.logger.Progress_Saver", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),
@@ -91,7 +91,7 @@ def _to_numpy(tensor: Any) -> np.ndarray:
 
 
 def _view(storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> np.ndarray:
-    """A view of the storage, which is read after it."""
+    """A view of the storage, which follows in the file."""
     steps = [stride * storage.itemsize for stride in strides]
     return np.lib.stride_tricks.as_strided(storage[offset:], shape, steps)
 

@@ -42,7 +42,7 @@ def _entry(name: str, file: File, number: int, title: str) -> Entry:
 
 
 def _folders(files: Files) -> list[Entry]:
-    """Reads class folders, merging those of train/ and test/; sorted by name they are in the official order."""
+    """Reads the class folders of train/ and test/ and merges them; sorted by name they are in the official order."""
     images = {path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")}
     titles = sorted(set(images.values()))
     if not titles:

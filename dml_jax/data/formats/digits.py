@@ -60,7 +60,7 @@ def _scans() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator | None], np.ndarray]:
-    """`Split.read` for a split whose images are numbered from `first` on."""
+    """`Split.read` for a split with images numbered from `first` on."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         return draw(scans[index], np.random.default_rng((24, first + index)) if rng is None else rng)

@@ -74,7 +74,7 @@ def _normalised(name: str) -> str:
 
 
 def members(archive: Path | str, opened: Any = None) -> Iterator[Member]:
-    """The regular files in a zip or tar archive, which may have been `opened`, if it is in a bucket."""
+    """The regular files in a zip or tar archive, or in the `opened` one in a bucket."""
     size = opened.size() if opened else Path(archive).stat().st_size
     zipped = str(archive).lower().endswith(".zip")
     found = _zip(opened or archive) if zipped else _tar(archive, opened, ALLOWANCE + MAX_RATIO * size)

@@ -31,7 +31,7 @@ PLACES = ("within a class", "across classes", "across splits")
 
 
 class ImageFacts(NamedTuple):
-    """What is known of an image that can be decoded."""
+    """Facts about an image that can be decoded."""
 
     sha256: bytes  # digest of the file
     pixels: bytes  # digest of its size and pixels, 16 bytes

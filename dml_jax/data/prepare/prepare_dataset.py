@@ -41,7 +41,7 @@ class Request(NamedTuple):
     short_side: int = 0  # see `encode`
     pixels: bool = False
     skip_bad: bool = False  # leave out unusable images instead of stopping
-    subset: bool = False  # accept other counts than those of the complete data set
+    subset: bool = False  # accept other counts than the complete data set's
     download: bool = False  # whether the sources are `archives` to be downloaded
     drop: str | None = None  # "duplicates", see `check.to_drop`
 

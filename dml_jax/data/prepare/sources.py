@@ -88,7 +88,7 @@ class Recipe(NamedTuple):
 
     # (files, options) -> the images. Raises DataError if the files are not this data set.
     find: Callable[[Files, Options], list[Entry]]
-    # files -> what the user should know of how `find` reads them, in a sentence; empty if nothing.
+    # files -> a sentence for the user about how `find` reads them; empty if there is none.
     note: Callable[[Files], str] = lambda files: ""
     in_place: bool = False  # whether a folder can be used without preparation
     # split -> (images, classes) of the complete data set; None if they are not fixed.
@@ -165,7 +165,7 @@ def is_ignored(path: str) -> bool:
 
 
 def check_disjoint_classes(entries: Sequence[Entry]) -> None:
-    """Raises DataError if a test class is in training or validation, which may share classes."""
+    """Raises DataError if a test class is in training or validation; these two may share classes."""
     classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     for name, split in (("training", "train"), ("validation", "validation")):
         if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
@@ -237,7 +237,7 @@ def opened(url: str) -> Any:
 
 @contextmanager
 def written(file: Path | str) -> Iterator[Path]:
-    """Context with a temporary path, whose file becomes a local one or is uploaded to a URL; it appears completely."""
+    """Context with a temporary path; its file is moved to a local path or uploaded to a URL, and appears completely."""
     if isinstance(file, Path):
         with atomic_write(file) as draft:
             yield draft

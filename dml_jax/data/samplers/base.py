@@ -14,7 +14,7 @@ import numpy as np
 
 from dml_jax.errors import ConfigError, DataError
 
-# Random streams of the samplers, distinct from each other and from those of the images, (seed, step, slot, view).
+# Random streams of the samplers, distinct from each other and from the images' streams, (seed, step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
 
 

@@ -1,4 +1,4 @@
-"""Ranks of relevant rows by counting: the two passes over the tiles, and what is kept on the devices meanwhile."""
+"""Ranks of relevant rows by counting: the two passes over the tiles, and the data kept on the devices meanwhile."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -21,7 +21,7 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 
 
 class Side(NamedTuple, Generic[Array]):
-    """The row tiles or the column tiles of a product: their rows as candidates, and what they look for as queries.
+    """The row tiles or the column tiles of a product: their rows as candidates, and their targets as queries.
 
     A target is a relevant row of a query; see `count_ranks.Targets`.
 

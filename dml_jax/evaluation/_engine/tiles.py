@@ -7,7 +7,7 @@ columns:
 
     -|x|^2 / 2 - |y|^2 / 2 + <x, y>  =  < [-|x|^2 / 2, 1, x], [1, -|y|^2 / 2, y] >
 
-These columns come first, so that the score of (x, y) rounds like that of (y, x). Padding rows have a score of exactly
+These columns come first, so that the scores of (x, y) and (y, x) round alike. Padding rows have a score of exactly
 0, so they can be subtracted from any count.
 
 Squared distances in float64 on the host replace those of close rows. The product of two prepared rows x and y has an
@@ -89,7 +89,7 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
 
     Small differences between long vectors are lost in the rounding of their squared lengths, so a mean that accounts
     for four fifths of the squares is subtracted. It is rounded to a coarse multiple of a power of two, which keeps
-    integer-valued rows exact. Rows whose squares would leave the range of float32 are scaled.
+    integer-valued rows exact. Rows are scaled if their squares would leave the range of float32.
     """
     width = sources[0].shape[1]
     if {"cosine": True, "euclidean": False}[metric]:

@@ -308,7 +308,7 @@ def check_same(facts: dict[str, Any]) -> None:
 
 
 def _difference(facts: dict[str, Any], index: int, other: dict[str, Any]) -> str:
-    """What a process has that differs from process 0; empty if nothing does."""
+    """Differences of a process from process 0; empty if there are none."""
     keys = [key for key in facts | other if facts.get(key) != other.get(key)]
     if not keys:
         return ""

@@ -18,7 +18,7 @@ from dml_jax.train.distributed import process_group
 
 FACTOR = 20  # times the median, after which a step is slow
 SHORTEST = 5.0  # seconds, in which no step is slow
-KNOWN = 5  # steps whose durations must be known
+KNOWN = 5  # number of known step durations that are needed
 MINUTE = 60.0  # seconds between two lines
 
 
@@ -93,7 +93,7 @@ class Watch:
 
 
 def late(step: int, peers: list[tuple[int, int, float]]) -> str:
-    """Which process is late, by (index, step, seconds of silence) of the others; empty if that cannot be told."""
+    """Which process is late, by (index, step, seconds of silence) of the others; empty if unknown."""
     silent = [f"{index} (silent for {seconds:.0f} s)" for index, _, seconds in peers if seconds > 3]
     behind = [f"{index} (at step {other})" for index, other, _ in peers if other < step]
     if silent or behind:

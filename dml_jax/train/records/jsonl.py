@@ -30,7 +30,7 @@ class JsonLines:
         self.active = active
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends a line, which is on disk on return, so that no checkpoint is ever ahead of the log."""
+        """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
         with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
@@ -177,7 +177,7 @@ class TrackedLines(JsonLines):
 
 
 def numbers(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line of `metrics.jsonl`, those of the training below "train/"."""
+    """The numbers of a line of `metrics.jsonl`, with the training's below "train/"."""
     return {
         name if "/" in name else f"train/{name}": value
         for name, value in line.items()

@@ -58,7 +58,7 @@ def drop_newer(directory: Path, step: int) -> None:
 
 
 def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]) -> TrainState:
-    """Reads what `write` has written, in the shapes of a state or model, as a state without the optimizer's."""
+    """Reads a kept model in the shapes of a state or model, as a state without the optimizer's."""
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError), safetensors.safe_open(path, "np") as file:
         about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))

@@ -143,7 +143,7 @@ class Trace:
         self._tracing = False
 
     def before(self, step: int) -> None:
-        """Starts the trace if `step` is to be traced."""
+        """Starts the trace before the first traced step."""
         if not self._tracing and self._steps[0] <= step <= self._steps[1]:
             jax.profiler.start_trace(self._directory)
             self._tracing = True

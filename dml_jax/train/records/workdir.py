@@ -26,7 +26,7 @@ UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboar
 STARTS = 5  # that may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
-# The facts, besides the configuration, that tell one run from another, and what to say where they differ.
+# The facts, besides the configuration, that distinguish runs, and their names in messages.
 DATA = "the data set has changed since this run started; give another --workdir"
 WHAT = {
     "data_hash": DATA, "classes": DATA, "images": DATA, "shape": DATA,
@@ -34,7 +34,7 @@ WHAT = {
     "x64": "JAX_ENABLE_X64, and so the precision, has changed since this run started; set it as it was",
 }  # fmt: skip
 
-# What a finished run consists of, besides its reported checkpoint; `analyse` may write figures and the report again.
+# Files of a finished run, besides its reported checkpoint; `analyse` may write figures and the report again.
 ARTEFACTS = (
     "config.json", "metrics.jsonl", "results.json", "queries.npz", "model.stablehlo", "embeddings/**/*",
     "checkpoints/kept/*", "model/*",
@@ -111,7 +111,7 @@ def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
     for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
         try:
             run = manifest.read(checkpoint, CheckpointError).get("run", {})
-        except CheckpointError:  # what to do about damage is said when a checkpoint is restored
+        except CheckpointError:  # restoring a checkpoint names the remedy
             continue
         check_same_facts(checkpoint, run, here)
         break
@@ -230,7 +230,7 @@ def provenance(
 
 
 def process_name() -> str:
-    """What the files of this process are called."""
+    """Suffix of the names of this process's files."""
     return f"host-{jax.process_index()}"
 
 
@@ -245,7 +245,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
-    """Writes the manifest of a finished run, whose reported model is `<workdir>/checkpoints/<checkpoint>`."""
+    """Writes the manifest of a finished run with the reported model `<workdir>/checkpoints/<checkpoint>`."""
     patterns = (*ARTEFACTS, f"checkpoints/{checkpoint}/**/*")
     found = (path for pattern in patterns for path in workdir.glob(pattern) if path.is_file())
     names = sorted(path.relative_to(workdir).as_posix() for path in found if not path.name.startswith("."))
@@ -281,7 +281,7 @@ def unfinished(workdir: Path, step: int, *, reported: bool) -> str:
     if results and results.get("length", length) == length and (not reported or results.get("step") == step):
         return ""
     wanted = " and ".join(f"{count} {unit}" for unit, count in length.items() if count)
-    return f"{workdir}: this run of {wanted} has not finished; its model is so far that of step {step}"
+    return f"{workdir}: this run of {wanted} has not finished; its model is of step {step}"
 
 
 def versions() -> dict[str, str]:
