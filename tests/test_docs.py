@@ -20,7 +20,8 @@ from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.commands import cli, convert
 from dml_jax.commands import export as export_command
-from dml_jax.evaluation.open_set import Calibration
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Background
 from dml_jax.export import programs
 from dml_jax.inference.index import Images
 from dml_jax.inference.model import Classification
@@ -252,16 +253,16 @@ def test_every_other_program_is_known(page: Path) -> None:
 
 
 class Tiny(tiny_model.Tiny):
-    """A model whose threshold for strangers is that of no run, and whose dimensions are its classes."""
+    """A model with a random background instead of a run's, whose dimensions are its classes."""
 
     def classify(self, images: Images) -> Classification:
         logits = self.embed(images)
         classes = [f"class {i}" for i in range(logits.shape[1])]
         return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
 
-    def calibrate(self, sizes: np.ndarray) -> Calibration:
-        similarities = np.linspace(-1, 1, 100, dtype=np.float32)
-        return Calibration(similarities, similarities, 1.0, 100, 10)
+    def unseen(self) -> Background:
+        rows = np.random.default_rng(0).normal(size=(40, self.matrix.shape[1]))
+        return open_set.choose(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.arange(40) % 10)
 
 
 @pytest.mark.parametrize(
