@@ -5,17 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute", "collective-broadcast")
-# "%name = RESULT KIND(…)"; of an asynchronous pair, the second half has the result alone.
-LINE = re.compile(rf"= (\(.*?\)|\S+) ({'|'.join(KINDS)})(?:-done)?\((?:.*?op_name=\"([^\"]*)\")?")
-ARRAY = re.compile(r"\b([a-z]+)(\d*)\w*\[([\d,]*)\]")
+from dml_jax.train import hlo
 
 
 class Collective(NamedTuple):
     """One array that a collective results in, on each device; a combined one counts as several.
 
     Attributes:
-      kind: of KINDS.
+      kind: the operation of XLA.
       size: number of elements.
       bytes: of the array.
       source: the operation of the program as written.
@@ -30,13 +27,12 @@ class Collective(NamedTuple):
 def collectives(text: str) -> list[Collective]:
     """The collectives in the text of a compiled program; those in the body of a loop count once."""
     found = []
-    for result, kind, source in LINE.findall(text):
-        for letters, bits, shape in ARRAY.findall(result):
-            size = 1
-            for length in filter(None, shape.split(",")):
-                size *= int(length)
-            width = 1 if letters == "pred" else int(bits) // 8
-            found.append(Collective(kind, size, size * width, source))
+    for instruction in hlo.instructions(text):
+        kind = instruction.operation.removesuffix("-done")  # of an asynchronous pair, it has the result alone
+        if kind in hlo.COLLECTIVES:
+            source = re.search(r'op_name="([^"]*)"', instruction.rest)
+            for dtype, size in hlo.arrays(instruction.result):
+                found.append(Collective(kind, size, int(hlo.SIZES[dtype] * size), source[1] if source else ""))
     return found
 
 
