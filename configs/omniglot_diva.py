@@ -7,7 +7,7 @@ because the key network needs a second view of every image.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
 
-The ablations of the paper are studies, configs/studies/diva_*.py:omniglot.
+The ablations of the paper are studies, configs/studies/diva.py (e.g. `diva:tasks-omniglot`).
 """
 
 from ml_collections import ConfigDict

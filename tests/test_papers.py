@@ -9,6 +9,7 @@ from configs import published
 from configs.papers import PAPERS
 from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
+from dml_jax.studies import claims as ledger
 from dml_jax.studies import plan
 from docs import generate
 
@@ -65,3 +66,28 @@ def test_places() -> None:
     assert generate.places("Figures 6, 10-12") == {"Figure 6", "Figure 10", "Figure 11", "Figure 12"}
     assert generate.places("quoted by Yuan et al., Table 3") == {"Table 3"}
     assert generate.places("Figure 3a") == {"Figure 3a"}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_links_to_measurements_lead_to_the_study(name: str) -> None:
+    """A section of the measurements that names it, or the file of measured claims."""
+    text = (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8")
+    for place in PAPERS[name].places:
+        studies = {word.partition("-")[0] for command in place.commands for word in command.split("--study=")[1:]}
+        headings, measured = generate.stored_results(place)
+        for heading in headings:
+            section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
+            assert any(f"`{study}-omniglot`" in section for study in studies), (place.name, heading)
+        for data in measured:
+            rows = (ROOT / f"benchmarks/claims/{data}.csv").read_text(encoding="utf-8")
+            assert any(f"\n{study}," in rows for study in studies), (place.name, data)
+
+
+def test_the_page_of_claims() -> None:
+    """Has every claim, and a verdict on each that has a study on a data set with measurements."""
+    text = generate.claims()
+    files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
+    for paper in ledger.PAPERS:
+        for claim in ledger.load(paper)[1]:
+            assert f"- `{claim.name}`: {claim.says}" in text
+    assert all(f", on {file.stem}\n" in text for file in files)
