@@ -44,6 +44,23 @@ def test_what_slurm_requeues(code: int, requeued: bool, tmp_path: Path) -> None:
     assert not requeued or (tmp_path / "asked").read_text() == "requeue 77\n"
 
 
+def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
+    """With a stand-in for srun that executes the copy and prints the rest."""
+    (tmp_path / "srun").write_text('#!/bin/sh\ncase $1 in cp) exec "$@";; *) printf "%s\\n" "$@";; esac\n')
+    (tmp_path / "srun").chmod(0o755)
+    (tmp_path / "data" / "sop").mkdir(parents=True)
+    (tmp_path / "data" / "sop" / "prepared.json").write_text("{}")
+    (tmp_path / "node").mkdir()
+    job = {"SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    given = {"STAGE": str(tmp_path / "data" / "sop"), "SLURM_TMPDIR": str(tmp_path / "node")}
+    for _ in range(2):
+        printed = subprocess.run(
+            ["bash", LAUNCH / "slurm.sbatch", "any.py"], env=job | given, check=True, capture_output=True, text=True
+        )
+        assert printed.stdout.splitlines()[-1] == f"--config.data.path={tmp_path / 'node' / 'sop'}"
+    assert (tmp_path / "node" / "sop" / "prepared.json").read_text() == "{}"
+
+
 @pytest.mark.parametrize("file", [*LAUNCH.glob("jobset_*.yaml")], ids=lambda path: path.stem)
 def test_jobsets(file: Path) -> None:
     """The commands are valid, and names and numbers that must agree do; the schemas are not at hand."""
@@ -75,9 +92,11 @@ def test_jobsets(file: Path) -> None:
     assert {restart_action(jobset, container["name"], code) for code in (1, 75, 134, 137)} == {"RestartJobSet"}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts.keys() == {volume["name"] for volume in pod["volumes"]}
-    assert mounts["shm"] == "/dev/shm"
-    for path in (options.workdir, *overrides.values(), container["env"][0]["value"]):
+    environ = {each["name"]: each["value"] for each in container["env"]}
+    for path in (options.workdir, *overrides.values(), environ["JAX_COMPILATION_CACHE_DIR"]):
         assert any(path.startswith(f"{mount}/") for mount in mounts.values())
+    assert environ["XDG_CACHE_HOME"] in mounts.values()
+    assert jobset["spec"]["network"] == {"enableDNSHostnames": True, "subdomain": name}
 
 
 def test_ray_job() -> None:
@@ -140,6 +159,14 @@ def test_dockerfile() -> None:
     lines = [line.split(" ", 1) for line in (LAUNCH / "Dockerfile").read_text().splitlines() if line[:1] not in "#"]
     for sources in (shlex.split(text)[:-1] for word, text in lines if word == "COPY"):
         assert all(list(ROOT.glob(source)) for source in sources), sources
+    instructions = dict(lines)
+    assert re.search(
+        r"^BASE=python:3\.11-slim@sha256:[0-9a-f]{64}$", next(text for word, text in lines if word == "ARG")
+    )
+    assert (instructions["USER"], instructions["ENTRYPOINT"]) == ("1000", '["tini", "--"]')
+    ignored = (LAUNCH / "Dockerfile.dockerignore").read_text()
+    for source in (source for word, text in lines if word == "COPY" for source in shlex.split(text)[:-1]):
+        assert f"!{source}\n" in ignored
     (command,) = (json.loads(text) for word, text in lines if word == "CMD")
     assert main.parser().read(command[3:])[0].config == "configs/digits_hist.py"
 
