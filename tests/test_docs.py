@@ -222,6 +222,7 @@ def test_every_command_resolves(
     for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source"):
         monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
+    monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.studies.runner.locked", reach)  # of claims
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
