@@ -44,7 +44,7 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `writer` is the object that lets this process write, `there` what the bucket has."""
+    """The local files of a run; `writer` is the object that lets this process write, `there` the bucket's files."""
 
     directory: Path
     url: str
@@ -105,7 +105,7 @@ def read_copy(option: str, url: str) -> Path:
 
 
 def origin(path: Path) -> Path:
-    """Where a path of a local copy is in the bucket; any other path is its own."""
+    """The path in the bucket of a path in a local copy; any other path is returned unchanged."""
     copy = _copy_of(path)
     if copy is None:
         return path.absolute()

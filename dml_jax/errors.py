@@ -20,7 +20,7 @@ class DataError(UserError):
 
 
 class DataWarning(UserWarning):
-    """Input that can be used but makes results misleading; commands print it as one `warning: ...` line."""
+    """Usable input that makes results misleading; commands print it as one `warning: ...` line."""
 
 
 class WeightsError(UserError):

@@ -31,7 +31,7 @@ def is_url(path: str | Path) -> bool:
 
 
 def expand_path(option: str, path: str | Path) -> Path:
-    """The path given for an option or configuration key, with `~` expanded; ConfigError if no file can have it."""
+    """The path in an option or configuration key, with `~` expanded; raises ConfigError for an invalid file name."""
     if is_url(path):
         raise ConfigError(f"{option}={path}: {NO_URL}")
     if "\0" in str(path):
@@ -133,7 +133,7 @@ def name_file(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Context with a temporary path next to `path`, which replaces `path` if no exception occurs.
+    """Context with a temporary file next to `path` that replaces `path` if no exception occurs.
 
     Readers see the old file or the complete new one, never a part; the data is on disk before the name changes. A
     symbolic link is followed; a device such as /dev/stdout is written directly.
@@ -181,7 +181,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def atomic_directory(directory: Path) -> Iterator[Path]:
-    """Context with a new, empty directory, which takes the place of `directory` if no exception occurs.
+    """Context with a new, empty directory that replaces `directory` if no exception occurs.
 
     The directory is locked meanwhile. A crash between the two renames leaves the old one for `restore_directory`.
     """
@@ -210,7 +210,7 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
 
 
 def restore_directory(directory: Path) -> None:
-    """Brings back a directory that a writer had moved aside when it was killed."""
+    """Restores a directory that a killed writer had moved aside."""
     if not directory.exists() and _beside(directory, "old"):
         with locked(directory):
             _restore(directory)

@@ -109,7 +109,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def check_options(options: Namespace) -> None:
-    """Raises ConfigError if an option is missing, unknown or not valid with the others."""
+    """Raises ConfigError if an option is missing, unknown or invalid with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
     if options.mode not in MODES:

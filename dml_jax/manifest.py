@@ -33,7 +33,7 @@ class _Content:
 
 
 def write(directory: Path, about: Mapping[str, Any], names: Iterable[str] | None = None) -> dict[str, Any]:
-    """Writes and returns the manifest of the files of these relative names, by default of all."""
+    """Writes and returns the manifest of the files with these relative names, by default of all."""
     content = {**about, "files": digests(directory, names)}
     content["sha256"] = _digest(content)
     write_json(directory / NAME, content)
@@ -63,7 +63,7 @@ def check(
 
 
 def check_file(path: Path, error: type[UserError] = DataError, remedy: str = REMEDY) -> None:
-    """Raises `error` if a file is not as the manifest beside it says."""
+    """Raises `error` if a file differs from the manifest beside it."""
     if (path.parent / NAME).exists() and path.name in read(path.parent, error, remedy)["files"]:
         check(path.parent, [path.name], error, remedy)
 

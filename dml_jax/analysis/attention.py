@@ -189,7 +189,7 @@ def gradient_norms(
 
 
 def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Mean influence [A, B] of the image itself, of others of its class, and of those of other classes."""
+    """Mean influence [A, B] of the image itself, of others of its class, and of images of other classes."""
     itself = np.arange(len(labels))[None, :] == anchors[:, None]
     same = (labels[None, :] == labels[anchors, None]) & ~itself
     kinds = {"the image itself": itself, "same class": same, "other classes": ~same & ~itself}

@@ -35,7 +35,7 @@ Image = tuple[Split, int]  # and its position
 
 @dataclass
 class Recorded:
-    """The fields of the marker file of a prepared data set that are shown."""
+    """The displayed fields of the marker file of a prepared data set."""
 
     name: str
     skipped: list[tuple[str, str]]
@@ -130,7 +130,7 @@ def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
 
 
 class Doubtful(NamedTuple):
-    """Images whose labels may be wrong, without a neighbour of their class."""
+    """Images with possibly wrong labels: none of their neighbours is of their class."""
 
     images: np.ndarray  # int [n], first those whose neighbours agree most on one class
     # int [n], the class of at least half of the neighbours; -1 for an outlier, where no class has half.

@@ -23,7 +23,7 @@ Project = Callable[[np.ndarray], np.ndarray]
 
 
 def largest(labels: np.ndarray) -> list[int]:
-    """The classes that maps show in colour, increasing: the most frequent ones in labels int [N]."""
+    """The most frequent classes in labels int [N], which maps colour, in increasing order."""
     counts = np.bincount(labels)
     return sorted(int(c) for c in np.argsort(-counts, kind="stable")[: len(drawing.SERIES)] if counts[c])
 
@@ -48,7 +48,7 @@ def scatter_classes(
 
 
 def principal_components(embeddings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of embeddings [N, D], whose rows are normalised first.
+    """Principal components of embeddings [N, D] after normalising the rows.
 
     The result is (float64 [N, 2 to COMPONENTS], fraction of the variance that each explains).
     """

@@ -69,7 +69,7 @@ class EvaluatedModel:
         return self.model.embedder()
 
     def split(self, name: str) -> Split:
-        """The split of this name; "gallery" is the one of the test split, "batch" the images of `training_batch`."""
+        """The split of this name; "gallery" is the test split's gallery, "batch" the images of `training_batch`."""
         return take(self.split("train"), self.batch_rows) if name == "batch" else self._splits[name]
 
     def embeddings(self, name: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Retrieved images of sampled and of the worst queries; Recall@1 of every class, and classes that are confused."""
+"""Retrieved images of sampled and of the worst queries; Recall@1 of every class, and confused classes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -115,7 +115,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
 
 def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
-    """Draws one row per query, whose thumbnail is the first, followed by its neighbours with their notes below.
+    """Draws one row per query: its thumbnail, then its neighbours with their notes below.
 
     Frames: solid blue for the query's class, dashed orange for another, grey if that is not known.
     """

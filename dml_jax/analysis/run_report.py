@@ -80,7 +80,7 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
-    """The kind of batches used for refinement, with the number of clusters and the run time, or why it failed."""
+    """The kind of batches of a refinement, with the number of clusters and the run time, or its problem."""
     words = f"+ {kind}" + (f" ({numbers['problem']})" if "problem" in numbers else "")
     if "clusters" in numbers:
         words += f", {numbers['clusters']:,} clusters"

@@ -120,7 +120,7 @@ def build(config: Config) -> Backbone:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in Cadene's pretrained-models.pytorch of a module."""
+    """The name of a module in Cadene's pretrained-models.pytorch."""
     return "_".join(modules)
 
 

@@ -27,7 +27,7 @@ CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order
 
 
 class Config(Protocol):
-    """The options that the configurations of all networks have; `Optional` lists those that some have."""
+    """The options that the configurations of all networks have; for options of some networks, see `Optional`."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 

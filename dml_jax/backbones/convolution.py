@@ -30,7 +30,7 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 @contextmanager
 def plain() -> Iterator[None]:
-    """Within this context, XLA's convolutions are traced for every platform: programs that others can convert."""
+    """Within this context, XLA's convolutions are traced for every platform, for conversion by other libraries."""
     token = _PLAIN.set(True)
     try:
         yield

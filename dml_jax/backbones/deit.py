@@ -59,7 +59,7 @@ UNSEEN = vit.UNSEEN
 
 
 def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
-    """The function that derives a vision transformer whose library interpolates like this.
+    """The function that derives a vision transformer with the interpolation of a library.
 
     A plain one is taken for a DeiT: its tensors do not tell how it was trained.
     """

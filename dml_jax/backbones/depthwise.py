@@ -25,7 +25,7 @@ WIDE = 28  # columns from which the kernel's gradient is first summed along each
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def depthwise(strides: Pair, padding: Padding, images: jax.Array, kernel: jax.Array) -> jax.Array:
-    """Convolves every channel with its own kernel, no side of which is shorter than the stride.
+    """Convolves every channel with its own kernel; no side of a kernel may be shorter than the stride.
 
     Images [B, H, W, C] and kernel [k, k', 1, C] -> float [B, H', W', C], accumulated in at least float32. The padding
     is (before, after) rows and columns.

@@ -121,7 +121,7 @@ def build(config: Config) -> Backbone:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in the package efficientnet_lite_pytorch of a module."""
+    """The name of a module in the package efficientnet_lite_pytorch."""
     return ".".join(f"_{dotted(name)}" for name in modules)
 
 

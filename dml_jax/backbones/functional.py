@@ -56,7 +56,7 @@ def apply(
     rngs: dict[str, jax.Array] | None = None,
     mutable: bool = False,
 ) -> tuple[PyTree, PyTree]:
-    """(outputs, batch statistics) of a module, as a pure function of what `init` returns and of its inputs.
+    """(outputs, batch statistics) of a module, as a pure function of the result of `init` and of its inputs.
 
     Batch statistics are updated if `mutable`.
     """
@@ -82,7 +82,7 @@ def as_backbone(
     source: str,
     adapt: Callable[[PyTree, ImageShape], PyTree] = _unchanged,
 ) -> Backbone:
-    """`network(inputs, train)`, whose feature map has so many channels, as pure functions.
+    """`network(inputs, train)`, with so many channels of its feature map, as pure functions.
 
     It may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
 

@@ -131,7 +131,7 @@ def build(config: Config) -> Backbone:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in torchvision of a module."""
+    """The name of a module in torchvision."""
     return dotted(".".join(modules))
 
 

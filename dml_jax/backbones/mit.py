@@ -185,7 +185,7 @@ def build(config: Config) -> Backbone:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in the SegFormer repository of a module."""
+    """The name of a module in the SegFormer repository."""
     joined = re.sub(r"^stage(\d)_(patch_embed|norm)", r"\2\1", ".".join(modules))
     joined = re.sub(r"^stage(\d)_block(\d+)", r"block\1.\2", joined)
     return joined.replace("mlp.dwconv", "mlp.dwconv.dwconv")

@@ -133,7 +133,7 @@ def build(config: Config) -> Backbone:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in torchvision of a module."""
+    """The name of a module in torchvision."""
     joined = ".".join(modules)
     return dotted(joined.replace("downsample_conv", "downsample.0").replace("downsample_bn", "downsample.1"))
 

@@ -69,7 +69,7 @@ UNSEEN = vit.UNSEEN
 
 
 def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
-    """The function that derives an image tower whose library interpolates positions like this."""
+    """The function that derives an image tower with the interpolation of positions in a library."""
 
     def read(tensors: StateDict) -> Network:
         width, hidden = length(tensors, "norm.weight"), length(tensors, "blocks.0.mlp.fc1.bias")

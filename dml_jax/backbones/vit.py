@@ -232,6 +232,6 @@ def _source(config: Config) -> str:
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
-    """The name in timm of a module."""
+    """The name of a module in timm."""
     joined = dotted(".".join(modules)).replace("mlp_", "mlp.")
     return "patch_embed.proj" if joined == "patch_embed" else joined

@@ -59,7 +59,7 @@ def require(condition: object, problem: str) -> None:
 
 
 def add_engine(flags: Parser) -> None:
-    """Adds the options that say where to compute."""
+    """Adds the options for the place of the computation."""
     flags.add_argument(
         "--engine", choices=("local", "ray"), default="local", help="ray: the machines of a Ray cluster; default: local"
     )

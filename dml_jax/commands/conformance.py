@@ -72,7 +72,7 @@ Check = tuple[str, str, Callable[[], str | None]]  # name, how to fix it, and th
 
 
 def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | None) -> list[Outcome]:
-    """All checks of a plug-in; those of its training, with its runs in the directory, follow if the others passed."""
+    """All checks of a plug-in; checks of its training, with its runs in the directory, follow if the others passed."""
     file = _file(path)
     examined = [_outcome(*one, file) for one in EXAMINATIONS[kind](path, overrides)]
     if directory is None:
@@ -106,7 +106,7 @@ def _file(path: str) -> str:
 
 
 def _line(text: str, file: str) -> str:
-    """The last line of the file that a traceback in the text names."""
+    """The last line of a file in a traceback in the text."""
     found = re.findall(rf'File "{re.escape(file)}", line (\d+)', text)
     return f"{file}:{found[-1]}" if found else ""
 
@@ -537,7 +537,7 @@ class Trainings:
             raise Failed(f"ends with {process.returncode}: {lines[-1] if lines else ''}{_hidden(output)}")
 
     def kill(self, name: str) -> int:
-        """Starts a run and kills it after its first checkpoint; returns the step of that."""
+        """Starts a run, kills it after its first checkpoint and returns the step of this checkpoint."""
         process, begun = self.start(name), time.monotonic()
         while time.monotonic() - begun < LIMIT and process.poll() is None:
             kept = [p.name for p in (self.directory / name / "checkpoints/latest").glob("*") if p.name.isdecimal()]

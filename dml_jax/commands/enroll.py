@@ -72,7 +72,7 @@ def add_decision(flags: argparse.ArgumentParser) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The options of the command line, all of which are checked."""
+    """The options of the command line, after checking all of them."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     model_options.add(flags)

@@ -1,4 +1,4 @@
-"""Hands a model on to other programs, without its data set:
+"""Exports a model to other programs, without its data set:
 
     dml-jax export --model=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
 

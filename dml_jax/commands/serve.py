@@ -71,7 +71,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def own_names() -> list[str]:
-    """The name of this machine and the addresses that it stands for."""
+    """The name of this machine and its addresses."""
     name = socket.gethostname()
     try:
         return [name, *{_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(name, None)}]

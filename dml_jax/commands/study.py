@@ -1,4 +1,4 @@
-"""Trains the runs of a study that are missing, and prints its table:
+"""Trains the missing runs of a study, and prints its table:
 
     dml-jax study --study=configs/studies/hist.py:layers-cars [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
@@ -112,7 +112,7 @@ def execute(arguments: list[str]) -> None:
 
 
 def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
-    """Trains what the claims of papers need on a data set; prints and writes their verdicts.
+    """Trains the missing runs for the claims of papers on a data set; prints and writes the verdicts.
 
     The measurements are in DATA.csv in --output, by default the directory of the trials; those in the file are kept.
     """
@@ -178,7 +178,7 @@ def make_tables(options: Namespace) -> None:
 
 
 def stop_if(code: int) -> None:
-    """Ends the command if a signal has stopped it."""
+    """Exits after a signal that stopped the command."""
     if code:
         say("stopped; the same command continues")
         sys.exit(code)

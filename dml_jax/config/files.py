@@ -176,7 +176,7 @@ def _choose_network(values: ConfigDict, name: str) -> None:
 
 
 def _choose_loss(values: ConfigDict, loss: str) -> None:
-    """Replaces the sections of the losses that another `method.loss` does not have by the defaults of its own."""
+    """Replaces the sections of losses for another `method.loss` by the defaults of its own losses."""
     name = flatten(values).get("method.name")
     method = modules.module("method", name)
     if hasattr(method, "config_type"):

@@ -45,7 +45,7 @@ class Config:
 
 
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """The published results beside which a run of this configuration is shown, by source and metric."""
+    """The published results shown beside a run of this configuration, by source and metric."""
     protocol = "paper" if values.get("train", {}).get("select") == "test" else "clean"
     found: dict[str, dict[str, float]] = values["paper"].get(protocol, {})
     return found

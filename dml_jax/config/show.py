@@ -101,7 +101,7 @@ def type_name(annotation: Any) -> str:
 
 
 def print_values(config: Config) -> None:
-    """Prints every key of an experiment with its value; those that differ from the default are marked."""
+    """Prints every key of an experiment with its value; values other than the default are marked."""
     console = Console(highlight=False, soft_wrap=True)
     section = ""
     for option in options(config):

@@ -52,7 +52,7 @@ def digest(splits: Mapping[str, Split]) -> str:
 
 
 def with_gallery(splits: Mapping[str, Split]) -> dict[str, Split]:
-    """The splits by name, and under "gallery" the gallery of the one that has it, if any."""
+    """The splits by name, and as "gallery" the gallery of a split that has one."""
     gallery = next((split.gallery for split in splits.values() if split.gallery is not None), None)
     return {**splits} if gallery is None else {**splits, "gallery": gallery}
 

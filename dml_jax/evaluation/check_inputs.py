@@ -156,7 +156,7 @@ def is_real(dtype: np.dtype) -> bool:
 
 
 def compute_dtype(array: np.ndarray) -> np.dtype:
-    """The dtype to compute in: float64 for float64 input if JAX allows it (`jax_enable_x64`), else float32."""
+    """The dtype of the computation: float64 for float64 input if JAX allows it (`jax_enable_x64`), else float32."""
     use_float64 = array.dtype == np.float64 and jax.config.read("jax_enable_x64")
     return np.dtype(np.float64 if use_float64 else np.float32)
 
@@ -268,7 +268,7 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
 
 
 def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge:
-    """The function that `values` is, or the one that a list of gallery rows per query, -1 for none, determines."""
+    """A function of the query from `values`: a function, or a list of gallery rows per query, -1 for none."""
     if callable(values):
         return values
     rows = [np.asarray(list(value)) for value in values]

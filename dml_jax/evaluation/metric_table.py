@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class MetricEntry(NamedTuple):
-    """One metric, whose key in `results.json` is `name`; its standard error, if known, has the key `<name>_stderr`.
+    """One metric. Its key in `results.json` is `name`; its standard error, if known, has the key `<name>_stderr`.
 
     A name with the suffix "@K" stands for a family with one key per number K.
     """

@@ -33,7 +33,7 @@ MANY = 1000  # classes; above it MANY_CLASSES applies
 def kmeans_options(
     classes: int, init: Initialisation | None = None, restarts: int | None = None, iterations: int | None = None
 ) -> KMeansOptions:
-    """The default options for a number of clusters, with those replaced that are given."""
+    """The default options for a number of clusters, updated by the given ones."""
     default = FEW_CLASSES if classes <= MANY else MANY_CLASSES
     given: dict[str, Any] = {"init": init, "restarts": restarts, "iterations": iterations}
     return default._replace(**{key: value for key, value in given.items() if value is not None})

@@ -24,7 +24,7 @@ def faiss(
     links: int = 32,
     compression: Compression | None = None,
 ) -> Any:
-    """A faiss index whose ids are row numbers; `faiss.write_index` (`write_index_binary`) saves it.
+    """A faiss index with row numbers as ids; `faiss.write_index` (`write_index_binary`) saves it.
 
     Args:
       kind: "flat" for exact search over all rows by inner products, "hnsw" for approximate search in a graph; "int8"

@@ -142,7 +142,7 @@ class Index:
         return self._background
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
-        """The threshold for a false-accept rate, and what to expect of this index at it.
+        """The threshold for a false-accept rate, and the expected results of this index at it.
 
         `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
         """
@@ -195,7 +195,7 @@ class Index:
         return np.take_along_axis(nearest, top, axis=1), np.take_along_axis(values, top, axis=1)
 
     def save(self, path: str | Path) -> None:
-        """Writes a `.npz` file, completely or not at all, with the images that thresholds are measured on."""
+        """Writes a `.npz` file, completely or not at all, with the images for measuring thresholds."""
         path = Path(path).expanduser()
         parts = [Enrolled(self.embeddings, self.images), *self.removed.values()]
         arrays = {

@@ -84,7 +84,7 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
 
 
 def digest(found: Sequence[Unit]) -> str:
-    """SHA-256 of the names, sizes and times of the files of all units; a changed file has others."""
+    """SHA-256 of the names, sizes and times of the files of all units, to detect changed files."""
     sha256 = hashlib.sha256()
     for unit in found:
         sha256.update(f"{unit.kind}\0{unit.group}\n".encode())
@@ -110,7 +110,7 @@ def _stamp(root: str, name: str) -> str:
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:
-    """The images of a unit in lists that are not empty; DataError if its file is damaged or holds no images."""
+    """The images of a unit in non-empty lists; raises DataError if its file is damaged or holds no images."""
     if unit.kind == "files":
         yield [Item(name, Path(unit.root, name)) for name in unit.names]
         return

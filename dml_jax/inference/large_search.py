@@ -178,7 +178,7 @@ def retrieval(
     lists: Iterable[np.ndarray], labels: np.ndarray, gallery_labels: np.ndarray | None, ks: tuple[int, ...],
     lone_queries: metrics.Lone,
 ) -> dict[str, float]:  # fmt: skip
-    """`metrics.of_ranked_lists` of lists that come in blocks."""
+    """`metrics.of_ranked_lists` of blocks of lists."""
     others = labels if gallery_labels is None else gallery_labels
     relevant = metrics.relevant_counts(labels, others, exclude_self=gallery_labels is None)
     found, start = [], 0
@@ -189,7 +189,7 @@ def retrieval(
 
 
 def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
-    """Writes a faiss index (IVF-PQ by inner product), whose ids are row numbers; returns its number of rows and recall.
+    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of rows and recall.
 
     The index holds a code for each row, an eighth of its float32 numbers, and its number. The recall is the share of
     the `NEIGHBORS` nearest rows of a sample that a search of `PROBES` lists finds.

@@ -52,7 +52,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 @contextmanager
 def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
-    """A model (see `dml_jax.load`) on the machines of a Ray cluster, all of which must see its directory."""
+    """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its directory."""
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with connect(address) as ray:
         count, needs = resources(ray.nodes())

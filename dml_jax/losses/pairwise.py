@@ -152,7 +152,7 @@ def compared(
 
 
 def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None) -> jax.Array:
-    """The mean with which every loss reduces its values, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
+    """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
 
     Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` [N] are the anchors'.
     """

@@ -103,7 +103,7 @@ def options(function: Callable[..., Any]) -> Any:
 
 
 def _without_arrays(hint: Any) -> Any:
-    """A type without the arrays that a union allows besides numbers; a configuration holds none."""
+    """A type without the arrays of a union, since a configuration holds none."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
         return hint
     return typing.Union[tuple(kind for kind in typing.get_args(hint) if kind is not jax.Array)]  # noqa: UP007

@@ -189,7 +189,7 @@ class Method(NamedTuple):
 
 
 def map_functions(wrap: Callable[[Any], Any], method: Method) -> Method:
-    """The method with `wrap` around each of its functions of parameters: not `init`, paths, distances."""
+    """The method with `wrap` around each of its functions of parameters, except `init`, paths and distances."""
     wrapped: Method = jax.tree.map(lambda leaf: wrap(leaf) if callable(leaf) else leaf, method, is_leaf=callable)
     hooks = wrapped.hooks._replace(class_axis=method.hooks.class_axis)
     return wrapped._replace(init=method.init, group=method.group, distance=method.distance, hooks=hooks)

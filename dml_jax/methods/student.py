@@ -139,7 +139,7 @@ def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, c
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
-    """A student on a backbone, whose loss calls `batch.teacher`."""
+    """A student on a backbone; its loss calls `batch.teacher`."""
     embedding = heads.Embedding(config.embedding_dim, config.pooling)
     auxiliary = Dense(data.classes)
 

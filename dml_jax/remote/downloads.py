@@ -42,7 +42,7 @@ def fetch(
     elsewhere: str,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Downloads a file to `target`; failures are of the type `error`, and end with how to get the file `elsewhere`."""
+    """Downloads a file to `target`; failures are of the type `error`, and end with `elsewhere`, another source."""
     part = target.with_name(f"{target.name}.part")
     with ExitStack() as stack:
         try:

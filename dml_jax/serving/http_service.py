@@ -1,4 +1,4 @@
-"""HTTP service of `dml-jax serve` and `dml-jax explore`: answers images, which pass through the network in batches.
+"""HTTP service of `dml-jax serve` and `dml-jax explore`: answers images in batches.
 
 uvicorn and Starlette limit connections, sizes and host names. Encryption, authentication and deadlines for slow
 connections are left to a reverse proxy.
@@ -125,7 +125,7 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] = LOCAL_NAMES) -> uvicorn.Server:
-    """A server of `POST /`, `GET /health` and further routes, which refuses requests for other host names.
+    """A server of `POST /`, `GET /health` and further routes; it refuses requests for other host names.
 
     A page of another site could otherwise let its own name resolve to the address of this server.
     """
@@ -153,7 +153,7 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
 
 
 class EnrolledClasses:
-    """Answers with the classes of an index file, which is read again when it was replaced.
+    """Answers with the classes of an index file; a replaced file is read again.
 
     A new file that cannot be used is reported on stderr once, and the index before it is kept. `decision` holds the
     arguments of `Index.classify`.

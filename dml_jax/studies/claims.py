@@ -1,4 +1,4 @@
-"""The ledger of claims: what the papers state, as tests that can fail.
+"""The ledger of claims: statements of the papers, as tests that can fail.
 
 A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and the effect is the mean
 of their paired differences. Two t-tests compare it with the claim's margin, one for the claim and one against it; a
@@ -291,7 +291,7 @@ def cells(entry: Entry) -> tuple[str, ...]:
 
 
 def on_maps(made: Planned) -> list[Trial]:
-    """The trials that train heads on stored maps, those of one row together; ensembles follow their members."""
+    """The trials that train heads on stored maps, in groups by row; ensembles follow their members."""
     heads = [trial for trial in made.trials if trial.config and trial.config.train.feature_views]
     places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
     heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])

@@ -1,4 +1,4 @@
-"""Finished runs: which are seeds of one row, which may be compared, means and spreads, and whether rows differ."""
+"""Finished runs: seeds of one row, comparable rows, means and spreads, and differences of rows."""
 
 import itertools
 import json
@@ -57,7 +57,7 @@ def is_finished(trial: Trial) -> bool:
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
-    """The names of the finished ones among trials, each of which follows those that it needs.
+    """The names of finished trials, from trials in an order in which each follows the trials that it needs.
 
     An ensemble is not finished while one of its members is unfinished.
     """
@@ -109,7 +109,7 @@ def _manifest(directory: Path) -> dict[str, Any]:
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
-    """Runs that differ in nothing but the seed share the name of the first; equal names of others become distinct."""
+    """Runs that differ only in the seed share the name of the first; equal names of others become distinct."""
     names: dict[str, str] = {}
     seen: dict[tuple[Any, ...], Path] = {}
     named = []
@@ -187,7 +187,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def duration(seconds: float) -> str:
-    """A time for people: "45 s", "12 min", "3.4 h"."""
+    """A time in words: "45 s", "12 min", "3.4 h"."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
@@ -254,7 +254,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Published metrics by source: those that the study states, and of other sources those in the configuration."""
+    """Published metrics by source: the study's, and of other sources the configuration's."""
     known = configs.published(run.config) if run.config.get("paper") else {}
     # Tables say of all published numbers together how the model was selected.
     known = {re.sub(r" \(selected on test\)|; selected on test", "", label): known[label] for label in known}

@@ -81,7 +81,7 @@ def slug(name: str) -> str:
 
 
 def trials(study: Study, settings: Settings, *, equal: bool = False) -> list[Trial]:
-    """All trials of the rows of a study, seed by seed, in an order in which a trial follows those that it needs.
+    """All trials of the rows of a study, seed by seed; a trial follows the trials that it needs.
 
     Raises ConfigError for an invalid configuration, overrides of what distinguishes trials and, unless `equal`, rows
     that overrides have made equal.
@@ -110,7 +110,7 @@ def _depth(trial: Trial, named: Mapping[str, Trial]) -> int:
 
 
 def evaluated_as(trial: Trial) -> str:
-    """Equal for trials that train and evaluate the same."""
+    """Key of a trial; equal if trials train and evaluate the same."""
     values = asdict(trial.config)  # type: ignore[arg-type]
     tested = {key: values[key] for key in ("method", "evaluation")}
     same = configs.decisive(values) | trial.length | {"name": "", "path": values["data"]["path"], **tested}

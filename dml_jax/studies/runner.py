@@ -36,7 +36,7 @@ class Slot(NamedTuple):
     environment: dict[str, str]
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts `python -m ARGUMENTS`, whose output is appended to a file; it ends when its standard input is closed.
+        """Starts `python -m ARGUMENTS` and appends its output to a file; it ends when its standard input is closed.
 
         Also binds this thread to the cores, because the process inherits them.
         """
@@ -93,12 +93,12 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def problem_file(root: Path, name: str) -> Path:
-    """Where the reason is noted why a trial failed."""
+    """The file with the reason for a trial's failure."""
     return root / "trials" / f"{name.replace('/', '-')}.problem"
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
-    """Why trials failed or cannot be run, by name; each follows those that it needs, and `done` are finished."""
+    """Why trials failed or cannot be run, by name; each follows the trials that it needs, and `done` are finished."""
     found: dict[str, str] = {}
     for trial in trials:
         if trial.name in done:
@@ -113,7 +113,7 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
 
 
 def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable[[str], None]) -> int:
-    """Trains all trials that are neither finished nor failed, each after those that it needs.
+    """Trains all trials that are neither finished nor failed, each after the trials that it needs.
 
     The result is 0, or 128 + the number of the signal that stopped the command.
     """
@@ -261,7 +261,7 @@ def shell_line(root: Path, trial: Trial) -> str:
 
 
 def last_line(log: Path) -> str:
-    """The last line of a log that is not empty."""
+    """The last non-empty line of a log."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
 

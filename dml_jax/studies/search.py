@@ -1,4 +1,4 @@
-"""Searches for the values of options with optuna, whose storage holds parameters, results and states of the trials.
+"""Searches for the values of options with optuna; its storage holds parameters, results and states of the trials.
 
 A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes under the authors'
 protocol. The sampler of the Nth trial is seeded by N, so that an interrupted search continues as if it had not been.
@@ -66,7 +66,7 @@ def check_space(search: Search) -> None:
 
 
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
-    """The values of a trial of optuna; those that it already has do not change."""
+    """The values of a trial of optuna; existing ones do not change."""
     found: dict[str, Any] = {}
     for name, values in search.space.items():
         match values:
@@ -216,7 +216,7 @@ def run(
     storage: str,
     print_line: Callable[[str], None],
 ) -> int:
-    """Trains the trials of a search that are missing; see `runner.run_all`."""
+    """Trains the missing trials of a search; see `runner.run_all`."""
     resume_interrupted(open_storage(storage, name), settings.root)
     asking = threading.Lock()
 

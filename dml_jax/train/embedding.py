@@ -164,7 +164,7 @@ def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int]
 
 
 def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
-    """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or infinity."""
+    """Raises a DataError that names the first image if embeddings float32 [N, ...] hold NaN or infinity."""
     bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
     if len(bad):
         raise DataError(

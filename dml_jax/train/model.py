@@ -110,7 +110,7 @@ def computed_in(method: Method, precision: str) -> Method:
 
 
 def read_as(config: Config, reading: str) -> Config:
-    """The configuration whose method embeds as one of `evaluation.readings`; ConfigError if its options are wrong."""
+    """The configuration for embedding as one of `evaluation.readings`; raises ConfigError if its options are wrong."""
     key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
     known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
     for option in options:
@@ -122,7 +122,7 @@ def read_as(config: Config, reading: str) -> Config:
 
 
 def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
-    """A backbone whose normalised inputs are randomly erased in training."""
+    """A backbone with random erasing of its normalised inputs in training."""
     if not data.erasing:
         return backbone
 

@@ -22,7 +22,7 @@ from dml_jax.train.step import TrainState, fingerprint
 
 
 def with_teacher(experiment: Experiment, console: Console) -> Experiment:
-    """The experiment with the teacher that its method names: the reported model of that run."""
+    """The experiment with the teacher of its method: the reported model of a run."""
     if not experiment.method.hooks.teacher:
         return experiment
     key = f"method.teacher={experiment.method.hooks.teacher!r}"
@@ -77,7 +77,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
 def _from_run(
     source: Path, params: PyTree, model_state: PyTree, history: tuple[str, ...], console: Console
 ) -> tuple[PyTree, PyTree, list[str]]:
-    """(params, model_state, paths that were kept): replaced by the variables of the same path and shape in a run."""
+    """(params, model_state, kept paths), with the variables of the same path and shape in a run."""
     try:
         checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"
         other = model.load(source, checkpoint, console.print)

@@ -166,7 +166,7 @@ def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *ot
 
 
 def chunked(method: Method, chunks: int) -> Method:
-    """The method with the images of a training batch encoded in chunks, whose number divides the batch size.
+    """The method with the images of a training batch encoded in chunks; their number divides the batch size.
 
     The forward pass keeps the encoded images only, and the backward pass encodes each chunk again for its gradient
     (GradCache: Gao et al., "Scaling deep contrastive learning batch size under memory limited setup", RepL4NLP 2021).

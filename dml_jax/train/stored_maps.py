@@ -1,4 +1,4 @@
-"""Heads on stored feature maps of a frozen backbone: many trials in one process, each of which takes seconds.
+"""Heads on stored feature maps of a frozen backbone: many trials in one process, each in seconds.
 
     python -m dml_jax.train.stored_maps TRIALS.json
 
@@ -266,7 +266,7 @@ class Bench:
 
 
 def main(path: Path) -> int:
-    """Trains the trials of a file that are not finished; returns 1 if some cannot be."""
+    """Trains the unfinished trials of a file; returns 1 if some fail."""
     told = json.loads(path.read_text(encoding="utf-8"))
     bench, code = Bench(Path(told["maps"])), 0
     for number, trial in enumerate(told["trials"], start=1):

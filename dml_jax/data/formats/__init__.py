@@ -1,4 +1,4 @@
-"""The data sets, one module each: `config.data.name` is the name of its module, there is no other registry.
+"""The data sets, one module each: `config.data.name` is the name of its module; there is no other registry.
 
 A data set that users convert with `dml-jax prepare` defines `RECIPE: prepare.sources.Recipe`, whose `find` maps the
 files of the original distribution to images, labels and splits; `cub.py` is a short example. Any other defines

@@ -17,7 +17,7 @@ CLASSES, TRAINING_CLASSES = 196, 98
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads whichever of the three layouts it finds."""
+    """Reads any of the three layouts."""
     short = {"/".join(path.split("/")[-2:]): path for path in files}  # folder and file name -> path
     names = {path.split("/")[-1] for path in files}
     if "cars_train_annos.mat" in names:

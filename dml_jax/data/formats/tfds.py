@@ -22,7 +22,7 @@ LABELS = ("label", "class_id")  # features that may contain the label
 
 
 def _reader(directory: str, ids: Sequence[str], min_side: int, upright: bool) -> Read:
-    """`Split.read` for images with the ids "<split>/<row>"."""
+    """`Split.read` for images with ids "<split>/<row>"."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         split, row = ids[index].split("/")

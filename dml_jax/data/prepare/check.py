@@ -173,7 +173,7 @@ class Pair(NamedTuple):
 
 
 def find_duplicates(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Pair]:
-    """Pairs each image with the first one that it resembles in its class, in other classes of its split, and in other
+    """Pairs each image with the first similar one in its class, in other classes of its split, and in other
     splits."""
     chosen = np.array(sorted(facts), np.int64)
     if not len(chosen):

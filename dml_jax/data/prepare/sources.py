@@ -66,7 +66,7 @@ Scalar = str | int | float | bool | None  # a value of metadata
 
 
 class Entry(NamedTuple):
-    """An image: its name in the data set, its file, its class, its split and what else is known about it, by column."""
+    """An image: its name in the data set, its file, its class, its split and further facts, by column."""
 
     id: str
     file: File

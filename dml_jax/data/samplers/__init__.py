@@ -1,4 +1,4 @@
-"""Samplers: which images make up the batch of a step.
+"""Samplers: the images in the batch of a step.
 
     from dml_jax.data import samplers
 

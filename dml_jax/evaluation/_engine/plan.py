@@ -220,7 +220,7 @@ def rank_by_distance(
     functions: tuple[RowFunction, ...],
     share: Share,
 ) -> QueryResults:
-    """Ranks by a distance of the user's own, of which `blocks` gives those of some queries to the gallery."""
+    """Ranks by a distance of the user's own; `blocks` yields the distances of some queries to the gallery."""
     results = QueryResults.undefined(len(labels), full_ks, len(functions))
     chosen = share.of(np.arange(len(labels)))
     own = np.full(len(labels), -1) if excluded is None else excluded
@@ -235,7 +235,7 @@ def rank_by_distance(
 def _add(
     results: QueryResults, found: tuple[np.ndarray | None, ...], chosen: np.ndarray, queries: np.ndarray, share: Share
 ) -> None:
-    """Writes what each process found for its `chosen` queries."""
+    """Writes the results of each process for its `chosen` queries."""
     for result, part in zip(results if len(queries) else (), found, strict=False):
         if result is not None:
             own = np.zeros_like(result)

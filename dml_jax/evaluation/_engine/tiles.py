@@ -229,7 +229,7 @@ class Share(NamedTuple):
         return work[self.process :: self.processes]
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum over the processes of int32 values, or of any values of which each is zero in all processes but one."""
+        """Sum over the processes of int32 values, or of values that are each zero in all processes but one."""
         if self.processes == 1:
             return values
         # As 32-bit integers, because JAX would round 64-bit values.

@@ -63,7 +63,7 @@ def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
 def queue_update(
     model_state: PyTree, params: PyTree, outputs: jax.Array, *, averaged: Iterable[str], momentum: float
 ) -> PyTree:
-    """The model state after an update of the parameters, whose `averaged` subtrees the key network follows.
+    """The model state after an update of the parameters; the key network follows their `averaged` subtrees.
 
     `outputs` [B, D] of the key network for this batch are appended to the queue.
     """

@@ -231,7 +231,7 @@ def peers() -> list[tuple[int, int, float]]:
 
 @contextmanager
 def end_together(silence: float = SILENCE) -> Iterator[Callable[[int], None]]:
-    """Within this context, an exception in one process of several is reported by the others, which then end too.
+    """Within this context, an exception in one of several processes is reported by the others, and all end.
 
     So is a process without a sign of life for `silence` seconds.
 
@@ -318,7 +318,7 @@ def _difference(facts: dict[str, Any], index: int, other: dict[str, Any]) -> str
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
-    """The value of `decide` in process 0, which alone calls it, as it may change files that others look at."""
+    """The value of `decide`, called only in process 0, as it may change files that others read."""
     return decide() if _group is None else int(_from_first(decide))
 
 

@@ -69,7 +69,7 @@ class Stop:
         self.signal = number
 
     def stop_immediately(self) -> None:
-        """From here on there is nothing to save: a signal ends the run at once; all processes must call this."""
+        """From now on there is nothing to save: a signal ends the run at once; all processes must call this."""
         self._immediate = True
         if number := self.agreed():
             raise Interrupted(number)

@@ -1,4 +1,4 @@
-"""Devices that need not be there: XLA compiles for them on any machine that has JAX's wheels for their platform."""
+"""Devices that need not be present: XLA compiles for them on any machine that has JAX's wheels for their platform."""
 
 import importlib.util
 import os

@@ -80,7 +80,7 @@ def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
 
 
 def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that tell one run from another: configuration, data, precision and teacher."""
+    """The facts that distinguish runs: configuration, data, precision and teacher."""
     return {key: facts[key] for key in ("config", *WHAT) if key in facts}
 
 
@@ -95,7 +95,7 @@ def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> 
 
 
 def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if the stored `identity` is of another run."""
+    """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
         _check_same_config(where, stored.get("config", {}), here["config"])
     for key, what in WHAT.items():
@@ -105,7 +105,7 @@ def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, 
 
 
 def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if a directory, or its newest checkpoint, is of a run with another `identity`."""
+    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run with another `identity`."""
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), here)
     for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
@@ -148,7 +148,7 @@ def _check_same_config(
 
 
 def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with the options that it lacks."""
+    """A configuration with defaults for missing options."""
     with suppress(ConfigError):
         return asdict(configs.resolve(config))
     return config
@@ -185,7 +185,7 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
 
 @contextmanager
 def _counted_start(workdir: Path) -> Iterator[None]:
-    """Counts the starts in a row that ended in a failure, e.g. were killed, without a newer checkpoint.
+    """Counts successive starts that failed, e.g. were killed, without a newer checkpoint.
 
     Raises CheckpointError if there are STARTS of them already, so that a launcher that repeats the command gives up.
     """
