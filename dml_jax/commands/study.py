@@ -148,8 +148,8 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     made_tables = []
     for paper in papers:
         title, stated = claims.load(paper)
-        rows = tuple(tuple(map(Cell, claims.cells(entry))) for entry in claims.ledger(stated, lines, data))
-        made_tables.append(Table(f"{title}: claims on {data}", (), claims.HEAD, rows, tuple(range(len(claims.HEAD)))))
+        body = tuple(tuple(map(Cell, claims.cells(entry))) for entry in claims.ledger(stated, lines, data))
+        made_tables.append(Table(f"{title}: claims on {data}", (), claims.HEAD, body, tuple(range(len(claims.HEAD)))))
         tables.print_table(made_tables[-1], Console().rich)
     tables.write(output, made_tables, "")
     stop_if(code)

@@ -103,7 +103,7 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
 
     embedder = experiment.embedder(compute)
     uncropped = embedder._replace(data=replace(data, crop="none", image_size=0, resize=0, training_size=0))
-    state = TrainState(jnp.zeros((), jnp.int32), *variables, ())
+    state = TrainState(jnp.zeros((), jnp.int32), variables[0], variables[1], ())
     found = {}
     for name, split in experiment.splits.items():
         views = []
@@ -111,8 +111,8 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
             path = directory / f"{key}-{name}-{view}.npy"
             if not path.exists():
                 console.print(f"computing maps: {name}, view {view}")
-                crops = frozen_features.crops(split, data, 0, view) if view else split
-                rows = (uncropped if view else embedder).embed_split(state, crops)
+                seen = frozen_features.crops(split, data, 0, view) if view else split
+                rows = (uncropped if view else embedder).embed_split(state, seen)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with files.atomic_write(path) as draft, draft.open("wb") as file:
                     np.save(file, rows.astype(np.float16))
@@ -148,9 +148,9 @@ class Head:
         state = step.initial(method, experiment.optimizer, key, experiment.example_batch(), ema)
         if method.hooks.fill:
             with experiment.batches(0, 2**31 - 1) as reader:
-                batches = (experiment.device_batch(*arrays) for arrays in reader)
-                batches = (batch._replace(images=self.augment(batch.images, None)) for batch in batches)
-                filled = method.hooks.fill(state.params, state.model_state, batches)
+                read = (experiment.device_batch(*arrays) for arrays in reader)
+                ready = (batch._replace(images=self.augment(batch.images, None)) for batch in read)
+                filled = method.hooks.fill(state.params, state.model_state, ready)
             state = state._replace(model_state=filled)
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
