@@ -14,6 +14,7 @@ from dml_jax.files import expand_path
 
 T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
+SESSION = "photographs taken together, which are left out together: by EXIF date, folder in the class, name or column"
 
 
 class Parser(argparse.ArgumentParser):

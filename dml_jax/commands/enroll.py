@@ -1,15 +1,19 @@
-"""Enrolls new classes without training, and classifies images:
+"""Enrolls new classes without training, classifies images, and measures how well that works:
 
-    dml-jax enroll --model=runs/birds --index=birds.npz gallery/            # class folders, as for training
+    dml-jax enroll --model=runs/birds --index=birds.npz gallery/ [--session=date]     # class folders, as for training
+    dml-jax enroll --model=runs/birds --index=birds.npz --check=later/ [--session=date]
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
-a class, --restore=wren enrolls it again, --purge deletes removed classes for good; --list prints the number of images
-and the name of each class. The second prints one tab-separated line per image: class or "unknown", the margin of the
-class over all others, the image, and the nearest image of that class. Images of unknown classes are rejected by a
-threshold, which is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
-folders of classes that are not enrolled, which published weights need. Enrolling ends with a table of what to expect at
-several rates, measured with the enrolled images themselves.
+a class, --restore=wren enrolls it again, --purge deletes what was removed for good, --rename=wren:"house wren" renames
+one; --list prints the number of images and the name of each class. Images of unknown classes are rejected by a
+threshold. It is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
+folders of other classes, which published weights need; classes that are enrolled do not take part.
+
+A table says what to expect of photographs to come, with 95 % intervals, from whole sessions that are left out
+(--session says which photographs were taken together). The second command measures it: on class folders of enrolled and
+of other classes. The third prints one tab-separated line per image: class or "unknown", the margin of the class over
+all others, the image, and the nearest image of that class.
 """
 
 import argparse
@@ -25,10 +29,14 @@ from dml_jax.commands import cli, model_options
 from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.files import locked
 from dml_jax.inference import labelled
 from dml_jax.inference.index import EMPTY, Index
 from dml_jax.inference.model import Model
+
+FEW = 5  # images of a class
+SHOWN = 10  # names in a list
 
 
 def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
@@ -82,8 +90,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
     flags.add_argument("--purge", action="store_true", help="delete the removed classes, which --restore then lacks")
+    flags.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], help="new name; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
+    flags.add_argument("--check", metavar="FOLDER", help="class folders to compare with what is expected")
+    flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
     add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
@@ -91,9 +102,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     open_set.check_rate(options.false_accept_rate)
     if not (options.index or "").endswith(".npz"):
         raise ConfigError(f"--index={options.index or ''}: give a file that ends in .npz, e.g. --index=birds.npz")
-    changes = options.remove or options.restore or options.purge or options.calibrate
+    changes = options.remove or options.restore or options.rename or options.purge or options.calibrate or options.check
     if (options.list or options.classify) and changes:
-        raise ConfigError("--list and --classify: change nothing; remove, restore, purge or calibrate first")
+        raise ConfigError("--list and --classify: change and check nothing; leave the other options out")
+    for pair in options.rename:
+        if pair.count(":") != 1:
+            raise ConfigError(f"--rename={pair}: must be OLD:NEW, e.g. --rename=wren:robin")
     if not options.paths and (options.classify or not (changes or options.list)):
         raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
     return options
@@ -108,8 +122,13 @@ def execute(arguments: list[str]) -> None:
     if not adds and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
-    classes = labelled.class_folders(options.paths) if adds else {}
-    others = labelled.class_folders([options.calibrate]) if options.calibrate else {}
+    session = options.session
+    classes = labelled.class_folders(options.paths, session) if adds else {}
+    others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}
+    asked = labelled.class_folders([options.check], session) if options.check else {}
+    taken: dict[Path, str] = {}
+    for found in (classes, others, asked):
+        taken |= labelled.sessions_of(found, session)
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     if options.list:
         index = Index.load(model, path)
@@ -120,18 +139,30 @@ def execute(arguments: list[str]) -> None:
         _classify(Index.load(model, path), usable(model, files) if options.skip_bad else files, options)
     else:
         with locked(path):
-            _change(model, path, classes, others, options)
+            index = _change(model, path, classes, others, taken, options)
+        if asked:
+            _check(index, usable_classes(model, asked) if options.skip_bad else asked, options)
 
 
 def _change(
-    model: Model, path: Path, classes: dict[str, list[Path]], others: dict[str, list[Path]], options: argparse.Namespace
-) -> None:
-    """Changes the index under a lock, and prints its expected results."""
+    model: Model,
+    path: Path,
+    classes: dict[str, list[Path]],
+    others: dict[str, list[Path]],
+    taken: dict[Path, str],
+    options: argparse.Namespace,
+) -> Index:
+    """Changes the index, which no other command changes meanwhile, and prints what to expect of it.
+
+    `taken` are the sessions of the images.
+    """
     index = Index.load(model, path) if path.exists() else Index(model)
     for name in options.remove:
         index.remove(name)
     for name in options.restore:
         index.restore(name)
+    for pair in options.rename:
+        index.rename(*pair.split(":"))
     purged = (list(index.removed) or ["nothing"]) if options.purge else []
     if options.purge:
         index.removed.clear()
@@ -142,26 +173,47 @@ def _change(
         classes = usable_classes(model, classes, needed=not known) if classes else {}
         others = usable_classes(model, others) if others else {}
     if classes:
-        index.add(classes)
+        index.add(classes, {name: [taken[file] for file in images] for name, images in classes.items()})
     if others:
-        index.calibrate(others)
-    expected = _expected(index, options) if index.images else EMPTY  # no index without a threshold is written
-    if not known or classes or options.remove or options.restore or options.purge or others:
+        index.calibrate(others, {name: [taken[file] for file in images] for name, images in others.items()})
+    expected = _expected(index, options.false_accept_rate) if index.images else EMPTY  # or none is written
+    if classes or others or options.remove or options.restore or options.rename or options.purge:
         index.save(path)
     done = [
         f"{what} {printable(', '.join(names))}"
-        for what, names in (("removed", options.remove), ("restored", options.restore), ("purged", purged))
+        for what, names in (
+            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename), ("purged", purged),
+        )
         if names
-    ]
+    ]  # fmt: skip
     if classes:
         done.append(f"enrolled {counted(sum(map(len, classes.values())), 'image')} of {counted(len(classes), 'class')}")
     if others:
-        done.append(f"calibrated on {counted(len(others), 'other class')}")
+        done.append(f"calibrated on {counted(len(others), 'class')}")
     if known:
         done.append(f"skipped {counted(known, 'enrolled image')}")
     now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
-    print(f"{path}: {'; '.join(done)}; now {now}")
+    print(f"{path}: {'; '.join([*done, f'now {now}'])}")
     print(expected)
+    return index
+
+
+def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Namespace) -> None:
+    """Prints what labelled images give, and whether that is within the promised intervals."""
+    point = index.expect(options.false_accept_rate)
+    found = index.check(classes, point.threshold)
+    if found.overlapping:
+        print(f"left out: {counted(found.overlapping, 'image')} of {options.check} that the index holds")
+    print(
+        f"{options.check}: {counted(found.known_images, 'image')} of enrolled classes, "
+        f"{counted(found.other_images, 'image')} of others; at threshold {point.threshold:.4f}, in %:"
+    )
+    for name in ("right", "wrong", "unknown", "strangers"):
+        measured, (share, low, high) = getattr(found, name), getattr(point, name)
+        verdict = "within" if low <= measured <= high else "outside"
+        verdict = "" if np.isnan(measured + share) else f"  {verdict} the interval"
+        label = "strangers accepted" if name == "strangers" else name
+        print(f"  {label:18}  measured {_percent(measured):>5}  promised {_interval((share, low, high))}{verdict}")
 
 
 def _classify(index: Index, files: Sequence[str | Path], options: argparse.Namespace) -> None:
@@ -171,23 +223,82 @@ def _classify(index: Index, files: Sequence[str | Path], options: argparse.Names
         print("\t".join(map(printable, (name, f"{margin:.4f}", str(file), index.images[nearest]))))
 
 
-def _expected(index: Index, options: argparse.Namespace) -> str:
-    """Expected results of this index at several rates, from its own images; a warning if most would be unknown."""
-    points = [index.expect(rate) for rate in sorted({*open_set.RATES, options.false_accept_rate})]
-    lines = [
-        "expected of enrolled images, each classified without itself, and of images of other classes, in %:",
-        "  rate  threshold  right  wrong  unknown  strangers accepted",
-    ]
-    for point in points:
-        shares = "".join(f"{_percent(share):>{width}}" for share, width in zip(point[2:], (7, 7, 9, 20), strict=True))
-        lines.append(f"{point.false_accept_rate:6g}{point.threshold:11.4f}{shares}")
-    chosen = next(point for point in points if point.false_accept_rate == options.false_accept_rate)
-    if chosen.unknown > 0.5:
+def _expected(index: Index, false_accept_rate: float) -> str:
+    """What to expect of this index at several rates, and what it was measured on; advice if most would be unknown."""
+    chosen = index.expect(false_accept_rate)
+    measured, enrolled, background = index.measured, index.enrolled, index.background()
+    lines = []
+    if overlap := index.overlap():
+        kept = len(np.unique(background.labels))
         lines.append(
-            f"warning: {_percent(chosen.unknown)} % of images of enrolled classes would be unknown; enroll more images "
-            "of each class, accept more strangers with --false_accept_rate, or train on images like these"
+            f"{counted(len(overlap), 'class')} to measure on {'is' if len(overlap) == 1 else 'are'} enrolled and left "
+            f"out ({_listed(overlap)}); {counted(kept, 'class')} remain"
         )
+    sessions = sorted({*enrolled.sessions.tolist(), *background.sessions.tolist()} - {""})
+    if not sessions:
+        share = open_set.near_copies(Photographs(*map(np.concatenate, zip(enrolled, background, strict=True))))
+        lines.append(
+            f"warning: sessions are unknown, so this holds for photographs like the enrolled ones, not for later ones: "
+            f"the nearest image of {_percent(share)} % of all images is a near-copy (cosine above "
+            f"{open_set.NEAR_COPY}); near-copies are left out together; give --session"
+        )
+    elif len(sessions) == 1:
+        lines.append(f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot be measured")
+    if measured.left_out:
+        names = [index.classes[label] for label in measured.left_out]
+        lines.append(f"left out of the promise, because all their images are of one session: {_listed(names)}")
+    across = f"across sessions ({_listed(sessions)})" if len(sessions) > 1 else "with near-copies left out"
+    groups = measured.known_groups
+    known, strangers = (
+        f"{counted(len(labels), 'image')} of {counted(len(np.unique(labels)), 'class')}"
+        for labels in (groups[:, 0], background.labels)
+    )
+    lines += [
+        f"expected {across}, in % with 95 % intervals, from {known} as if enrolled and {strangers} as strangers:",
+        "  rate  threshold              right              wrong            unknown  strangers accepted",
+    ]
+    for rate in sorted({*open_set.RATES, false_accept_rate}):
+        try:
+            point = index.expect(rate)
+        except DataError as error:
+            lines.append(f"{rate:6g}  {error}")
+            continue
+        lines.append(f"{rate:6g}{point.threshold:11.4f}" + "".join(f"{_interval(share):>19}" for share in point[2:]))
+    if chosen.unknown[0] > 0.5:
+        lines.append(f"warning: {_percent(chosen.unknown[0])} % would be unknown; {'; '.join(_causes(index, across))}")
     return "\n".join(lines)
+
+
+def _causes(index: Index, across: str) -> list[str]:
+    """Why most images would be unknown, as far as the measurement shows it, and what would help."""
+    measured = index.measured
+    causes = []
+    if measured.right.mean() > 0.5:
+        causes.append(
+            f"the best class is right for {_percent(measured.right.mean())} % {across}, but no further from the others "
+            "than strangers are: enroll photographs of another session of each class, or train on such"
+        )
+    pairs = sorted(measured.confused.items(), key=lambda entry: -entry[1])[:3]
+    if pairs:
+        names = [f"{index.classes[a]} as {index.classes[b]} ({number})" for (a, b), number in pairs]
+        causes.append(f"classes look alike: {_listed(names)}: enroll more images of these, or merge them")
+    counts = np.bincount(index.labels)
+    if few := [index.classes[label] for label in np.flatnonzero(counts < FEW)]:
+        causes.append(f"few images: {counted(len(few), 'class')} with fewer than {FEW} ({_listed(few)}): enroll more")
+    if overlap := index.overlap():
+        causes.append(
+            f"{counted(len(overlap), 'class')} to measure on are enrolled: give --calibrate with more other classes"
+        )
+    return causes or ["accept more strangers with --false_accept_rate, or train on images like these"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(map(printable, names[:SHOWN]))
+    return shown + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def _interval(share: tuple[float, float, float]) -> str:
+    return "-" if np.isnan(share[0]) else f"{_percent(share[0])} ({_percent(share[1])}-{_percent(share[2])})"
 
 
 def _percent(share: float) -> str:

@@ -6,7 +6,8 @@
 The address is printed once the programs are compiled. `POST /` answers {"embedding": [...]}; with an index of
 `dml-jax enroll` instead "class", which may be "unknown", the "score" that decides it, "cosine" to the nearest enrolled
 image, and "classes", the five best with cosines. `POST /?embedding=1` adds the embedding. An index that was replaced is
-read again. `GET /health` answers {"status": "ok"}. Errors have a status of 400 or more.
+read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the numbers of answers by class and the rate
+of "unknown" beside the promised one. Errors have a status of 400 or more.
 """
 
 import signal

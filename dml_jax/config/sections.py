@@ -71,6 +71,11 @@ class Data:
 
     name: str = "digits"  # a module of dml_jax/data/formats
     path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
+    # Of which images the classes train: "classes" holds test classes out; "all" trains on all, for deployment.
+    split: Literal["classes", "all"] = "classes"
+    # Sessions of photographs, which measurements leave out as a whole: "date" (EXIF), "folder", a column, or a regular
+    # expression of file names.
+    session: Annotated[str, READ] = ""
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches

@@ -72,6 +72,31 @@ def subset(split: Split, classes: np.ndarray) -> Split:
     )
 
 
+def together(splits: Sequence[Split]) -> Split:
+    """The images of several splits as one, with the classes of all by name."""
+    splits = [part for split in splits for part in (split, split.gallery) if part is not None]
+    classes = sorted({name for split in splits for name in split.classes})
+    position = {name: label for label, name in enumerate(classes)}
+    starts = np.cumsum([0, *(len(split.labels) for split in splits)])
+
+    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        part = int(np.searchsorted(starts, index, side="right")) - 1
+        return splits[part].read(index - int(starts[part]), rng)
+
+    labels = [np.array([position[name] for name in split.classes])[split.labels] for split in splits]
+    columns = set.intersection(*(set(split.metadata) for split in splits))
+    return Split(
+        np.concatenate(labels).astype(np.int64),
+        [name for split in splits for name in split.ids],
+        read,
+        classes,
+        content=splits[0].content,
+        metadata={name: [value for split in splits for value in split.metadata[name]] for name in sorted(columns)},
+        files=[file for split in splits for file in split.files],
+        note=splits[0].note,
+    )
+
+
 def hold_out(split: Split, share: float) -> tuple[Split, Split]:
     """Splits the classes of `split` into (training, validation).
 

@@ -15,29 +15,43 @@ class c and to the mean of its images, the margin is
 
 where c runs over the enrolled classes and the background, and t = `TEMPERATURE`. It is t times the log-odds of b in a
 softmax of s / t over all of them.
+
+What to expect of a threshold is measured on photographs of other sessions than the enrolled ones (`measure`), and its
+uncertainty by drawing classes and sessions again (`promise`).
 """
 
-import zlib
+from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from scipy import linalg
+from scipy.sparse import csgraph
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation._engine.tiles import unit_rows
 
-TEMPERATURE, SHRINKAGE = 0.05, 0.5
+TEMPERATURE, SHRINKAGE = 0.2, 0.5
 FALSE_ACCEPT_RATE = 0.05
 RATES = (0.01, FALSE_ACCEPT_RATE, 0.1)  # of strangers accepted, in reports
-FOLDS = 10  # of the classes of the background, and of the images of each enrolled class
+FOLDS = 10  # of the classes of the background, and of the sessions of each enrolled class
+FEWEST = 5  # classes of strangers for a threshold
+NEAR_COPY = 0.95  # cosine of two images that count as one session if their sessions are unknown
+DRAWS = 500  # of the bootstrap
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
 
 
-class Background(NamedTuple):
-    """Images of classes that are not enrolled."""
+class Photographs(NamedTuple):
+    """Embeddings of labelled photographs: the enrolled ones, or a background of classes that are not enrolled."""
 
-    rows: np.ndarray  # float32 [B, D], of unit length
-    labels: np.ndarray  # int64 [B]
+    rows: np.ndarray  # float32 [N, D], of unit length
+    labels: np.ndarray  # int64 [N]
+    sessions: np.ndarray  # strings [N], "" if unknown
+
+    def where(self, chosen: np.ndarray) -> "Photographs":
+        """The photographs of a mask [N] or of positions."""
+        return Photographs(*(part[chosen] for part in self))
 
 
 class Decision(NamedTuple):
@@ -48,35 +62,66 @@ class Decision(NamedTuple):
     nearest: np.ndarray  # int [Q], row of the nearest enrolled image of that class
 
 
+class Measured(NamedTuple):
+    """Margins of images that the index does not hold."""
+
+    strangers: np.ndarray  # float32 [S], of images whose class is not enrolled
+    stranger_groups: np.ndarray  # int [S, 2], class and session
+    known: np.ndarray  # float32 [K], of images whose class is enrolled
+    right: np.ndarray  # bool [K], whether the best class is right
+    known_groups: np.ndarray  # int [K, 2], class and session
+    confused: dict[tuple[int, int], int]  # number of images by their enrolled class and a better other one
+    left_out: list[int]  # enrolled classes of one session
+    enrolled: int  # number of enrolled classes
+
+
 class Point(NamedTuple):
-    """A threshold and the shares of images to expect at it; NaN if there are none to measure them with."""
+    """A threshold and the shares of images to expect at it, each with its 95 % interval; NaN if not measured."""
 
     false_accept_rate: float  # for which the threshold was set
     threshold: float  # least margin of an accepted image
-    right: float  # images of enrolled classes that are given their class,
-    wrong: float  # another one,
-    unknown: float  # or none
-    strangers: float  # images of other classes that are accepted
+    right: tuple[float, float, float]  # images of enrolled classes that are given their class: share, low, high;
+    wrong: tuple[float, float, float]  # another one;
+    unknown: tuple[float, float, float]  # or none
+    strangers: tuple[float, float, float]  # images of other classes that are accepted
 
 
-def choose(embeddings: np.ndarray, labels: np.ndarray) -> Background:
-    """At most `IMAGES_PER_CLASS` random images of each class, and `IMAGES` in all, of random classes; seeded."""
+def choose(photographs: Photographs) -> np.ndarray:
+    """Rows of at most `IMAGES_PER_CLASS` random images of a class, and `IMAGES` in all, of random classes; seeded."""
     rng = np.random.default_rng(0)
+    labels = photographs.labels
     order = np.lexsort((rng.random(len(labels)), labels))
     names, first, place = np.unique(labels[order], return_index=True, return_inverse=True)
     order = order[np.arange(len(order)) - first[place] < IMAGES_PER_CLASS]
     classes = rng.permutation(names)[: max(2, IMAGES // IMAGES_PER_CLASS)]
-    order = order[np.isin(labels[order], classes)]
-    return Background(embeddings[order].astype(np.float32), labels[order].astype(np.int64))
+    return order[np.isin(labels[order], classes)]
+
+
+def session_groups(photographs: Photographs) -> np.ndarray:
+    """Numbers int [N] of the session of each image within its class; near-copies are one where it is unknown."""
+    found = np.zeros(len(photographs.labels), np.int64)
+    for label in np.unique(photographs.labels):
+        own = np.flatnonzero(photographs.labels == label)
+        rows, names = photographs.rows[own], photographs.sessions[own]
+        alike = np.where((names == "")[:, None] & (names == ""), rows @ rows.T > NEAR_COPY, names[:, None] == names)
+        np.fill_diagonal(alike, True)
+        found[own] = csgraph.connected_components(alike, directed=False)[1]
+    return found
+
+
+def near_copies(photographs: Photographs) -> float:
+    """The share of images whose nearest image is a near-copy."""
+    nearest = [
+        np.delete(photographs.rows @ row, i).max(initial=-1.0) > NEAR_COPY for i, row in enumerate(photographs.rows)
+    ]
+    return float(np.mean(nearest))
 
 
 class Whitening:
     """The map of images to x' that a background and the enrolled images of an index determine."""
 
-    def __init__(self, background: Background, enrolled: np.ndarray, labels: np.ndarray):
-        from scipy import linalg
-
-        residuals = np.concatenate([_within_classes(*background), _within_classes(enrolled, labels)])
+    def __init__(self, background: Photographs, enrolled: Photographs):
+        residuals = np.concatenate([_within_classes(part.rows, part.labels) for part in (background, enrolled)])
         covariance = residuals.T @ residuals / len(residuals)
         identity = np.eye(len(covariance), dtype=np.float32)
         scale = np.trace(covariance) / len(covariance)
@@ -126,22 +171,17 @@ def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Scorer:
-    """Assigns images to the classes of enrolled images float32 [N, D] with labels int [N].
+    """Assigns images to the classes of enrolled ones; `whitening` is fitted on these and the background if missing."""
 
-    `whitening` is fitted on these and the background if it is not given.
-    """
-
-    def __init__(
-        self, background: Background, enrolled: np.ndarray, labels: np.ndarray, whitening: Whitening | None = None
-    ):
-        self._whitening = whitening or Whitening(background, enrolled, labels)
-        self._others = Classes(self._whitening(background.rows), background.labels)
-        self._index = Classes(self._whitening(enrolled), labels)
-        self._enrolled, self._labels, self._classes = enrolled, labels, np.unique(labels)
+    def __init__(self, background: Photographs, enrolled: Photographs, whitening: Whitening | None = None):
+        self.whitening = whitening or Whitening(background, enrolled)
+        self._others = Classes(self.whitening(background.rows), background.labels)
+        self._index = Classes(self.whitening(enrolled.rows), enrolled.labels)
+        self._enrolled, self._labels, self._classes = enrolled.rows, enrolled.labels, np.unique(enrolled.labels)
 
     def similarities(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Float32 [Q, D] -> [Q, C], the classes of the index in ascending order, and [Q, B]."""
-        rows = self._whitening(queries)
+        rows = self.whitening(queries)
         return self._index.similarities(rows), self._others.similarities(rows)
 
     def decide(self, queries: np.ndarray) -> Decision:
@@ -158,57 +198,118 @@ class Scorer:
         return Decision(labels, found, nearest)
 
 
-def of_strangers(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Margins float32 [B] of the background's images in an index, as if their own class were not in the background.
+def measure(background: Photographs, enrolled: Photographs) -> Measured:
+    """Margins of images of the background and of the enrolled classes, each without its own session in the index.
 
-    Each tenth of the classes is whitened with the covariance of the rest and of the index, and compared with all
-    classes but its own. These are the margins of strangers if their classes and those of the background are drawn
-    alike. (Cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015.)
+    Strangers are the images of the background, each as if its own class were not in the background. Known images are
+    those of enrolled classes with several sessions, each classified without its session, and those of classes of the
+    background with several sessions, each as if the other sessions of its class were enrolled, with as many images as
+    the median enrolled class has. No image takes part in the covariance by which it is judged: tenths of the classes of
+    the background are judged in turn (cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015).
     """
+    groups, own_groups = session_groups(background), session_groups(enrolled)
     names, position = np.unique(background.labels, return_inverse=True)
-    folds = min(FOLDS, len(names))
-    fold = np.random.default_rng(0).permutation(len(names))[position] % folds
-    found = np.zeros(len(position), np.float32)
-    for i in range(folds):
-        rest = Background(background.rows[fold != i], background.labels[fold != i])
-        scorer = Scorer(background, enrolled, labels, Whitening(rest, enrolled, labels))
-        to_index, to_others = scorer.similarities(background.rows[fold == i])
-        to_others[np.arange(len(to_others)), position[fold == i]] = -np.inf
-        found[fold == i] = margins(to_index, to_others)[1]
-    return found
-
-
-def hold_out(background: Background, enrolled: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Margins float32 [K] of an index's images, each classified without itself, and whether their class is right.
-
-    Tenths of each class are classified with the other images, in turn, or one image if a class has ten or fewer; a
-    class with one image is left out. The tenths are drawn by the content of the embeddings, so they do not depend on
-    the order of the classes.
-    """
-    order = np.lexsort(([zlib.crc32(row.tobytes()) for row in enrolled], labels))
-    _, first, place, counts = np.unique(labels[order], return_index=True, return_inverse=True, return_counts=True)
-    fold = np.empty(len(labels), np.int64)
-    fold[order] = np.where(counts[place] > 1, (np.arange(len(order)) - first[place]) % FOLDS, -1)
-    found, right = [np.zeros(0, np.float32)], [np.zeros(0, bool)]
+    fold = np.random.default_rng(0).permutation(len(names))[position] % min(FOLDS, len(names))
+    size = int(np.median(np.unique(enrolled.labels, return_counts=True)[1]))
+    strangers = np.zeros(len(position), np.float32)
+    known: list[np.ndarray] = [np.zeros((0, 4))]  # margin, whether the class is right, class, session
     for i in range(fold.max() + 1):
-        asked = fold == i
-        decision = Scorer(background, enrolled[~asked], labels[~asked]).decide(enrolled[asked])
-        found.append(decision.margins)
-        right.append(decision.labels == labels[asked])
-    return np.concatenate(found), np.concatenate(right)
+        scorer = Scorer(background, enrolled, Whitening(background.where(fold != i), enrolled))
+        to_index, to_others = scorer.similarities(background.rows)
+        rows = scorer.whitening(background.rows)
+        for label in np.unique(position[fold == i]):
+            own = position == label
+            others = np.delete(to_others[own], label, axis=1)
+            strangers[own] = margins(to_index[own], others)[1]
+            for session in np.unique(groups[own]) if groups[own].any() else ():
+                gallery = np.flatnonzero(own & (groups != session))[:size]
+                asked = own & (groups == session)
+                to_own = Classes(rows[gallery], position[gallery]).similarities(rows[asked])
+                best, found = margins(np.concatenate([to_own, to_index[asked]], axis=1), others[groups[own] == session])
+                known.append(np.stack([found, best == 0, -1 - position[asked], groups[asked]], axis=1))
+    confused: Counter[tuple[int, int]] = Counter()
+    several = np.array([own_groups[enrolled.labels == label].any() for label in enrolled.labels], bool)
+    held = np.where(several, own_groups % FOLDS, -1)
+    for i in range(held.max() + 1):
+        asked = enrolled.where(held == i)
+        found = Scorer(background, enrolled.where(held != i)).decide(asked.rows)
+        right = found.labels == asked.labels
+        confused.update(zip(asked.labels[~right].tolist(), found.labels[~right].tolist(), strict=True))
+        known.append(np.stack([found.margins, right, asked.labels, own_groups[held == i]], axis=1))
+    answers = np.concatenate(known)
+    return Measured(
+        strangers, np.stack([position, groups], axis=1), answers[:, 0], answers[:, 1] > 0,
+        answers[:, 2:].astype(np.int64), dict(confused), np.unique(enrolled.labels[~several]).tolist(),
+        len(np.unique(enrolled.labels)),
+    )  # fmt: skip
 
 
-def point(strangers: np.ndarray, known: np.ndarray, right: np.ndarray, false_accept_rate: float) -> Point:
-    """The lowest threshold that at most a share of strangers passes, from the results of `of_strangers`, `hold_out`."""
+def promise(measured: Measured, false_accept_rate: float) -> Point:
+    """The lowest threshold that at most a share of the strangers passes, and what to expect of sessions to come.
+
+    Classes of strangers are drawn again, with replacement; each draw sets a threshold, and the classes that were not
+    drawn measure how many strangers it accepts. Known classes and their sessions are drawn for the same thresholds, as
+    many as make the variance that of the difference to a measurement on the enrolled classes.
+
+    Raises:
+      DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per accepted one.
+    """
     check_rate(false_accept_rate)
-    ascending = np.sort(strangers)
-    highest_rejected = ascending[len(ascending) - 1 - int(false_accept_rate * len(ascending))]
-    threshold = float(np.nextafter(highest_rejected, np.float32(np.inf)))
-    accepted = known >= threshold
-    shares = [
-        float(share.mean()) if len(share) else np.nan for share in (accepted & right, accepted & ~right, ~accepted)
-    ]
-    return Point(false_accept_rate, threshold, *shares, float((strangers >= threshold).mean()))
+    margins, position = measured.strangers, measured.stranger_groups[:, 0]
+    classes = np.unique(position)
+    if len(classes) < FEWEST or len(margins) * false_accept_rate < 1:
+        raise DataError(
+            f"{len(margins):,} images of {len(classes)} classes that are not enrolled: are too few for a threshold at "
+            f"which {100 * false_accept_rate:g} % of strangers are accepted; give --calibrate=DIRECTORY with class "
+            f"folders of {FEWEST} other classes or more"
+        )
+    rng = np.random.default_rng(0)
+    order = np.argsort(margins)
+    ascending, by_class = margins[order], np.searchsorted(classes, position[order])
+    known_classes, place = np.unique(measured.known_groups[:, 0], return_inverse=True)
+    count = max(1, round(len(known_classes) * measured.enrolled / max(1, len(known_classes) + measured.enrolled)))
+    thresholds, outside = np.empty(DRAWS), np.full(DRAWS, np.nan)
+    weights = np.empty((DRAWS, len(measured.known)))
+    for draw in range(DRAWS):
+        times = np.bincount(rng.integers(len(classes), size=len(classes)), minlength=len(classes))
+        thresholds[draw] = _threshold(ascending, times[by_class], false_accept_rate)
+        if len(out := ascending[times[by_class] == 0]):
+            outside[draw] = (out >= thresholds[draw]).mean()
+        if len(place):
+            drawn = np.bincount(rng.integers(len(known_classes), size=count), minlength=len(known_classes))
+            weights[draw] = drawn[place] * _session_weights(place, measured.known_groups[:, 1], rng)
+    threshold = _threshold(ascending, np.ones(len(ascending)), false_accept_rate)
+
+    def share(chosen: Callable[[float], np.ndarray]) -> tuple[float, float, float]:
+        if not len(measured.known):
+            return (np.nan,) * 3
+        drawn = [chosen(t) @ w / max(w.sum(), 1e-9) for t, w in zip(thresholds, weights, strict=True)]
+        return float(chosen(threshold).mean()), *map(float, np.quantile(drawn, (0.025, 0.975)))
+
+    known, right = measured.known, measured.right
+    low, high = np.nanquantile(outside, (0.025, 0.975))
+    return Point(
+        false_accept_rate,
+        threshold,
+        share(lambda t: (known >= t) & right),
+        share(lambda t: (known >= t) & ~right),
+        share(lambda t: known < t),
+        (float(np.nanmean(outside)), float(low), float(high)),
+    )
+
+
+def _threshold(ascending: np.ndarray, weights: np.ndarray, rate: float) -> float:
+    """The lowest threshold that at most a share of the weighted strangers passes."""
+    passing = weights.sum() - np.cumsum(weights)  # of a threshold just above each margin
+    return float(np.nextafter(ascending[np.argmax(passing <= rate * weights.sum())], np.float32(np.inf)))
+
+
+def _session_weights(place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """How often each image is drawn if the sessions of every class are drawn again."""
+    pairs, pair = np.unique(np.stack([place, sessions]), axis=1, return_inverse=True)
+    first = np.searchsorted(pairs[0], pairs[0])
+    counts = np.searchsorted(pairs[0], pairs[0], side="right") - first
+    return np.bincount(first + rng.integers(counts), minlength=len(counts))[pair]
 
 
 def check_rate(false_accept_rate: float) -> None:

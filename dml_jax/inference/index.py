@@ -2,7 +2,8 @@
 
 An image is assigned the class with the largest margin over all other classes (see `open_set`), or "unknown" if the
 margin is below a threshold. By default this is the threshold that `FALSE_ACCEPT_RATE` of the images of other classes
-are expected to pass, measured on the unseen classes of the run, or after `Index.calibrate` on other classes.
+are expected to pass, measured on the unseen classes of the run, or after `Index.calibrate` on other classes. Classes of
+these that are enrolled, by their name or by an equal image, do not take part.
 """
 
 import hashlib
@@ -15,11 +16,12 @@ from PIL import Image as pillow
 
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Background, Point, Scorer
+from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
 from dml_jax.files import atomic_write, reading
 
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
+SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 
@@ -30,16 +32,29 @@ class Embedder(Protocol):
     @property
     def fingerprint(self) -> str: ...
 
-    def unseen(self) -> Background: ...
+    def unseen(self) -> tuple[Photographs, list[str]]: ...
 
     def embed(self, images: Images) -> np.ndarray: ...
 
 
 class Enrolled(NamedTuple):
-    """Embeddings float32 [N, D] of images, and their names."""
+    """Embeddings float32 [N, D] of images, their names, and their sessions, "" if unknown."""
 
     embeddings: np.ndarray
     images: list[str]
+    sessions: list[str]
+
+
+class Found(NamedTuple):
+    """Shares of labelled images at the threshold of an index; NaN if there are none."""
+
+    right: float
+    wrong: float
+    unknown: float
+    strangers: float  # images of classes that are not enrolled, which were accepted
+    known_images: int
+    other_images: int
+    overlapping: int  # images that the index holds, which are left out
 
 
 class Index:
@@ -50,6 +65,7 @@ class Index:
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
       images: N file names, "" for images that were not given by path.
+      sessions: N names of sessions (see `data.sessions`), "" if unknown.
       removed: classes that `restore` enrolls again, by name.
     """
 
@@ -59,25 +75,27 @@ class Index:
         self.embeddings = np.zeros((0, 0), np.float32)
         self.labels = np.zeros(0, np.int64)
         self.images: list[str] = []
+        self.sessions: list[str] = []
         self.removed: dict[str, Enrolled] = {}
-        self._background: Background | None = None  # of the run, loaded when it is needed
+        # Images of other classes and the names of these, which include the enrolled ones; of the run, once needed.
+        self._others: tuple[Photographs, list[str]] | None = None
         self._forget()
 
     def _forget(self) -> None:
         """Drops cached results that depend on the enrolled images."""
         self._scorer: Scorer | None = None
-        self._measured: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None  # arguments of `open_set.point`
+        self._measured: Measured | None = None
 
-    def add(self, classes: Mapping[str, Sequence[Image]]) -> None:
-        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled."""
+    def add(self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled.
+
+        `sessions` are those of the images; they are unknown without it.
+        """
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         files: list[Image] = []
         names: list[str] = []
         for name, images in classes.items():
-            if name.strip() != name or name in ("", UNKNOWN):
-                raise DataError(
-                    f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
-                )
+            _check_name(name)
             for image in images:
                 if (key := _file_name(image)) in class_of:
                     raise DataError(f"{key}: is already enrolled as {class_of[key]}; give each image once")
@@ -85,14 +103,15 @@ class Index:
                     class_of[key] = name
             files += list(images)
             names += [name] * len(images)
-        self._append(names, Enrolled(self._model.embed(files), [_file_name(file) for file in files]))
+        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
+        self._append(names, Enrolled(self._model.embed(files), [_file_name(file) for file in files], taken))
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
         position = {name: i for i, name in enumerate(self.classes)}
         self.embeddings = np.concatenate([self.embeddings, new.embeddings]) if self.images else new.embeddings
         self.labels = np.concatenate([self.labels, np.array([position[name] for name in names], np.int64)])
-        self.images += new.images
+        self.images, self.sessions = [*self.images, *new.images], [*self.sessions, *new.sessions]
         self._forget()
 
     def remove(self, name: str) -> None:
@@ -103,12 +122,23 @@ class Index:
         keep = self.labels != label
         self.classes.remove(name)
         kept, self.removed[name] = self._rows_where(keep), self._rows_where(~keep)
-        self.embeddings, self.images = kept
+        self.embeddings, self.images, self.sessions = kept
         self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
 
     def _rows_where(self, chosen: np.ndarray) -> Enrolled:
-        return Enrolled(self.embeddings[chosen], [self.images[i] for i in np.flatnonzero(chosen)])
+        rows = np.flatnonzero(chosen)
+        return Enrolled(self.embeddings[rows], [self.images[i] for i in rows], [self.sessions[i] for i in rows])
+
+    def rename(self, old: str, new: str) -> None:
+        """Gives a class another name; its images stay."""
+        if old not in self.classes:
+            raise DataError(f"{old}: is not enrolled; {suggest(old, self.classes)}")
+        if new in self.classes or new in self.removed:
+            raise DataError(f"{new}: is the name of another class; remove and purge that first, or give another name")
+        _check_name(new)
+        self.classes[self.classes.index(old)] = new
+        self._forget()
 
     def restore(self, name: str) -> None:
         """Enrolls a removed class again, unless one of its images has been enrolled since."""
@@ -120,36 +150,78 @@ class Index:
         restored = self.removed.pop(name)
         self._append([name] * len(restored.images), restored)
 
-    def calibrate(self, classes: Mapping[str, Sequence[Image]]) -> None:
-        """Measures thresholds on images (as for `add`) of classes that are not enrolled.
-
-        Otherwise the unseen classes of the run are used.
-        """
-        files = [image for images in classes.values() for image in images]
-        enrolled = set(self.classes) | set(self.images) - {""}
-        if shared := [name for name in (*classes, *map(_file_name, files)) if name in enrolled]:
-            raise DataError(f"{shared[0]}: is enrolled; a threshold must be measured on other classes")
+    def calibrate(
+        self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None
+    ) -> None:
+        """Measures thresholds on images (as for `add`) of other classes, instead of the unseen classes of the run."""
+        rows = self._model.embed([image for images in classes.values() for image in images])
         labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
-        self._background = open_set.choose(self._model.embed(files), labels)
+        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(rows)
+        photographs = Photographs(rows, labels, np.array(taken, np.str_))
+        self._others = photographs.where(open_set.choose(photographs)), list(classes)
         self._forget()
 
-    def _against(self) -> Background:
-        """The images of other classes."""
+    def overlap(self) -> list[str]:
+        """The classes that thresholds could be measured on, but that are enrolled, by name or by an equal image."""
         if not self.images:
             raise DataError(EMPTY)
-        if self._background is None:
-            self._background = self._model.unseen()
-        return self._background
+        if self._others is None:
+            self._others = self._model.unseen()
+        photographs, names = self._others
+        same = (photographs.rows @ self.embeddings.T).max(axis=1) > SAME_IMAGE
+        return [
+            name
+            for label, name in enumerate(names)
+            if (own := photographs.labels == label).any() and (name in self.classes or same[own].any())
+        ]
+
+    def background(self) -> Photographs:
+        """The images of classes that are not enrolled."""
+        overlap = self.overlap()
+        assert self._others is not None
+        photographs, names = self._others
+        enrolled = [label for label, name in enumerate(names) if name in overlap]
+        return photographs.where(~np.isin(photographs.labels, enrolled))
+
+    @property
+    def enrolled(self) -> Photographs:
+        """The enrolled images."""
+        return Photographs(self.embeddings, self.labels, np.array(self.sessions, np.str_))
+
+    @property
+    def measured(self) -> Measured:
+        """Margins of images that the index does not hold."""
+        if self._measured is None:
+            background = self.background()
+            if not len(background.labels):
+                raise DataError(
+                    "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY with class folders "
+                    "of other classes"
+                )
+            self._measured = open_set.measure(background, self.enrolled)
+        return self._measured
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
-        """The threshold for a false-accept rate, and the expected results of this index at it.
+        """The threshold for a false-accept rate, and what to expect of this index at it; see `open_set.promise`.
 
         `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
         """
-        enrolled = self._against(), self.embeddings, self.labels
-        if self._measured is None:
-            self._measured = (open_set.of_strangers(*enrolled), *open_set.hold_out(*enrolled))
-        return open_set.point(*self._measured, false_accept_rate)
+        return open_set.promise(self.measured, false_accept_rate)
+
+    def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
+        """Classifies labelled images (as for `add`) of enrolled and of other classes."""
+        rows = self._model.embed([image for images in classes.values() for image in images])
+        truth = np.repeat(list(classes), [len(images) for images in classes.values()])
+        held = np.concatenate([self.embeddings, self._others[0].rows]) if self._others else self.embeddings
+        new = (rows @ held.T).max(axis=1) <= SAME_IMAGE
+        if not new.any():
+            raise DataError("the index holds all of these images; give photographs taken later")
+        answers, truth = np.array(self.classify(rows[new], threshold=threshold)[0]), truth[new]
+        known = np.isin(truth, self.classes)
+        given = answers[known]
+        shares = given == truth[known], (given != truth[known]) & (given != UNKNOWN), given == UNKNOWN
+        means = [float(share.mean()) if len(share) else float("nan") for share in (*shares, answers[~known] != UNKNOWN)]
+        return Found(*means, int(known.sum()), int((~known).sum()), int((~new).sum()))
 
     def classify(
         self, images: Images, *, threshold: float | None = None, false_accept_rate: float = FALSE_ACCEPT_RATE
@@ -171,7 +243,7 @@ class Index:
         if threshold is None:
             threshold = self.expect(false_accept_rate).threshold
         if self._scorer is None:
-            self._scorer = Scorer(self._against(), self.embeddings, self.labels)
+            self._scorer = Scorer(self.background(), self.enrolled)
         found = self._scorer.decide(self._rows(images))
         accepted = found.margins >= threshold
         names = [self.classes[i] if good else UNKNOWN for i, good in zip(found.labels, accepted, strict=True)]
@@ -197,18 +269,20 @@ class Index:
     def save(self, path: str | Path) -> None:
         """Writes a `.npz` file, completely or not at all, with the images for measuring thresholds."""
         path = Path(path).expanduser()
-        parts = [Enrolled(self.embeddings, self.images), *self.removed.values()]
+        parts = [Enrolled(self.embeddings, self.images, self.sessions), *self.removed.values()]
         arrays = {
             "embeddings": np.concatenate([part.embeddings for part in parts if part.images] or [self.embeddings]),
             "labels": self.labels,
             "classes": np.array(self.classes, np.str_),
             "images": np.array([name for part in parts for name in part.images], np.str_),
+            "sessions": np.array([name for part in parts for name in part.sessions], np.str_),
             "removed_classes": np.array(list(self.removed), np.str_),
             "removed_counts": np.array([len(part.images) for part in self.removed.values()], np.int64),
             "fingerprint": np.array(self._model.fingerprint),
         }
-        if self._background is not None:
-            arrays |= {f"background_{name}": array for name, array in self._background._asdict().items()}
+        if self._others is not None:
+            arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
+            arrays["other_classes"] = np.array(self._others[1], np.str_)
         arrays["sha256"] = np.array(_digest(arrays))
         with atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -229,13 +303,21 @@ class Index:
         index = cls(model)
         index.labels, index.classes = arrays["labels"], arrays["classes"].tolist()
         ends = np.cumsum([len(index.labels), *arrays["removed_counts"]])[:-1]
-        rows, names = np.split(arrays["embeddings"], ends), np.split(arrays["images"], ends)
-        parts = [Enrolled(part, images.tolist()) for part, images in zip(rows, names, strict=True)]
-        index.embeddings, index.images = parts[0]
+        columns = [np.split(arrays[name], ends) for name in ("embeddings", "images", "sessions")]
+        parts = [Enrolled(rows, names.tolist(), taken.tolist()) for rows, names, taken in zip(*columns, strict=True)]
+        index.embeddings, index.images, index.sessions = parts[0]
         index.removed = dict(zip(arrays["removed_classes"].tolist(), parts[1:], strict=True))
-        if "background_rows" in arrays:
-            index._background = Background(arrays["background_rows"], arrays["background_labels"])
+        if "other_rows" in arrays:
+            others = Photographs(arrays["other_rows"], arrays["other_labels"], arrays["other_sessions"])
+            index._others = others, arrays["other_classes"].tolist()
         return index
+
+
+def _check_name(name: str) -> None:
+    if name.strip() != name or name in ("", UNKNOWN):
+        raise DataError(
+            f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
+        )
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

@@ -17,7 +17,7 @@ from dml_jax.data.prepare.sources import File
 from dml_jax.data.split import Split
 from dml_jax.errors import CheckpointError, ConfigError, DataError
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Background
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files, hub
 from dml_jax.files import is_url, utf8_path
 from dml_jax.inference.index import Image, Images, Index
@@ -106,8 +106,8 @@ class Model:
         variables = self.trained.params, self.trained.model_state
         return " ".join([step.fingerprint(variables), *map(str, versions)])
 
-    def unseen(self) -> Background:
-        """Images of the unseen classes of the run, from its `embeddings/test` and `embeddings/gallery`."""
+    def unseen(self) -> tuple[Photographs, list[str]]:
+        """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""
         directory = self.directory / "embeddings"
         if not is_run(self.directory) or self._added != (False, (1.0,)):
             raise DataError(
@@ -115,16 +115,22 @@ class Model:
                 "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
                 "(in Python, Index.calibrate)"
             )
-        parts = [embedding_files.read(directory / "test")]
+        splits = [embedding_files.read(directory / "test")]
         if (directory / "gallery").exists():
-            parts.append(embedding_files.read(directory / "gallery"))
-        rows, labels = [part.embeddings for part in parts], [part.labels for part in parts if part.labels is not None]
-        if any(part.manifest.get("checkpoint_step") != self.step for part in parts):
+            splits.append(embedding_files.read(directory / "gallery"))
+        if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
             raise CheckpointError(
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
                 f"--mode=export --checkpoint={self.step}"
             )
-        return open_set.choose(np.concatenate(rows), np.concatenate(labels))
+        rows = np.concatenate([split.embeddings for split in splits])
+        labels = np.concatenate([split.labels for split in splits if split.labels is not None])
+        columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
+        taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
+        given = columns.get("class_name", labels)
+        names = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
+        photographs = Photographs(rows, labels, taken)
+        return photographs.where(open_set.choose(photographs)), names
 
     def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""

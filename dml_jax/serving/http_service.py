@@ -7,6 +7,7 @@ connections are left to a reverse proxy.
 import asyncio
 import logging
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dml_jax.errors import DataError, UserError, printable
-from dml_jax.inference.index import Embedder, Index
+from dml_jax.inference.index import UNKNOWN, Embedder, Index
 
 if TYPE_CHECKING:
     from dml_jax.inference.model import Model
@@ -49,6 +50,7 @@ class Service:
 
     def __init__(self, model: "Model", answers: Answers | None = None):
         self._model = model
+        self.statistics = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
         self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]] = asyncio.Queue()
 
@@ -125,9 +127,10 @@ async def _explain(request: Request, error: Exception) -> Response:
 
 
 def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] = LOCAL_NAMES) -> uvicorn.Server:
-    """A server of `POST /`, `GET /health` and further routes; it refuses requests for other host names.
+    """A server of `POST /`, `GET /health`, `GET /statistics` and further routes.
 
-    A page of another site could otherwise let its own name resolve to the address of this server.
+    It refuses requests for other host names: a page of another site could otherwise let its own name resolve to the
+    address of this server.
     """
 
     @asynccontextmanager
@@ -136,8 +139,14 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
         yield
         task.cancel()
 
+    async def statistics(request: Request) -> Response:
+        if service.statistics is None:
+            raise HTTPException(404, "there are no statistics without an index of enrolled classes")
+        return JSONResponse(await asyncio.to_thread(service.statistics))
+
+    own = [Route("/", service.post, methods=["POST"]), Route("/health", _health), Route("/statistics", statistics)]
     app = Starlette(
-        routes=[Route("/", service.post, methods=["POST"]), Route("/health", _health), *routes],
+        routes=[*own, *routes],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
         exception_handlers={HTTPException: _explain, Exception: _explain},
         lifespan=lifespan,
@@ -163,6 +172,21 @@ class EnrolledClasses:
         self._model, self._path, self._decision = model, path, decision
         self._version = self._stat()
         self._index = Index.load(model, path)
+        self._counts: Counter[str] = Counter()
+
+    def statistics(self) -> Answer:
+        """The answers since the start by class, and the rates to compare: unknown now, and as promised."""
+        total, unknown = self._counts.total(), self._counts[UNKNOWN]
+        point = self._index.expect(self._decision["false_accept_rate"])
+        return {
+            "answers": total,
+            "classes": {printable(name): n for name, n in self._counts.most_common() if name != UNKNOWN},
+            "unknown": unknown,
+            "unknown_rate": unknown / total if total else None,
+            # Without strangers; as many of these as the images hold are unknown in addition.
+            "promised_unknown_rate": [None if np.isnan(share) else share for share in point.unknown],
+            "index": {"images": len(self._index.images), "classes": len(self._index.classes)},
+        }
 
     def _stat(self) -> tuple[int, int, int] | None:
         try:
@@ -189,6 +213,7 @@ class EnrolledClasses:
         self._reload(rows)
         index = self._index
         names, margins, _ = index.nearest(rows, **self._decision)
+        self._counts.update(names)
         threshold = self._decision.get("threshold")
         if threshold is None:
             threshold = index.expect(self._decision["false_accept_rate"]).threshold

@@ -20,7 +20,7 @@ from dml_jax.data.formats import folder
 from dml_jax.data.prepare import sources
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Background
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
 from dml_jax.inference import labelled
 from dml_jax.inference.index import Index
@@ -37,7 +37,9 @@ class Colours:
         """Twenty classes of ten images in all directions."""
         rng = np.random.default_rng(0)
         rows = np.repeat(rng.standard_normal((20, 4)), 10, axis=0) + 0.1 * rng.standard_normal((200, 4))
-        return Background((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), np.arange(200) // 10)
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        names = [f"other {i}" for i in range(20)]
+        return Photographs(rows, np.arange(200) // 10, np.tile(["a", "b"], 100)), names
 
     def embed(self, images):
         rows = []
@@ -71,12 +73,12 @@ def test_enroll_classify_add(photos, tmp_path):
     index.add({"blue": [np.asarray(Image.open(photos["blue"][1]))], "red": photos["red"][2:]})
     assert index.classify(asked, false_accept_rate=0.1)[0] == ["green", "red", "blue"]
     assert (index.classes, index.labels.tolist()) == (["red", "green", "blue"], [0, 0, 1, 1, 2, 0])
-    scorer = open_set.Scorer(Colours().unseen(), index.embeddings, index.labels)
+    scorer = open_set.Scorer(Colours().unseen()[0], index.enrolled)
     np.testing.assert_array_equal(index.classify(asked)[1], scorer.decide(Colours().embed(asked)).margins)
     for rate in (0.05, 0.5):
         point = index.expect(rate)
-        assert 0 <= point.strangers <= rate
-        assert point.right + point.wrong + point.unknown == pytest.approx(1)
+        assert (index.measured.strangers >= point.threshold).mean() == pytest.approx(rate, abs=0.01)
+        assert point.right[0] + point.wrong[0] + point.unknown[0] == pytest.approx(1)
 
     index.save(tmp_path / "index.npz")
     stored = Colours()
@@ -217,18 +219,19 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         (["--restore=grey", "--remove=blue"], "removed blue; restored grey; now 6 images of 2 classes"),
         (both, "removed grey; restored blue; purged red, grey; now 6 images of 2 classes"),
         (["--purge"], "i.npz: purged nothing; now 6 images of 2 classes"),
+        (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
     ):
         before = file.read_bytes() if file.exists() else b""
         code, text = run(*arguments)
         assert (code, said in text, "strangers accepted" in text) == (0, True, True), text
         assert (file.read_bytes() == before) == (said.startswith("i.npz"))
-    assert run("--list") == (0, "3\tgreen\n3\tblue\n")
+    assert run("--list") == (0, "3\tlime\n3\tblue\n")
     code, text = run("--classify", "--false_accept_rate=0.3", new)
     name, margin, path, nearest = text.rstrip("\n").split("\t")
     assert (code, name, path, Path(nearest).parent.name) == (0, "blue", new, "blue")
     assert run("--classify", f"--threshold={float(margin) + 0.01}", new)[1].startswith("unknown\t")
     before = file.read_bytes()
-    code, text = run("--remove=green", "--remove=blue")
+    code, text = run("--remove=lime", "--remove=blue")
     assert (code, "the index is empty" in text) == (0, True)
     file.write_bytes(before)
 
@@ -242,7 +245,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert not file.exists()
     (tmp_path / "kept.npz").rename(file)
     (tmp_path / "moved").mkdir()
-    (tmp_path / "moved" / "lime").symlink_to(gallery / "green")
+    (tmp_path / "moved" / "mint").symlink_to(gallery / "green")
     picture(tmp_path / "twice" / "red" / "r.png", "red")
     (tmp_path / "hollow" / "lilac").mkdir(parents=True)
     for arguments, message in (
@@ -250,10 +253,15 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((gallery, tmp_path / "twice"), "also has a class red"),
         ((tmp_path / "hollow",), "hollow: there is no class folder with images"),
         ((tmp_path / "new",), "new: 1 images, e.g. x.png, are in no class folder"),
-        ((tmp_path / "moved",), ".png: is already enrolled as green; give each image once"),
-        (("--list", "--purge"), "--list and --classify: change nothing; remove, restore, purge or calibrate first"),
+        ((tmp_path / "moved",), ".png: is already enrolled as lime; give each image once"),
+        (("--list", "--purge"), "--list and --classify: change and check nothing; leave the other options out"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--remove=wren",), "wren: is not enrolled"),
+        (("--rename=wren:x",), "wren: is not enrolled"),
+        (("--rename=blue:lime",), "lime: is the name of another class"),
+        (("--rename=blue",), "--rename=blue: must be OLD:NEW"),
+        ((later, "--session=^x_"), "session=^x_: fits none of 3 images, e.g."),
+        ((later, "--session=("), "session=(: is neither a column nor a regular expression"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
         (("--restore=grey",), "grey: is not a removed class; there is none; enroll its images again"),
         (("--classify", "--false_accept_rate=1", new), "false_accept_rate=1: must be above 0 and below 1"),
@@ -309,9 +317,11 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     with pytest.raises(CheckpointError, match=r"is of another checkpoint than step 7.*--checkpoint=7"):
         Model.unseen(model)
     export("test", queries, 7)
-    assert set(map(tuple, Model.unseen(model).rows)) == set(map(tuple, queries))
+    assert set(map(tuple, Model.unseen(model)[0].rows)) == set(map(tuple, queries))
     export("gallery", gallery, 7)
-    assert set(map(tuple, Model.unseen(model).rows)) == set(map(tuple, np.concatenate([queries, gallery])))
+    found, names = Model.unseen(model)
+    assert set(map(tuple, found.rows)) == set(map(tuple, np.concatenate([queries, gallery])))
+    assert names == ["0", "1", "2", "3"]
 
 
 class Reader(Colours):

@@ -8,7 +8,7 @@ import pytest
 
 import dml_jax
 from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
-from dml_jax.evaluation import metrics, open_set
+from dml_jax.evaluation import metrics
 from dml_jax.inference.index import Index
 from tests.data import layouts
 from tests.test_published import VIT, vit, write
@@ -49,18 +49,21 @@ def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pyt
     assert "weights: has no embeddings of unseen classes by this model (published weights, --flip or --scales)" in (
         capsys.readouterr().err
     )
-    enroll.execute([*command, "--calibrate=others", str(photos)])
-    assert "calibrated on 2 other classes" in capsys.readouterr().out
-    model = dml_jax.load("weights")
-    index = Index.load(model, "i.npz")
-    others = [file for name in CLASSES[2:] for file in sorted(Path("others", name).iterdir())]
-    background = open_set.choose(model.embed(others), np.repeat([0, 1], 6))
-    strangers = open_set.of_strangers(background, index.embeddings, index.labels)
-    assert (strangers >= index.expect(0.5).threshold).mean() == index.expect(0.5).strangers == 0.5
-    assert cli.exit_code(lambda: enroll.execute([*command, f"--calibrate={photos}"])) == 2
-    assert "error: ash: is enrolled; a threshold must be measured on other classes" in capsys.readouterr().err
-    index.remove("elm")
-    assert index.expect().threshold
+    assert cli.exit_code(lambda: enroll.execute([*command, "--calibrate=others", str(photos)])) == 2
+    assert "12 images of 2 classes that are not enrolled: are too few for a threshold" in capsys.readouterr().err
+    layouts.photos(Path("more"), [f"class {i}" for i in range(6)], each=6)
+    (photos / "ash").rename("more/ash")
+    assert cli.exit_code(lambda: enroll.execute([*command, "--calibrate=more", str(photos), "more"])) == 2
+    assert "all classes to measure a threshold on are enrolled; give --calibrate" in capsys.readouterr().err
+    enroll.execute([*command, "--calibrate=more", str(photos)])
+    assert "enrolled 6 images of 1 class; calibrated on 7 classes" in capsys.readouterr().out
+    index = Index.load(dml_jax.load("weights"), "i.npz")
+    assert index.classes == ["elm"]
+    index.add({"pine": sorted(Path("more/ash").iterdir())[:1]})  # an equal image under another name
+    assert "ash" in index.overlap()
+    assert "class 5" not in index.overlap()
+    index.rename("elm", "class 5")
+    assert "class 5" in index.overlap()
 
 
 def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from dml_jax.commands import serve
 from dml_jax.config import Data
 from dml_jax.data import decode, transforms
 from dml_jax.errors import DataError
-from dml_jax.evaluation.open_set import Background
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
@@ -53,10 +53,11 @@ class Colours:
         except DataError as error:
             raise DataError(f"image: {error}") from error
 
-    def unseen(self) -> Background:
+    def unseen(self) -> tuple[Photographs, list[str]]:
         rows = np.random.default_rng(0).random((20, 3))
         rows = np.repeat(rows / np.linalg.norm(rows, axis=1, keepdims=True), 2, axis=0)
-        return Background(rows.astype(np.float32), np.arange(40) // 2)
+        taken = Photographs(rows.astype(np.float32), np.arange(40) // 2, np.array([""] * 40))
+        return taken, [f"other {i}" for i in range(20)]
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         self.batches.append(len(pixels))
@@ -328,14 +329,14 @@ def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:
 
 def test_classes_of_an_index(tmp_path: Path) -> None:
     model = Colours()
-    with serving(model, enrolled(model, tmp_path / "i.npz", 0, red=(255, 0, 0), green=(0, 255, 0))) as port:
+    with serving(model, enrolled(model, tmp_path / "i.npz", -0.5, red=(255, 0, 0), green=(0, 255, 0))) as port:
         for colour, wanted in (((250, 9, 9), "red"), ((9, 250, 9), "green"), ((255, 255, 255), "unknown")):
             status, answer = ask(port, picture(colour=colour))
             row = np.array(colour) + 1.0
             cosines = sorted(row[:2] / np.linalg.norm(row), reverse=True)
             keys = ["class", "score", "threshold", "cosine", "classes"]
             assert (status, list(answer), answer["class"]) == (200, keys, wanted)
-            assert answer["threshold"] == 0
+            assert answer["threshold"] == -0.5
             assert answer["cosine"] == pytest.approx(cosines[0], abs=0.01)
             assert [found["cosine"] for found in answer["classes"]] == pytest.approx(cosines, abs=0.01)
             if wanted != "unknown":
@@ -344,6 +345,13 @@ def test_classes_of_an_index(tmp_path: Path) -> None:
             whole = ask(port, picture(colour=colour), path="?embedding=1")[1]
             np.testing.assert_allclose(whole.pop("embedding"), row / np.linalg.norm(row), atol=0.01)
             assert whole == answer
+        status, counts = ask(port, None, path="statistics")
+    assert (status, counts["answers"], counts["classes"]) == (200, 6, {"red": 2, "green": 2})
+    assert (counts["unknown"], counts["unknown_rate"]) == (2, 1 / 3)
+    assert counts["index"] == {"images": 2, "classes": 2}
+    assert len(counts["promised_unknown_rate"]) == 3
+    with serving(model) as port:
+        assert ask(port, None, path="statistics")[0] == 404
 
 
 def test_cosines_are_at_most_one(tmp_path: Path) -> None:
@@ -364,7 +372,7 @@ def test_cosines_are_at_most_one(tmp_path: Path) -> None:
 
 def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model, path = Colours(), tmp_path / "i.npz"
-    classify = enrolled(model, path, 0, red=(255, 0, 0))
+    classify = enrolled(model, path, -0.5, red=(255, 0, 0))
     rows = model.embed_pixels(np.full((1, 20, 20, 3), (0, 255, 0), np.uint8))
     assert classify(rows)[0]["class"] == "unknown"
     whole = path.read_bytes()
@@ -378,6 +386,6 @@ def test_a_replaced_index_is_read_again(tmp_path: Path, capsys: pytest.CaptureFi
     assert warning.count("\n") == 1
     path.unlink()
     assert [found["class"] for found in classify(rows)[0]["classes"]] == ["red"]
-    enrolled(model, path, 0, green=(0, 255, 0))
+    enrolled(model, path, -0.5, green=(0, 255, 0))
     assert classify(rows)[0]["class"] == "green"
     assert capsys.readouterr().err == ""

@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import store
-from dml_jax.data.split import Split
+from dml_jax.data import sessions, store
+from dml_jax.data.split import Split, together
 from dml_jax.files import is_url
 
 
@@ -27,4 +27,9 @@ def load(data: Data) -> dict[str, Split]:
     if is_url(data.path):
         data = replace(data, path=str(store.staged(data.path)))
     module = configs.module("data", data.name)
-    return dict(module.load(data)) if hasattr(module, "load") else store.load(data, data.name, module.RECIPE)
+    found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, data.name, module.RECIPE)
+    if data.session:
+        found = {name: sessions.added(split, data.session) for name, split in found.items()}
+    if data.split == "all":
+        found["train"] = together([split for name, split in found.items() if name != "gallery"])
+    return found
