@@ -232,10 +232,10 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
     held = np.where(several, own_groups % FOLDS, -1)
     for i in range(held.max() + 1):
         asked = enrolled.where(held == i)
-        found = Scorer(background, enrolled.where(held != i)).decide(asked.rows)
-        right = found.labels == asked.labels
-        confused.update(zip(asked.labels[~right].tolist(), found.labels[~right].tolist(), strict=True))
-        known.append(np.stack([found.margins, right, asked.labels, own_groups[held == i]], axis=1))
+        decided = Scorer(background, enrolled.where(held != i)).decide(asked.rows)
+        right = decided.labels == asked.labels
+        confused.update(zip(asked.labels[~right].tolist(), decided.labels[~right].tolist(), strict=True))
+        known.append(np.stack([decided.margins, right, asked.labels, own_groups[held == i]], axis=1))
     answers = np.concatenate(known)
     return Measured(
         strangers, np.stack([position, groups], axis=1), answers[:, 0], answers[:, 1] > 0,
@@ -282,9 +282,10 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
 
     def share(chosen: Callable[[float], np.ndarray]) -> tuple[float, float, float]:
         if not len(measured.known):
-            return (np.nan,) * 3
+            return np.nan, np.nan, np.nan
         drawn = [chosen(t) @ w / max(w.sum(), 1e-9) for t, w in zip(thresholds, weights, strict=True)]
-        return float(chosen(threshold).mean()), *map(float, np.quantile(drawn, (0.025, 0.975)))
+        low, high = np.quantile(drawn, (0.025, 0.975))
+        return float(chosen(threshold).mean()), float(low), float(high)
 
     known, right = measured.known, measured.right
     low, high = np.nanquantile(outside, (0.025, 0.975))

@@ -220,8 +220,10 @@ class Index:
         known = np.isin(truth, self.classes)
         given = answers[known]
         shares = given == truth[known], (given != truth[known]) & (given != UNKNOWN), given == UNKNOWN
-        means = [float(share.mean()) if len(share) else float("nan") for share in (*shares, answers[~known] != UNKNOWN)]
-        return Found(*means, int(known.sum()), int((~known).sum()), int((~new).sum()))
+        right, wrong, unknown, strangers = (
+            float(share.mean()) if len(share) else float("nan") for share in (*shares, answers[~known] != UNKNOWN)
+        )
+        return Found(right, wrong, unknown, strangers, int(known.sum()), int((~known).sum()), int((~new).sum()))
 
     def classify(
         self, images: Images, *, threshold: float | None = None, false_accept_rate: float = FALSE_ACCEPT_RATE
