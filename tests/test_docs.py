@@ -130,6 +130,8 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
     "uv pip compile": "needs a network",
     "curl": "needs a server; test_serve.py asks one",
     "tensorboard": "serves until it is stopped",
+    **dict.fromkeys(("squeue", "scancel", "tail", "gcloud", "STAGE="), "needs a cluster"),
+    **dict.fromkeys(("git clone", ". launch/env.sh"), "installs everything"),
     "sbatch": "needs a cluster; test_manifests.py checks the launch files",
     "srun": "needs a cluster",
     "kubectl": "needs a cluster; test_manifests.py checks the launch files",
@@ -148,6 +150,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--claims=": "takes hours; tests/studies/test_claims.py",
     "hist-layers": "needs such a study; tests/e2e/test_studies.py",
     "--on=cub": "needs CUB-200-2011",
+    "embeddings.parquet": "needs such files; tests/inference/test_large_search.py",
     "configs/folder_vit.py\n": "needs photographs",
     "configs/folder_vit.py --config.train": "needs photographs",
     "--name=cub": "needs a network",
@@ -219,12 +222,13 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
-    for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source"):
+    for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source", "evaluate.evaluate_by_blocks"):
         monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.studies.runner.locked", reach)  # of claims
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
+    monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     monkeypatch.setattr(programs, "NEWER_JAX", (99,))
