@@ -20,6 +20,7 @@ from dml_jax.errors import CheckpointError, PeerError, UserError
 from dml_jax.files import is_url, reason
 
 WRITERS = ".writers"  # in the bucket: objects with increasing numbers, whose last one names the process that may write
+RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
 IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", f"{WRITERS}/")  # directories that are not copied
 
 
@@ -37,8 +38,10 @@ def check_url(option: str, url: str) -> str:
 def _client() -> Any:
     """The client of the bucket, shared with orbax; listings are never cached, because other processes write."""
     import fsspec
+    import gcsfs
 
     fsspec.config.conf.setdefault("gcs", {})["use_listings_cache"] = False
+    gcsfs.GCSFileSystem.retries = RETRIES  # also for orbax
     return fsspec.filesystem("gcs")
 
 
@@ -73,7 +76,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
     if not is_url(url):
         yield Path(url)
         return
-    with tempfile.TemporaryDirectory(prefix="dml_jax-") as parent, _reaching(option, check_url(option, str(url))):
+    with tempfile.TemporaryDirectory(prefix="dml_jax-") as parent, reaching(f"{option}={check_url(option, str(url))}"):
         copy = _Copy(Path(parent, str(url).rstrip("/").rpartition("/")[2]), str(url).rstrip("/"))
         copy.directory.mkdir()
         if writing and active:
@@ -180,18 +183,18 @@ def _take_over(option: str, copy: _Copy) -> str:
 
 
 @contextmanager
-def _reaching(option: str, url: str) -> Iterator[None]:
+def reaching(where: str) -> Iterator[None]:
     """Within this context, a failure of the client is a CheckpointError or PeerError."""
     try:
         yield
     except FileNotFoundError as error:
-        if error.filename:  # a local file
+        if error.filename or not is_url(where.partition("=")[2] or where):  # a local file
             raise
-        raise CheckpointError(f"{option}={url}: there is no such bucket or object; create the bucket first") from None
+        raise CheckpointError(f"{where}: there is no such bucket or object; create the bucket first") from None
     except Exception as error:
         module = type(error).__module__
         if module.startswith("google.auth") or str(error).startswith("Forbidden") or getattr(error, "code", 0) == 401:
-            raise CheckpointError(f"{option}={url}: access is denied ({reason(error)})") from error
+            raise CheckpointError(f"{where}: access is denied ({reason(error)})") from error
         if module.startswith(("gcsfs", "aiohttp", "requests")):
-            raise PeerError(f"{option}={url}: cannot be reached ({reason(error)})") from error
+            raise PeerError(f"{where}: cannot be reached ({reason(error)})") from error
         raise

@@ -6,10 +6,13 @@ complete and says which run it belongs to. A killed run leaves nothing that coul
 damage and checkpoints of another run are found before anything is restored.
 
 Training may go on while a checkpoint is written, but never beyond the next one: whatever reads, deletes or writes
-checkpoints first waits for it. So they are complete in the order in which they were saved.
+checkpoints first waits for it. So they are complete in the order in which they were saved, and the oldest is deleted
+once a newer one is complete. If storage fails to keep one of `latest`, the training goes on; it ends if the next one
+fails, too.
 """
 
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -21,12 +24,13 @@ from types import TracebackType
 from typing import Any
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 from etils import epath
 
 from dml_jax import buckets, manifest
-from dml_jax.errors import CheckpointError
-from dml_jax.files import name_file, reading, reason
+from dml_jax.errors import CheckpointError, exit_code_of
+from dml_jax.files import name_file, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, check_finite, inference_state
@@ -73,9 +77,11 @@ class Checkpoints:
         self._writing = writing
         self._background = ThreadPoolExecutor(1)
         self._pending: Future[None] | None = None
+        self._saved = ""  # kind of the last one
+        self._failed = False  # whether the one before could not be written
+        self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
         if writing:
             process_group.decided_by_first(self._remove_incomplete)
-        self._managers = {kind: self._manager(kind, keep) for kind, keep in KEPT.items()}
 
     def _remove_incomplete(self) -> int:
         """Removes the remains of a killed run; returns their number."""
@@ -83,18 +89,9 @@ class Checkpoints:
         incomplete = set(found).difference(*(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT))
         for path in incomplete:
             epath.Path(path).rmtree()
+        for kind in KEPT:
+            epath.Path(self.directory / kind).mkdir(parents=True, exist_ok=True)
         return len(incomplete)
-
-    def _manager(self, kind: str, keep: int) -> ocp.CheckpointManager:
-        options = ocp.CheckpointManagerOptions(
-            max_to_keep=keep if self._writing else None,
-            create=self._writing,
-            cleanup_tmp_directories=self._writing,
-            enable_async_checkpointing=self._writing,
-            read_only=not self._writing,
-        )
-        with reading(self.directory / kind, "delete the newest checkpoint in it, or start again", CheckpointError):
-            return ocp.CheckpointManager(self.directory / kind, options=options)
 
     def save(self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False) -> None:
         """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
@@ -102,29 +99,51 @@ class Checkpoints:
         It is on disk on return or, in the `background`, the state has been copied to the host and may be donated.
         """
         check_finite(state)
-        self.wait()
-        step = int(state.step)
-        path = self.directory / kind / str(step)
-        manager = self._managers[kind]
-        if step in manager.all_steps():
-            # After an interrupted evaluation. If this process is killed now, the checkpoint before it is continued.
-            manager.delete(step)
-        items = ocp.args.Composite(
-            state=ocp.args.StandardSave(_to_disk(state)),
-            notes=ocp.args.JsonSave(notes),
-        )
-        buckets.check_writer(self.kept)
-        with name_file(path):
-            manager.save(step, args=items)
-        self._pending = self._background.submit(_commit, manager, path, self.run, self.kept)
+        self._wait_for_previous()
+        path, values, alone = self.directory / kind / str(int(state.step)), _to_disk(state), jax.process_count() == 1
+        if alone:  # then even the first request to the storage may take minutes
+            values = jax.tree.map(np.array, values)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(values), notes=ocp.args.JsonSave(notes))
+        if not alone:  # orbax copies the shares of all processes, which wait for each other
+            self._begin(path, items)
+        self._saved, self._pending = kind, self._background.submit(self._write, path, items if alone else None)
         if not background:
             self.wait()
+
+    def _wait_for_previous(self) -> None:
+        """Waits for the previous checkpoint; once, storage may have failed to keep one that only resuming needs."""
+        try:
+            self.wait()
+        except Exception as error:
+            if exit_code_of(error) != os.EX_TEMPFAIL or self._failed or self._saved != "latest" or self._warn is None:
+                raise
+            self._failed = True
+            self._warn(f"{error}; the training goes on, and ends if the next checkpoint cannot be written either")
+
+    def _begin(self, path: Path, items: ocp.args.Composite) -> None:
+        with buckets.reaching(str(path)), name_file(path):
+            buckets.check_writer(self.kept)
+            # Replaces one from before an interrupted evaluation; if killed now, the run continues the one before it.
+            self._checkpointer.save(path, items, force=True)
+
+    def _write(self, path: Path, items: ocp.args.Composite | None) -> None:
+        """Writes a checkpoint, marks it as complete once the records up to it are there, and deletes the oldest."""
+        if items is not None:
+            self._begin(path, items)
+        with buckets.reaching(str(path)), name_file(path):
+            self._checkpointer.wait_until_finished()
+            if jax.process_index() == 0:
+                buckets.push(self.kept)
+                manifest.write(path, {"run": self.run})
+                for oldest in workdir.complete_checkpoints(path.parent)[: -KEPT[path.parent.name]]:
+                    _delete(oldest)
 
     def wait(self) -> None:
         """Waits until the checkpoint that is being written is on disk."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()
+            self._failed = False
 
     def holds(self, step: int) -> bool:
         """Whether the checkpoint of a step is on disk; all processes must ask."""
@@ -149,8 +168,6 @@ class Checkpoints:
         newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
         if newest == NONE:
             return None
-        if self._writing:
-            self._managers[kind].reload()  # without deleted checkpoints
         return self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
@@ -169,7 +186,7 @@ class Checkpoints:
                     raise CheckpointError(f"{error}; {remedy}") from error
                 self._warn(f"{error}; falling back to the previous one")
                 if self._writing:
-                    epath.Path(path).rmtree()
+                    _delete(path)
             else:
                 workdir.check_same_facts(path, run, self.run)
                 return candidate
@@ -190,8 +207,14 @@ class Checkpoints:
     def drop_newer(self, kind: str, step: int) -> None:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
         self.wait()
-        while (newest := process_group.decided_by_first(lambda: max(self.steps(kind), default=NONE))) > step:
-            self._managers[kind].delete(newest)  # all processes wait for each other
+
+        def drop() -> int:
+            newer = [path for path in workdir.complete_checkpoints(self.directory / kind) if int(path.name) > step]
+            for path in newer:
+                _delete(path)
+            return len(newer)
+
+        process_group.decided_by_first(drop)
 
     def _read(self, kind: str, step: int) -> tuple[TrainState, dict[str, Any]]:
         path = self.directory / kind / str(step)
@@ -199,7 +222,6 @@ class Checkpoints:
             state=ocp.args.StandardRestore(_to_disk(self._template())), notes=ocp.args.JsonRestore()
         )
         try:
-            # Not by the manager, which would first raise the error of a failed write.
             with ocp.Checkpointer(ocp.CompositeCheckpointHandler()) as checkpointer:
                 restored = checkpointer.restore(path, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
@@ -211,19 +233,15 @@ class Checkpoints:
         try:
             self.wait()
         finally:
-            for manager in self._managers.values():
-                with suppress(Exception):  # the error that `save` or `wait` has raised before
-                    manager.close()
             self._background.shutdown()
+            with suppress(Exception):  # the error that `save` or `wait` has raised before
+                self._checkpointer.close()
 
 
-def _commit(manager: ocp.CheckpointManager, path: Path, run: Mapping[str, Any], local: Path) -> None:
-    """Waits for orbax and marks the checkpoint as complete, once the records up to it are in the bucket, if any."""
-    with name_file(path):
-        manager.wait_until_finished()
-        if jax.process_index() == 0:
-            buckets.push(local)
-            manifest.write(path, {"run": run})
+def _delete(path: Path) -> None:
+    """Deletes a checkpoint, which from the beginning is not a complete one any more."""
+    (path / manifest.NAME).unlink(missing_ok=True)
+    epath.Path(path).rmtree()
 
 
 def _ignore_abandoned_transfers() -> None:

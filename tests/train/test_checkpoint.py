@@ -1,7 +1,9 @@
 """Checkpoints never restore wrong arrays: damage is reported and the previous one is read."""
 
+import errno
 import gc
 import logging
+import os
 import resource
 import shutil
 import sys
@@ -182,11 +184,58 @@ def test_another_process_reads_what_the_first_has_chosen(
     assert warned == []
 
 
-def test_damage_that_orbax_finds_first(store: Checkpoints, tmp_path: Path) -> None:
-    """Orbax reads this file of every checkpoint before any is restored."""
-    (tmp_path / "latest" / "20" / "_CHECKPOINT_METADATA").write_text('{"item_handlers": 3, "metrics": -1}')
-    with pytest.raises(CheckpointError, match=r"latest: is truncated or damaged .*; delete the newest checkpoint"):
-        Checkpoints(tmp_path, lambda: state(0), pytest.fail, run={})
+def failing(store: Checkpoints, monkeypatch: pytest.MonkeyPatch, *steps: int) -> None:
+    """Storage fails when the checkpoints of these steps are to be marked as complete."""
+    write = manifest.write
+
+    def fail(path: Path, *rest: Any) -> dict[str, Any]:
+        if int(path.name) in steps:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return write(path, *rest)
+
+    monkeypatch.setattr(manifest, "write", fail)
+
+
+def test_the_second_failure_of_storage_in_a_row_ends_the_run(
+    store: Checkpoints, warned: Warned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(store, monkeypatch, 30, 50, 60)
+    for step in (30, 40, 50, 60):
+        store.save("latest", state(step), {}, background=True)
+    assert len(warned) == 2
+    assert "latest/30'; the training goes on, and ends if the next checkpoint cannot be written either" in warned[0]
+    assert store.steps() == [10, 20, 40]
+    with pytest.raises(OSError, match=r"Input/output error.*latest/60"):
+        store.save("latest", state(70), {}, background=True)
+    found = store.restore()
+    assert found
+    assert equal(found[0], 40)
+
+
+@pytest.mark.parametrize(("kind", "background"), [("best", True), ("latest", False)])
+def test_what_is_needed_at_once_may_not_fail(
+    kind: str, background: bool, store: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing(store, monkeypatch, 30)
+    with pytest.raises(OSError, match=rf"Input/output error.*{kind}/30"):  # noqa: PT012
+        store.save(kind, state(30), {}, background=background)
+        store.save("latest", state(40), {})
+
+
+def test_an_earlier_one_is_there_until_a_newer_one_is_complete(
+    store: Checkpoints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    write = manifest.write
+
+    def look(path: Path, *rest: Any) -> dict[str, Any]:
+        seen.append({file.parent.name for file in (tmp_path / "latest").glob(f"*/{manifest.NAME}")})
+        return write(path, *rest)
+
+    monkeypatch.setattr(manifest, "write", look)
+    for step in (30, 40, 50):
+        store.save("latest", state(step), {})
+    assert seen == [{"10", "20"}, {"10", "20", "30"}, {"20", "30", "40"}]
 
 
 def test_unfinished_ones_are_ignored(store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
