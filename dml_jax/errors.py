@@ -46,7 +46,7 @@ UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # of the di
 # Of files and folders that the user can change.
 FIXABLE = UNWRITABLE | {
     *(errno.EACCES, errno.EPERM, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
-    errno.ENAMETOOLONG,
+    *(errno.ENAMETOOLONG, errno.ENOLCK, errno.ENOSYS),  # the latter of file systems without locks
 }
 # Of storage, hardware or the network, which may not occur again.
 PASSING = {

@@ -17,7 +17,7 @@ from dml_jax.backbones.contract import optional
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
-from dml_jax.errors import ConfigError, DivergedError
+from dml_jax.errors import ConfigError, DivergedError, counted
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import class_tables, evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
@@ -64,6 +64,9 @@ def opened(
 
 class Progress(NamedTuple):
     """State of the loop in a checkpoint, besides the train state."""
+
+    devices: int  # on all machines
+    processes: int
 
     best: float = -1.0  # Recall@1 of the best model so far; negative before the first evaluation
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
@@ -168,11 +171,18 @@ def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> 
 def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState, Progress]:
     """State and progress of the newest checkpoint, with later records removed; or those before the first step."""
     restored = out.checkpoints.restore()
+    here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
     if restored:
-        state, progress = restored[0], Progress(**restored[1])
+        before = Progress(**restored[1])
+        state, progress = restored[0], before._replace(**here)
         out.console.print(f"resuming from step {int(state.step)}")
+        if progress != before:
+            out.console.print(
+                f"devices: {here['devices']} of {counted(here['processes'], 'process')}, until now {before.devices} of "
+                f"{counted(before.processes, 'process')}; from here on, equal to the same run up to rounding"
+            )
     else:
-        state, progress = other_models.initial_state(experiment, out.console), Progress()
+        state, progress = other_models.initial_state(experiment, out.console), Progress(**here)
         if experiment.method.hooks.fill:
             with experiment.batches(0, 2**31 - 1) as reader:
                 batches = (experiment.device_batch(*arrays) for arrays in reader)

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh
 
 from dml_jax import manifest
 from dml_jax.console import Console
@@ -115,6 +117,27 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
     state = train(experiment, tmp_path)
     assert bits(state) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(Interrupted):
+        train(experiment, tmp_path, StopAt(9))
+    more = experiment._replace(mesh=Mesh(np.asarray(jax.devices()[:4]), ("data",)))
+    store = Checkpoints(tmp_path / "checkpoints", more.template, pytest.fail, run={})
+    paths = [JsonLines(tmp_path / name) for name in ("metrics.jsonl", "timing.jsonl")]
+    with closing(store), pytest.raises(Interrupted):
+        loop.train(more, RunRecords(store, *paths, Console()), StopAt(7))
+    line = "devices: 4 of 1 process, until now 1 of 1 process; from here on, equal to the same run up to rounding"
+    assert line in " ".join(capsys.readouterr().out.split())
+    state = train(experiment, tmp_path)
+    for leaf, expected in zip(jax.tree.leaves(state), whole[0], strict=True):
+        np.testing.assert_allclose(leaf, np.frombuffer(expected, leaf.dtype).reshape(leaf.shape), atol=1e-5)
+    lines = (json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines())
+    expected = (json.loads(line) for line in whole[1].splitlines())
+    for found, wanted in zip(lines, expected, strict=True):
+        assert found["loss"] == pytest.approx(wanted["loss"], rel=1e-4)
 
 
 def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
