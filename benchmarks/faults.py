@@ -7,6 +7,10 @@ line. `--kills` and `--terms` interrupt training runs of every method at random 
 same command then continues, and the result must be that of an uninterrupted run, bit for bit. Takes hours on two cores;
 0 skips a part. The inputs are those of `tests/reliability`, which explains what counts as a failure. Needs
 requirements-dev.txt.
+
+    python -m benchmarks.faults cluster [--faults=EIO,503,…] [--moments=save,…] [--jobs=1]
+
+prints what becomes of a run that meets a fault of a cluster (see `cluster_faults.py`).
 """
 
 import argparse
@@ -23,7 +27,7 @@ from pathlib import Path
 import hypothesis
 from hypothesis import HealthCheck, Phase
 
-from benchmarks import interruptions
+from benchmarks import cluster_faults, interruptions
 from benchmarks.table import Row, markdown
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
@@ -107,6 +111,8 @@ def command(attack: Attack, files: Files) -> Outcome:
 
 def main() -> int:
     """Runs the attacks and prints the table; returns 1 if there was a failure."""
+    if sys.argv[1:2] == ["cluster"]:
+        return cluster_faults.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in {"fuzz": 10_000, "commands": 200, "kills": 100, "terms": 50, "seed": 0, "jobs": 2}.items():
         parser.add_argument(f"--{name}", type=int, default=default)

@@ -1,6 +1,7 @@
 """Messages and progress on standard output: a live bar on a terminal, plain lines elsewhere."""
 
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -37,7 +38,8 @@ class Console:
     def log(self, text: str) -> None:
         """Writes a line to the log file only."""
         if self._log:
-            self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {printable(text)}\n")
+            with suppress(OSError):  # of the disk: nothing that a run should end for
+                self._log.write(f"{datetime.now().isoformat(' ', 'seconds')} {printable(text)}\n")
 
     def print(self, message: str) -> None:
         """Prints a permanent line."""
@@ -67,7 +69,8 @@ class Console:
         if self._log:
             if error:
                 self.log(f"{type(error).__name__}: {error}")
-            self._log.close()
+            with suppress(OSError):
+                self._log.close()
             self._log = None
 
     def start_progress(self, what: str, total: int, done: int = 0) -> None:

@@ -79,7 +79,9 @@ class Checkpoints:
         self._pending: Future[None] | None = None
         self._saved = ""  # kind of the last one
         self._failed = False  # whether the one before could not be written
-        self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+        # Threads that wait for directories would keep a process alive for 20 minutes after storage has failed.
+        options = ocp.AsyncOptions(create_directories_asynchronously=False)
+        self._checkpointer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler(), async_options=options)
         if writing:
             process_group.decided_by_first(self._remove_incomplete)
 
