@@ -184,7 +184,7 @@ def run_mode(
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
-    faulthandler.register(signal.SIGUSR1, sys.__stderr__)  # until there is a file for the stacks
+    faulthandler.register(signal.SIGUSR1, 2)  # standard error, until there is a file for the stacks
     silence = options.silence or process_group.SILENCE
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)
