@@ -20,8 +20,8 @@ MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
 LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
 # Keys that hold names of functions: one, a sum of several, or a list.
 FUNCTIONS = (
-    "method.loss", "method.distance", "data.sampler", "train.optimizer", "head.optimizer", "evaluation.metrics",
-    "evaluation.refine",
+    "method.loss", "method.distance", "method.relation", "data.sampler", "train.optimizer", "head.optimizer",
+    "evaluation.metrics", "evaluation.refine",
 )  # fmt: skip
 # Functions of which such a module defines one.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
@@ -99,7 +99,7 @@ def _named(values: Values) -> Iterator[tuple[str, str, str]]:
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key]
-    for key in FUNCTIONS if flat.get("method.name") == "baseline" else FUNCTIONS[2:]:
+    for key in FUNCTIONS if flat.get("method.name") == "baseline" else FUNCTIONS[3:]:
         value = flat.get(key) or ""
         for name in str(value).split("+") if isinstance(value, str) else value:
             if "." in name:

@@ -12,6 +12,11 @@ Arguments that several losses share, described here only:
   0..C-1 and are NaN for any other label.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
 - `candidates`: embeddings with which a pair loss compares the anchors; None for the batch itself.
+- `positive`, `negative`: relations of any pairs in place of labels, bool [N, M]: `losses.triplet(x, positive=p,
+  negative=n, key=key)`. M are the rows of `candidates` [M, D], or of the batch. `contrastive`, `multi_similarity`,
+  `nt_xent` and `sup_con` also take weights, float [N, M]. A pair may be neither.
+- `distance`: a function of two blocks of rows, [N, D] and [M, D] -> [N, M], in place of the Euclidean distance of unit
+  embeddings.
 - `key`: random key of losses that mine at random.
 - `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets, becomes a weighted
   mean. Weights of classes are `weights=class_weights[labels]`.
@@ -36,10 +41,10 @@ from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_
 from dml_jax.losses.pairwise import Candidates, per_anchor
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
 from dml_jax.losses.ranking import recall_at_k, smooth_ap
-from dml_jax.losses.similarity_losses import circle, multi_similarity, sup_con
+from dml_jax.losses.similarity_losses import circle, multi_similarity, nt_xent, sup_con
 
 __all__ = [
     "Candidates", "anti_collapse", "arcface", "circle", "contrastive", "cosface", "dynamic_margins", "lifted_structure",
-    "margin", "multi_similarity", "n_pair", "normalized_softmax", "per_anchor", "proxy_anchor", "proxy_nca",
+    "margin", "multi_similarity", "n_pair", "normalized_softmax", "nt_xent", "per_anchor", "proxy_anchor", "proxy_nca",
     "proxy_nca_pp", "recall_at_k", "smooth_ap", "soft_triple", "softmax", "subcenter_arcface", "sup_con", "triplet",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 One queue serves the global batch: under `jit` every device holds a copy and appends the same rows.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -31,8 +32,14 @@ def enqueue(queue: Any, rows: Any) -> Any:
     return jax.tree.map(push, queue, rows)
 
 
-def candidates(memory: dict[str, jax.Array], labels: jax.Array) -> Candidates:
-    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no pair."""
-    same = labels[:, None] == memory["labels"][None, :]
+def candidates(
+    memory: dict[str, jax.Array], labels: jax.Array, relation: Callable[..., Any] | None = None
+) -> Candidates:
+    """The memory as candidates of a pair loss for a batch with labels [N]; unfilled rows are in no pair.
+
+    `relation` maps labels [N] and [M] to positive and negative pairs [N, M]; None for equal and other labels.
+    """
     filled = (memory["labels"] != EMPTY)[None, :]
-    return Candidates(memory["embeddings"], same & filled, ~same & filled)
+    same = labels[:, None] == memory["labels"][None, :]
+    pairs = (same, ~same) if relation is None else relation(labels, jnp.maximum(memory["labels"], 0))
+    return Candidates(memory["embeddings"], *(jnp.where(filled, pair, False) for pair in pairs))

@@ -20,7 +20,11 @@ from jax import lax
 
 from dml_jax.losses.pairwise import distances, masks, same_class
 
-Mining = Literal["random", "semi_hard", "hard", "distance_weighted"]
+Mining = Literal["random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"]
+
+TripletMining = Literal[
+    "random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted", "all"
+]
 
 
 class Triplets(NamedTuple):
@@ -131,11 +135,16 @@ def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array
     """
     distances = lax.stop_gradient(distances)
     positives, paired = draw_uniform(key, positive)
+    return _negatives_beyond(distances, positives, paired, negative)
+
+
+def _negatives_beyond(distances: jax.Array, positives: jax.Array, paired: jax.Array, negative: jax.Array) -> Triplets:
+    """The nearest negative of each anchor beyond its positive; if there is none, the farthest negative."""
     beyond = negative & (distances > jnp.take_along_axis(distances, positives[:, None], axis=1))
     nearest = jnp.argmin(jnp.where(beyond, distances, jnp.inf), axis=1)
     farthest = jnp.argmax(jnp.where(negative, distances, -jnp.inf), axis=1)
     negatives = jnp.where(jnp.any(beyond, axis=1), nearest, farthest)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & jnp.any(negative, axis=1))
+    return Triplets(jnp.arange(len(negative)), positives, negatives, paired & jnp.any(negative, axis=1))
 
 
 def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
@@ -147,10 +156,44 @@ def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array
     return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
 
 
+def easy_positive_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
+    """The nearest positive and the nearest negative beyond it (Xuan, Stylianou, Pless, WACV 2020).
+
+    If all negatives are nearer than the positive, the farthest of them.
+    """
+    distances = lax.stop_gradient(distances)
+    positives = jnp.argmin(jnp.where(positive, distances, jnp.inf), axis=1)
+    return _negatives_beyond(distances, positives, jnp.any(positive, axis=1), negative)
+
+
+def semi_hard_positive_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
+    """The nearest negative and the farthest positive before it; the nearest positive if none is."""
+    distances = lax.stop_gradient(distances)
+    negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
+    before = positive & (distances < jnp.take_along_axis(distances, negatives[:, None], axis=1))
+    farthest = jnp.argmax(jnp.where(before, distances, -jnp.inf), axis=1)
+    nearest = jnp.argmin(jnp.where(positive, distances, jnp.inf), axis=1)
+    valid = jnp.any(positive, axis=1) & jnp.any(negative, axis=1)
+    positives = jnp.where(jnp.any(before, axis=1), farthest, nearest)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
+
+
 def weighted_triplets(
-    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int, lower: float = 0.5
+    key: jax.Array,
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    dim: int,
+    lower: float = 0.5,
+    farthest: float = 0.0,
 ) -> Triplets:
-    """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs."""
+    """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs.
+
+    Negatives beyond `farthest`, unless that is 0, are not drawn.
+    """
+    if farthest:
+        negative = negative & (distances <= farthest)
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
     logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
@@ -171,11 +214,23 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 
 
 def mine(
-    mining: Mining, key: jax.Array | None, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int
+    mining: Mining,
+    key: jax.Array | None,
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    dim: int,
+    farthest: float = 0.0,
 ) -> Triplets:
-    """One triplet per anchor by the named strategy, in D = `dim` dimensions; all but "hard" need a random key."""
-    if mining == "hard":
-        return hard_triplets(distances, positive, negative)
+    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw need a random key."""
+    match mining:
+        case "hard":
+            return hard_triplets(distances, positive, negative)
+        case "easy_positive":
+            return easy_positive_triplets(distances, positive, negative)
+        case "semi_hard_positive":
+            return semi_hard_positive_triplets(distances, positive, negative)
     assert key is not None, "mining draws at random; give key=jax.random.key(...)"
     match mining:
         case "random":
@@ -183,4 +238,4 @@ def mine(
         case "semi_hard":
             return semi_hard_triplets(key, distances, positive, negative)
         case "distance_weighted":
-            return weighted_triplets(key, distances, positive, negative, dim=dim)
+            return weighted_triplets(key, distances, positive, negative, dim=dim, farthest=farthest)

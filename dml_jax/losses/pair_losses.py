@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from dml_jax.config.fields import NonNegative
 from dml_jax.losses import mining as miners
 from dml_jax.losses import pairwise
-from dml_jax.losses.mining import Mining, Triplets
+from dml_jax.losses.mining import Mining, TripletMining, Triplets
 from dml_jax.losses.pairwise import Candidates, weighted_mean
 from dml_jax.losses.signature import Boundaries, loss
 from dml_jax.numerics import at_least_float32, log_sum_exp, root
@@ -55,14 +55,16 @@ def contrastive(
 ) -> jax.Array:
     """Contrastive loss: the mean hinges of positive and negative pairs, see `contrastive_hinges`, added -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
+    near, far = others.positive > 0, others.negative > 0
+    of_near, of_far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pull, push = contrastive_hinges(
-        (distance or pairwise.distances)(x, others.embeddings), others.positive, others.negative,
+        (distance or pairwise.distances)(x, others.embeddings), near, far,
         positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
     )  # fmt: skip
     if average == "active":
         least = ROUNDING**2 / 2 if squared else ROUNDING
-        return weighted_mean(pull, pull > least, weights) + weighted_mean(push, push > least, weights)
-    return weighted_mean(pull, others.positive, weights) + weighted_mean(push, others.negative, weights)
+        return weighted_mean(pull, pull > least, of_near) + weighted_mean(push, push > least, of_far)
+    return weighted_mean(pull, near, of_near) + weighted_mean(push, far, of_far)
 
 
 def contrastive_hinges(
@@ -90,18 +92,59 @@ def triplet(
     *,
     margin: NonNegative = 0.2,  # by which the positive must be closer
     squared: bool = True,  # compare squared distances
-    mining: Mining = "semi_hard",  # how negatives are chosen; all but "hard" need a key
+    # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
+    mining: TripletMining = "semi_hard",
+    smooth: bool = False,  # log(1 + exp(.)) in place of the hinge
+    farthest: NonNegative = 0.0,  # negatives beyond are not drawn by "distance_weighted"; 0: no limit
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
     key: jax.Array | None = None,
 ) -> jax.Array:
-    """Triplet loss with one mined triplet per anchor, see `triplet_loss` -> scalar."""
+    """Triplet loss of one mined triplet per anchor, or of all triplets, see `triplet_loss` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    triplets = _mine(mining, key, x, others, distance)
+    if mining == "all":
+        distances = (distance or pairwise.distances)(x, others.embeddings)
+        return all_triplets_loss(
+            distances**2 if squared else distances, others.positive, others.negative,
+            margin=margin, smooth=smooth, weights=weights,
+        )  # fmt: skip
+    triplets = _mine(mining, key, x, others, distance, farthest)
     return triplet_loss(
-        x, triplets, margin=margin, squared=squared, candidates=others.embeddings, weights=weights, distance=distance
-    )
+        x, triplets,
+        margin=margin, squared=squared, smooth=smooth, candidates=others.embeddings, weights=weights, distance=distance,
+    )  # fmt: skip
+
+
+def all_triplets_loss(
+    distances: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    margin: float,
+    smooth: bool = False,
+    weights: jax.Array | None = None,
+) -> jax.Array:
+    """Mean over all triplets of an anchor, a positive and a negative of [d_ap - d_an + margin]+ -> scalar; 0 if none.
+
+    One anchor at a time, also backwards, so that no array [N, M, M] is stored.
+    """
+
+    @jax.checkpoint
+    def of_anchor(row: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        d, near, far = row
+        hinges = _hinge(d[:, None] - d[None] + margin, smooth)
+        counted = near[:, None] & far[None]
+        return jnp.sum(hinges, where=counted), jnp.sum(counted, dtype=hinges.dtype)
+
+    sums, counts = jax.lax.map(of_anchor, (distances, positive, negative))
+    w = jnp.ones_like(sums) if weights is None else jnp.asarray(weights, sums.dtype)
+    total = jnp.sum(w * counts)
+    return jnp.sum(w * sums) / jnp.where(total > 0, total, 1)
+
+
+def _hinge(x: jax.Array, smooth: bool) -> jax.Array:
+    return jax.nn.softplus(x) if smooth else jax.nn.relu(x)
 
 
 def triplet_loss(
@@ -110,6 +153,7 @@ def triplet_loss(
     *,
     margin: float = 0.2,
     squared: bool = True,
+    smooth: bool = False,
     candidates: jax.Array | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
@@ -120,7 +164,7 @@ def triplet_loss(
     [M, D], by default the embeddings [B, D]; `weights` [B] are theirs as anchors.
     """
     hinges = triplet_hinges(
-        embeddings, triplets, margin=margin, squared=squared, candidates=candidates, distance=distance
+        embeddings, triplets, margin=margin, squared=squared, smooth=smooth, candidates=candidates, distance=distance
     )
     return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
 
@@ -131,6 +175,7 @@ def triplet_hinges(
     *,
     margin: float,
     squared: bool,
+    smooth: bool = False,
     candidates: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
@@ -138,7 +183,7 @@ def triplet_hinges(
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
-    return jax.nn.relu(near - far + margin)
+    return _hinge(near - far + margin, smooth)
 
 
 @loss
@@ -150,7 +195,9 @@ def margin(
     margin: NonNegative = 0.2,  # alpha, half the width of the gap around beta
     nu: NonNegative = 0.0,  # weight of the boundaries
     divisor: Literal["triplets", "pairs"] = "triplets",  # active ones; pairs as in pytorch-metric-learning
-    mining: Mining = "distance_weighted",  # how negatives are chosen; all but "hard" need a key
+    # How triplets are chosen; "random", "semi_hard" and "distance_weighted" need a key.
+    mining: Mining = "distance_weighted",
+    farthest: NonNegative = 0.0,  # negatives beyond are not drawn by "distance_weighted"; 0: no limit
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
@@ -158,7 +205,7 @@ def margin(
 ) -> jax.Array:
     """Margin loss with one mined triplet per anchor, see `margin_loss` -> scalar."""
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
-    triplets = _mine(mining, key, x, others, distance)
+    triplets = _mine(mining, key, x, others, distance, farthest)
     return margin_loss(
         x, labels, triplets, beta,
         margin=margin, nu=nu, divisor=divisor, candidates=others.embeddings, weights=weights, distance=distance,
@@ -227,10 +274,15 @@ def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Arr
 
 
 def _mine(
-    mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates, distance: Distance | None
+    mining: Mining,
+    key: jax.Array | None,
+    x: jax.Array,
+    others: Candidates,
+    distance: Distance | None,
+    farthest: float,
 ) -> Triplets:
     distances = (distance or pairwise.distances)(*jax.lax.stop_gradient((x, others.embeddings)))
-    return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1])
+    return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1], farthest=farthest)
 
 
 @loss

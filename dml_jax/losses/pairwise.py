@@ -14,8 +14,9 @@ class Candidates(NamedTuple):
     """The candidates with which the N anchors of a pair loss are compared."""
 
     embeddings: jax.Array  # float [M, D]
-    positive: jax.Array  # bool [N, M], pairs of one class; an anchor is not its own positive
-    negative: jax.Array  # bool [N, M], pairs of different classes; a pair may be neither
+    # Bool [N, M], or weights >= 0 for losses that say so.
+    positive: jax.Array  # pairs of one class; an anchor is not its own positive
+    negative: jax.Array  # pairs of different classes; a pair may be neither
 
 
 def inner_products(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -151,11 +152,28 @@ def compared(
     return anchors, candidates._replace(embeddings=prepare(candidates.embeddings))
 
 
+def pair_weights(relation: jax.Array, weights: jax.Array | None) -> jax.Array | None:
+    """The weights of pairs [N, M] if the relation has some, times the anchors'; otherwise the anchors' [N]."""
+    if relation.dtype == bool:
+        return weights
+    return relation if weights is None else relation * jnp.asarray(weights, relation.dtype)[:, None]
+
+
+def log_weights(relation: jax.Array) -> jax.Array | float:
+    """What is added to the exponents of pairs [N, M], so that a weight of 2 counts as two pairs; 0 for masks."""
+    return 0.0 if relation.dtype == bool else jnp.log(jnp.where(relation > 0, relation, 1))
+
+
 def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: jax.Array | None = None) -> jax.Array:
     """The mean that reduces the values of every loss, sum_i w_i values_i / sum_i w_i -> scalar; 0 if none counts.
 
-    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` [N] are the anchors'.
+    Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` are of the anchors [N]
+    or of the pairs [N, M].
     """
+    if weights is not None and jnp.ndim(weights) == 2:
+        w = jnp.asarray(weights, values.dtype) if counted is None else jnp.where(counted, weights, 0)
+        total = w.sum()
+        return jnp.sum(jnp.where(w > 0, w * values, 0)) / jnp.where(total > 0, total, 1)
     if weights is None:
         if counted is None:
             return values.mean()

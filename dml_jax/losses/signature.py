@@ -15,7 +15,10 @@
   states the rules (see `dml_jax.config.fields`; without one, the type of the default), their comment the meaning.
 - Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on pairs compares the
   anchors, also in a memory; `key`, for random mining; `sizes` [C], the number of training images of each class;
-  `weights` [N] of the anchors.
+  `weights` [N] of the anchors; `distance`, a function of two blocks of rows.
+
+A loss with `candidates` also takes relations in place of labels: `positive` and `negative` [N, M], of the anchors to
+`candidates` [M, D], or to the batch without any.
 """
 
 import functools
@@ -27,10 +30,12 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.config.fields import NonNegative, PositiveInt, section
 from dml_jax.errors import DataError
+from dml_jax.losses.pairwise import Candidates
 
 F = TypeVar("F", bound=Callable[..., jax.Array])
 
@@ -127,7 +132,10 @@ def loss(function: F) -> F:
     tables = learned(function)
 
     @functools.wraps(function)
-    def call(embeddings: Any, labels: Any, *arguments: Any, **keywords: Any) -> jax.Array:
+    def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> jax.Array:
+        if "positive" in keywords or "negative" in keywords:
+            keywords["candidates"] = related(embeddings, function.__name__ in WEIGH_PAIRS, keywords)
+            labels = np.zeros(len(embeddings), np.int32) if labels is None else labels
         if not isinstance(labels, jax.Array):
             labels = np.asarray(labels)
         given = dict(zip(tables, arguments, strict=False)) | keywords
@@ -136,6 +144,31 @@ def loss(function: F) -> F:
         return function(embeddings, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
+
+
+WEIGH_PAIRS = ("contrastive", "multi_similarity", "nt_xent", "sup_con")  # losses that take weights of pairs
+
+
+def related(embeddings: Any, weigh: bool, keywords: dict[str, Any]) -> Candidates:
+    """The candidates of a loss from its keywords `candidates`, `positive` and `negative`, which are removed."""
+    others = keywords.pop("candidates", None)
+    among = embeddings if others is None else others
+    shape = (len(embeddings), len(among))
+    found = {}
+    for name in ("positive", "negative"):
+        given = keywords.pop(name, None)
+        mask = jnp.zeros(shape, bool) if given is None else jnp.asarray(given)
+        if mask.shape != shape:
+            raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
+        if mask.dtype != bool and not weigh:
+            raise DataError(f"{name}: holds {mask.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take weights")
+        # No row of a batch is its own positive.
+        found[name] = jnp.where(jnp.eye(*shape, dtype=bool), False, mask) if others is None else mask
+    both = (found["positive"] > 0) & (found["negative"] > 0)
+    if not isinstance(both, jax.core.Tracer) and bool(both.any()):
+        pair = tuple(int(i) for i in jnp.argwhere(both)[0])
+        raise DataError(f"positive, negative: pair {pair} is in both")
+    return Candidates(among, **found)
 
 
 def _problem(shape: tuple[int, ...], labels: Any, given: Mapping[str, Any], tables: Mapping[str, Learned]) -> str:

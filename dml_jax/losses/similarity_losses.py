@@ -25,6 +25,9 @@ where the weights alpha are constants in the gradient.
 Supervised contrastive loss (Khosla et al., NeurIPS 2020, Eq. 2, "out") of anchor i, with temperature t:
 
     -1/|P_i| sum_{p positive} log(exp(S_ip / t) / sum_{a != i} exp(S_ia / t)).
+
+Weights of pairs: in the multi-similarity loss and among the negatives of NT-Xent, a pair of weight 2 counts as two
+pairs; for positives of NT-Xent and the supervised contrastive loss they weight the mean.
 """
 
 from typing import Literal
@@ -80,8 +83,9 @@ def multi_similarity_loss(
     weights: jax.Array | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
     """Multi-similarity loss from cosines [N, M] and masks bool [N, M] -> (scalar, numbers of pairs that it uses)."""
-    positive, negative = select(similarity, positive, negative, epsilon=epsilon, mining=mining, copies=copies)
-    losses = anchor_losses(similarity, positive, negative, alpha=alpha, beta=beta, base=base)
+    shifts = pairwise.log_weights(positive), pairwise.log_weights(negative)
+    positive, negative = select(similarity, positive > 0, negative > 0, epsilon=epsilon, mining=mining, copies=copies)
+    losses = anchor_losses(similarity, positive, negative, alpha=alpha, beta=beta, base=base, shifts=shifts)
     counted = jnp.any(positive | negative, axis=1) if divisor == "active" else None
     return weighted_mean(losses, counted, weights), {"positives": positive.sum(), "negatives": negative.sum()}
 
@@ -110,11 +114,22 @@ def select(
 
 
 def anchor_losses(
-    similarity: jax.Array, positive: jax.Array, negative: jax.Array, *, alpha: float, beta: float, base: float
+    similarity: jax.Array,
+    positive: jax.Array,
+    negative: jax.Array,
+    *,
+    alpha: float,
+    beta: float,
+    base: float,
+    shifts: tuple[jax.Array | float, jax.Array | float] = (0.0, 0.0),
 ) -> jax.Array:
-    """Multi-similarity loss of each anchor from the pairs that count (Eq. 16), float [N]; 0 for one without pairs."""
+    """Multi-similarity loss of each anchor from the pairs that count (Eq. 16), float [N]; 0 for one without pairs.
+
+    `shifts` [N, M] are logarithms of the pairs' weights, positive and negative.
+    """
     s = at_least_float32(similarity) - base
-    return log1p_sum_exp(-alpha * s, positive, axis=1) / alpha + log1p_sum_exp(beta * s, negative, axis=1) / beta
+    pull = log1p_sum_exp(-alpha * s + shifts[0], positive, axis=1)
+    return pull / alpha + log1p_sum_exp(beta * s + shifts[1], negative, axis=1) / beta
 
 
 @loss
@@ -159,7 +174,29 @@ def sup_con_loss(
     logits: jax.Array, positive: jax.Array, negative: jax.Array, weights: jax.Array | None = None
 ) -> jax.Array:
     """Supervised contrastive loss from similarities over the temperature [N, M], with masks bool [N, M] -> scalar."""
-    normalizer = log_sum_exp(logits, positive | negative, axis=1)
+    normalizer = log_sum_exp(logits, (positive > 0) | (negative > 0), axis=1)
     count = positive.sum(axis=1)
-    pull = jnp.sum(logits, axis=1, where=positive) / jnp.maximum(count, 1)
+    pull = jnp.sum(positive * logits, axis=1, where=positive > 0) / jnp.where(count > 0, count, 1)
     return weighted_mean(normalizer - pull, count > 0, weights)
+
+
+@loss
+def nt_xent(
+    embeddings: jax.Array,
+    labels: jax.Array,
+    *,
+    temperature: Positive = 0.07,  # divides the cosines
+    candidates: Candidates | None = None,
+    weights: jax.Array | None = None,
+) -> jax.Array:
+    """NT-Xent for any number of positives (Sohn, 2016; Chen et al., ICML 2020): the mean over positive pairs -> scalar.
+
+    -log(exp(s_ap / t) / (exp(s_ap / t) + sum over negatives n of exp(s_an / t))), without the other positives of the
+    anchor in the denominator; an anchor's weight counts for each of its pairs.
+    """
+    x, others = pairwise.compared(embeddings, labels, candidates)
+    logits = pairwise.inner_products(x, others.embeddings) / temperature
+    shifted = logits + pairwise.log_weights(others.negative)
+    push = log_sum_exp(shifted, others.negative > 0, axis=1)
+    losses = jax.nn.softplus(push[:, None] - logits)
+    return weighted_mean(losses, others.positive > 0, pairwise.pair_weights(others.positive, weights))

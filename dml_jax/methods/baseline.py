@@ -129,6 +129,9 @@ class Config:
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before the memory is used; 1,000 in its paper.
     memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
+    # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or weights: the relation
+    # of pairs, such as shared tags or a hierarchy, in place of equal labels.
+    relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""
 
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
@@ -195,6 +198,7 @@ class Criterion(nn.Module):
     dim: int  # length D of the embeddings
     sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
+    relation: Any = None  # function of two lists of labels; None for equal labels
 
     def setup(self) -> None:
         """Learned parameters; in a sum, their names begin with the name of the loss."""
@@ -240,11 +244,15 @@ class Criterion(nn.Module):
             loss, learned = find(name), self.learned[name]
             if candidates is not None and not takes(loss, "candidates"):
                 continue
+            others = candidates
+            if candidates is None and self.relation and takes(loss, "candidates"):
+                relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
+                others = signature.related(embeddings[:, :dim], section_name(name) in signature.WEIGH_PAIRS, relations)
             if prefix:
                 parameters = signature.learned(loss)
                 learned = {of: first_dimensions(table, parameters[of].axes, prefix) for of, table in learned.items()}
             given = {
-                "candidates": candidates,
+                "candidates": others,
                 "key": jax.random.fold_in(key, i) if i else key,
                 "sizes": None if self.sizes is None else jnp.asarray(self.sizes),
                 "weights": weights,
@@ -289,7 +297,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     distance: Any = None if config.distance == "cosine" else distances
     if "." in config.distance:
         distance = function("method.distance", config.distance)
-    criterion = Criterion(config.options, data.classes, dim, data.sizes, distance)
+    relation: Any = function("method.relation", config.relation) if config.relation else None
+    criterion = Criterion(config.options, data.classes, dim, data.sizes, distance, relation)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -335,7 +344,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
-        past = cross_batch_memory.candidates(model_state["memory"], batch.labels)
+        past = cross_batch_memory.candidates(model_state["memory"], batch.labels, relation)
         term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past))
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}

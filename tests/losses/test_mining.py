@@ -209,6 +209,8 @@ def test_mining_by_name() -> None:
         "random": mining.random_triplets(key, positive, negative),
         "semi_hard": mining.semi_hard_triplets(key, d, positive, negative),
         "hard": mining.hard_triplets(d, positive, negative),
+        "easy_positive": mining.easy_positive_triplets(d, positive, negative),
+        "semi_hard_positive": mining.semi_hard_positive_triplets(d, positive, negative),
         "distance_weighted": mining.weighted_triplets(key, d, positive, negative, dim=4),
     }
     assert set(expected) == set(get_args(mining.Mining))

@@ -151,6 +151,14 @@ def sup_con() -> float:
     return float(np.mean(found))
 
 
+def nt_xent() -> float:
+    found = []
+    for i, p in np.argwhere(POSITIVE):
+        around = np.exp(S[i][NEGATIVE[i]] / 0.2).sum()
+        found.append(np.log1p(around / np.exp(S[i, p] / 0.2)))
+    return float(np.mean(found))
+
+
 def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:
     """Of candidate j for query i, with a sigmoid for each comparison."""
     return 1 + sum(1 / (1 + np.exp(-(S[i, k] - S[i, j]) / temperature)) for k in among if k != j)
@@ -218,6 +226,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
         subcenter_arcface,
     ),
     "sup_con": (lambda x, y: losses.sup_con(x, y, temperature=0.2), sup_con),
+    "nt_xent": (lambda x, y: losses.nt_xent(x, y, temperature=0.2), nt_xent),
     "anti_collapse": (
         lambda x, y: losses.anti_collapse(x, y, epsilon=0.4),
         lambda: -np.linalg.slogdet(np.eye(5) + 5 / (12 * 0.4**2) * unit(X).T @ unit(X))[1] / 2,
@@ -301,12 +310,15 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "cosface": {"margin": 0.35, "scale": 64},
     "cross_entropy": {"smoothing": 0},
     "lifted_structure": {"margin": 1, "normalize": True},
-    "margin": {"beta": 1.2, "margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted"},
+    "margin": {
+        "beta": 1.2, "margin": 0.2, "nu": 0, "divisor": "triplets", "mining": "distance_weighted", "farthest": 0,
+    },
     "multi_similarity": {
         "alpha": 2, "beta": 40, "base": 0.5, "epsilon": 0.1, "mining": True, "copies": "drop", "divisor": "batch",
     },
     "n_pair": {"l2": 0.002},
     "normalized_softmax": {"temperature": 0.05, "smoothing": 0},
+    "nt_xent": {"temperature": 0.07},
     "proxy_anchor": {"margin": 0.1, "alpha": 32},
     "proxy_nca": {"scale": 3},
     "proxy_nca_pp": {"temperature": 1 / 9},
@@ -317,7 +329,7 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
     "subcenter_arcface": {"centers": 3, "margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "sup_con": {"temperature": 0.1},
-    "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard"},
+    "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard", "smooth": False, "farthest": 0},
 }  # fmt: skip
 
 

@@ -31,6 +31,8 @@ OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "contrastive": (losses.contrastive, (), {}),
     "contrastive, all": (losses.contrastive, (), {"average": "all"}),
     "triplet": (losses.triplet, (), {"mining": "hard"}),
+    "triplet, all": (losses.triplet, (), {"mining": "all"}),
+    "nt_xent": (losses.nt_xent, (), {}),
     "margin": (losses.margin, (BETA,), {"mining": "hard", "nu": 0.1}),
     "margin, pairs": (losses.margin, (BETA,), {"mining": "hard", "nu": 0.1, "divisor": "pairs"}),
     "multi_similarity": (losses.multi_similarity, (), {}),

@@ -2,7 +2,7 @@
 
 import importlib
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
+from tests.plugins import distance, relation
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
 LOSSES = tuple(baseline.LOSSES)
@@ -149,6 +150,40 @@ def test_a_sum_of_losses_with_weights() -> None:
         assert (float(terms["memory"]) > 0) == (int(state.step) > 1)
     teaching = method.hooks.teach(state.params, state.model_state, jnp.ones((3, 5)))
     assert teaching.logits.shape == (3, SIZE)
+
+
+def test_a_relation_in_place_of_equal_labels() -> None:
+    """Weights of shared tags, within the batch and against the memory."""
+    importlib.import_module("tests.plugins.relation")
+    path = "tests.plugins.relation.shared_tags"
+    config = baseline.make_config("sup_con", embedding_dim=5, memory=SIZE, relation=path)
+    method, state, update = built(config, rate=0.0)
+    x = np.asarray(method.embed(state.params, state.model_state, batch().images[0]), np.float64)
+    positive, negative = (np.asarray(part) for part in relation.shared_tags(batch().labels, batch().labels))
+    state, terms = update(state, batch(), jax.random.key(1))
+    expected = losses.sup_con(x, positive=positive, negative=negative)
+    assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    state, terms = update(state, batch(), jax.random.key(1))
+    expected = losses.sup_con(x, candidates=losses.Candidates(x, positive, negative), labels=batch().labels)
+    assert float(terms["memory"]) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_a_distance_in_training_and_evaluation() -> None:
+    importlib.import_module("tests.plugins.distance")
+    config = baseline.make_config(
+        "triplet", {"mining": "all"}, embedding_dim=5, distance="tests.plugins.distance.poincare"
+    )
+    method, state, update = built(config, rate=0.0)
+    assert method.distance is distance.poincare
+    x = method.embed(state.params, state.model_state, batch().images[0])
+    assert not np.allclose(np.linalg.norm(x, axis=1), 1)  # embeddings as they are
+    _, terms = update(state, batch(), jax.random.key(1))
+    expected = losses.triplet(x, batch().labels, mining="all", distance=distance.poincare)
+    assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    with pytest.raises(
+        ConfigError, match=r"method\.distance='tests\.plugins\.distance\.absent': .* no function absent"
+    ):
+        baseline.build(replace(config, distance="tests.plugins.distance.absent"), toy(), DATA)
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:

@@ -1,0 +1,153 @@
+"""Relations in place of labels, mining strategies and NT-Xent against loops in float64."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import losses
+from dml_jax.errors import DataError
+from dml_jax.losses import mining
+from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES
+from tests.losses.test_public import KEY, LABELS, NEGATIVE, POSITIVE, D, S, X
+
+RNG = np.random.default_rng(5)
+TAGS = RNG.random((12, 5)) < 0.3
+SHARED = (TAGS[:, None] & TAGS[None]).sum(2).astype(float)
+NEAR, FAR = (SHARED > 0) & ~np.eye(12, dtype=bool), SHARED == 0
+WEIGHTS = SHARED * NEAR
+
+
+@pytest.mark.parametrize("name", PAIR_LOSSES)
+def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None) -> None:
+    options: dict[str, Any] = {"key": KEY} if name in ("triplet", "margin", "n_pair") else {}
+    table = (jnp.ones(6),) if name == "margin" else ()
+    masks = {"positive": POSITIVE | np.eye(12, dtype=bool), "negative": NEGATIVE}  # a row is not its own positive
+    if name == "n_pair":  # draws other pairs among candidates, without the weight of the lengths
+        options["candidates"] = losses.Candidates(jnp.asarray(X), jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
+        expected = LOSSES[name](X, LABELS, **options)
+        found = LOSSES[name](X, None, positive=POSITIVE, negative=NEGATIVE, key=KEY)
+    else:
+        expected = LOSSES[name](X, LABELS, *table, **options)
+        found = LOSSES[name](X, LABELS if table else None, *table, **masks, **options)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def contrastive(weights: np.ndarray) -> float:
+    push = np.maximum(1 - D, 0)[FAR]
+    return float((weights * D)[NEAR].sum() / weights[NEAR].sum() + push[push > 0].mean())
+
+
+def multi_similarity(weights: np.ndarray) -> float:
+    total = 0.0
+    for i in range(12):
+        p, w, n = S[i][NEAR[i]], weights[i][NEAR[i]], S[i][FAR[i]]
+        total += np.log(1 + (w * np.exp(-2 * (p - 0.5))).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
+    return total / 12
+
+
+def sup_con(weights: np.ndarray) -> float:
+    found = []
+    for i in np.flatnonzero(NEAR.any(axis=1)):
+        around = sum(np.exp(S[i, a] / 0.1) for a in range(12) if a != i)
+        terms = [-np.log(np.exp(S[i, p] / 0.1) / around) for p in range(12)]
+        found.append(np.average(terms, weights=weights[i]))
+    return float(np.mean(found))
+
+
+def nt_xent(weights: np.ndarray) -> float:
+    found, of = [], []
+    for i, p in np.argwhere(NEAR):
+        around = np.exp(S[i, FAR[i]] / 0.07).sum()
+        found.append(-np.log(np.exp(S[i, p] / 0.07) / (np.exp(S[i, p] / 0.07) + around)))
+        of.append(weights[i, p])
+    return float(np.average(found, weights=of))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "options"),
+    [
+        ("contrastive", contrastive, {}),
+        ("multi_similarity", multi_similarity, {"mining": False, "copies": "keep"}),
+        ("sup_con", sup_con, {}),
+        ("nt_xent", nt_xent, {}),
+    ],
+)
+def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64: None) -> None:
+    """Of shared tags; masks are weights of 1."""
+    for positive, weights in ((WEIGHTS, WEIGHTS), (NEAR, NEAR.astype(float))):
+        call = lambda x, positive=positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
+        value, gradient = jax.value_and_grad(call)(jnp.asarray(X))
+        np.testing.assert_allclose(value, expected(weights), rtol=1e-9)
+        assert np.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("squared", [True, False])
+def test_all_triplets(squared: bool, x64: None) -> None:
+    d = D**2 if squared else D
+    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
+              if NEAR[a, p] and FAR[a, n]]  # fmt: skip
+    found = losses.triplet(X, positive=NEAR, negative=FAR, mining="all", squared=squared)
+    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
+    smooth = losses.triplet(X, positive=NEAR, negative=FAR, mining="all", squared=squared, smooth=True)
+    np.testing.assert_allclose(smooth, np.mean(np.log1p(np.exp(hinges))), rtol=1e-12)
+
+
+def test_easy_and_semi_hard_positives() -> None:
+    d = D.astype(np.float32)
+    easy = mining.easy_positive_triplets(d, POSITIVE, NEGATIVE)
+    semi = mining.semi_hard_positive_triplets(d, POSITIVE, NEGATIVE)
+    assert list(easy.valid) == list(semi.valid) == list(POSITIVE.any(axis=1))
+    for i in np.flatnonzero(easy.valid):
+        p, n = np.flatnonzero(POSITIVE[i]), np.flatnonzero(NEGATIVE[i])
+        nearest = p[d[i, p].argmin()]
+        beyond = n[d[i, n] > d[i, nearest]]
+        assert easy.positives[i] == nearest
+        assert easy.negatives[i] == (beyond[d[i, beyond].argmin()] if len(beyond) else n[d[i, n].argmax()])
+        hardest = n[d[i, n].argmin()]
+        before = p[d[i, p] < d[i, hardest]]
+        assert semi.negatives[i] == hardest
+        assert semi.positives[i] == (before[d[i, before].argmax()] if len(before) else nearest)
+
+
+def test_an_upper_cut_off_of_the_distance() -> None:
+    d = jnp.asarray(D, jnp.float32)
+    limit = float(np.median(D[NEGATIVE]))
+    for seed in range(5):
+        drawn = mining.weighted_triplets(jax.random.key(seed), d, POSITIVE, NEGATIVE, dim=5, farthest=limit)
+        chosen = np.asarray(d)[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
+        assert chosen.max() <= limit
+    assert not mining.weighted_triplets(KEY, d, POSITIVE, NEGATIVE, dim=5, farthest=1e-3).valid.any()
+
+
+def test_a_distance_of_ones_own(x64: None) -> None:
+    def manhattan(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.abs(a[:, None] - b[None]).sum(axis=2)
+
+    d = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
+    hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
+              if POSITIVE[a, p] and NEGATIVE[a, n]]  # fmt: skip
+    found = losses.triplet(X, LABELS, mining="all", squared=False, distance=manhattan)
+    np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
+    hard = losses.triplet(X, LABELS, mining="hard", squared=False, distance=manhattan)
+    expected = [max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0) for i in range(12) if POSITIVE[i].any()]
+    np.testing.assert_allclose(hard, np.mean(expected), rtol=1e-12)
+    push = np.maximum(9 - d, 0)[NEGATIVE]
+    contrastive = losses.contrastive(X, LABELS, negative_margin=9.0, distance=manhattan)
+    np.testing.assert_allclose(contrastive, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"positive": NEAR[:5], "negative": FAR}, r"positive: has shape \[5, 12\]; give \[12, 12\]"),
+        ({"positive": NEAR, "negative": NEAR}, r"positive, negative: pair \(\d+, \d+\) is in both"),
+        ({"positive": WEIGHTS, "negative": FAR}, "positive: holds float.*; give bool; only contrastive, "),
+        ({"positive": NEAR, "negative": FAR, "candidates": X[:7]}, r"positive: has shape \[12, 12\]; give \[12, 7\]"),
+    ],
+)
+def test_relations_that_do_not_fit(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        losses.triplet(X, key=KEY, **given)
