@@ -154,25 +154,23 @@ def test_a_sum_of_losses_with_weights() -> None:
 
 def test_a_relation_in_place_of_equal_labels() -> None:
     """Weights of shared tags, within the batch and against the memory."""
-    importlib.import_module("tests.plugins.relation")
     path = "tests.plugins.relation.shared_tags"
     config = baseline.make_config("sup_con", embedding_dim=5, memory=SIZE, relation=path)
     method, state, update = built(config, rate=0.0)
-    x = np.asarray(method.embed(state.params, state.model_state, batch().images[0]), np.float64)
-    positive, negative = (np.asarray(part) for part in relation.shared_tags(batch().labels, batch().labels))
+    x = method.embed(state.params, state.model_state, batch().images[0])
+    positive, negative = relation.shared_tags(batch().labels, batch().labels)
     state, terms = update(state, batch(), jax.random.key(1))
-    expected = losses.sup_con(x, positive=positive, negative=negative)
-    assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
+    assert float(terms["loss"]) == pytest.approx(
+        float(losses.sup_con(x, positive=positive, negative=negative)), rel=1e-5
+    )
     state, terms = update(state, batch(), jax.random.key(1))
-    expected = losses.sup_con(x, candidates=losses.Candidates(x, positive, negative), labels=batch().labels)
-    assert float(terms["memory"]) == pytest.approx(float(expected), rel=1e-5)
+    past = losses.sup_con(x, batch().labels, candidates=losses.Candidates(x, positive, negative))
+    assert float(terms["memory"]) == pytest.approx(float(past), rel=1e-5)
 
 
 def test_a_distance_in_training_and_evaluation() -> None:
-    importlib.import_module("tests.plugins.distance")
-    config = baseline.make_config(
-        "triplet", {"mining": "all"}, embedding_dim=5, distance="tests.plugins.distance.poincare"
-    )
+    path = "tests.plugins.distance"
+    config = baseline.make_config("triplet", {"mining": "all"}, embedding_dim=5, distance=f"{path}.poincare")
     method, state, update = built(config, rate=0.0)
     assert method.distance is distance.poincare
     x = method.embed(state.params, state.model_state, batch().images[0])
@@ -180,10 +178,8 @@ def test_a_distance_in_training_and_evaluation() -> None:
     _, terms = update(state, batch(), jax.random.key(1))
     expected = losses.triplet(x, batch().labels, mining="all", distance=distance.poincare)
     assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(
-        ConfigError, match=r"method\.distance='tests\.plugins\.distance\.absent': .* no function absent"
-    ):
-        baseline.build(replace(config, distance="tests.plugins.distance.absent"), toy(), DATA)
+    with pytest.raises(ConfigError, match=r"^method\.distance='tests.plugins.distance.absent': .* no function absent"):
+        baseline.build(replace(config, distance=f"{path}.absent"), toy(), DATA)
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
