@@ -41,7 +41,7 @@ from benchmarks.backbones import peak_memory
 from dml_jax import convert
 from dml_jax.backbones.weights import tensor_files, from_torch, converted_files
 before, start = peak_memory(), time.perf_counter()
-convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}", "--skip_parity"])
+convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}"])
 print(time.perf_counter() - start, before, peak_memory())
 """
 

@@ -429,7 +429,7 @@ def test_vision_transformers(variant: str) -> None:
 
 def test_missing_weights_name_the_command() -> None:
     backbone = configs.module("backbone", "mit").build(resolved("cub_crt").backbone)
-    wanted = "dml-jax convert --weights=hf://nvidia/mit-b2 --output=weights/mit_b2"
+    wanted = "dml-jax convert --weights=FILE --output=weights/mit_b2"
     with pytest.raises(WeightsError, match=re.escape(wanted)):
         backbone.init(jax.random.key(0), (227, 227))
 

@@ -22,6 +22,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from dml_jax.backbones import bn_inception, resnet
+from dml_jax.backbones.contract import Pixels
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods.diva import Config
 
@@ -50,7 +51,7 @@ RESNET_50 = resnet.Config(pretrained="weights/resnet50", freeze_bn=True)
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
 BN_INCEPTION = bn_inception.Config(
     pretrained="weights/bn_inception",
-    pixels=resnet.Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
+    pixels=Pixels(mean=(0.4078, 0.4588, 0.502), std=(0.0039, 0.0039, 0.0039), order="bgr"),
 )
 # The equations of the paper and section 4 where they differ from the authors' code; alpha depends on the data set.
 AS_PRINTED = {

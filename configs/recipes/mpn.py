@@ -26,6 +26,7 @@ from ml_collections import ConfigDict
 
 from configs import base
 from dml_jax.backbones import bn_inception, resnet
+from dml_jax.backbones.contract import Pixels
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods import group_loss as losses
 
@@ -33,7 +34,7 @@ BACKBONE = replace(
     resnet.resnet50(),
     pretrained="weights/resnet50",
     stage_bn_updates=2,
-    pixels=resnet.Pixels(std=(0.299, 0.224, 0.225)),
+    pixels=Pixels(std=(0.299, 0.224, 0.225)),
 )
 # After 30 and 50 epochs, the code of MPN and of the Group Loss returns to the best epoch; it decays the learning rate
 # only at the first of the two. The clean protocol decays it but does not go back.

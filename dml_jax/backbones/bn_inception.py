@@ -30,7 +30,6 @@ class Config(ConvolutionalConfig):
 
 
 CHANNELS = 1024
-SOURCE = "http://data.lip6.fr/cadene/pretrainedmodels/bn_inception-52deb4733.pth"
 
 # Per block: channels of 1x1 (0: none), 3x3 reduce, 3x3, double 3x3 reduce, double 3x3, pool projection (0: none); and
 # the kind of pooling. Blocks without projection downsample by 2.
@@ -116,7 +115,7 @@ class BNInception(nn.Module):
 
 def build(config: Config) -> Backbone:
     """BN-Inception as a backbone."""
-    return as_backbone(BNInception(config), CHANNELS, config, source=SOURCE)
+    return as_backbone(BNInception(config), CHANNELS, config)
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

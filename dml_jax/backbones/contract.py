@@ -27,7 +27,7 @@ CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order
 
 
 class Config(Protocol):
-    """The options that the configurations of all networks have; for options of some networks, see `Optional`."""
+    """The options that all networks have; where a network has `dtype`, `remat` and `freeze_bn`, training uses them."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -39,22 +39,8 @@ class Config(Protocol):
     def pixels(self) -> Pixels: ...
 
 
-class Optional(NamedTuple):
-    """Options that the package uses where a network has them; None where it does not."""
-
-    dtype: Literal["float32", "bfloat16"] | None  # of activations; train.precision sets it
-    remat: bool | None  # recompute activations in the backward pass
-    freeze_bn: bool | None  # normalise by the running statistics in training
-
-
-def optional(config: Config) -> Optional:
-    """The optional options of a network."""
-    return Optional(*(getattr(config, name, None) for name in Optional._fields))
-
-
 class Apply(Protocol):
-    """See `Backbone.apply`."""
-
+    # See `Backbone.apply`.
     def __call__(
         self, params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
     ) -> tuple[jax.Array, PyTree]: ...

@@ -12,13 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from dml_jax.backbones import dinov3, siglip, vit
-from dml_jax.backbones.contract import Backbone, Pixels
-from dml_jax.backbones.transformer import Interpolation
+from dml_jax.backbones.contract import Pixels
+from dml_jax.backbones.vit import Interpolation
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import section
-
-__all__ = ["Config", "build", "deit_base", "deit_small", "deit_small_distilled"]
 
 
 @section
@@ -45,14 +43,7 @@ def deit_base() -> Config:
     return Config(width=768, heads=12)
 
 
-def build(config: Config) -> Backbone:
-    """A DeiT as a backbone; see `vit.build`."""
-    size = "base" if config.width == 768 else "small"
-    source = f"hf://timm/deit_{size}_{'distilled_' if config.distilled else ''}patch16_224.fb_in1k"
-    return vit.build(config, source)
-
-
-torch_module = vit.torch_module
+build, torch_module = vit.build, vit.torch_module
 PUBLISHED = {"deit_small": deit_small(), "deit_small_distilled": deit_small_distilled(), "deit_base": deit_base()}
 CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN

@@ -10,12 +10,10 @@ from typing import Literal
 import numpy as np
 
 from dml_jax.backbones import vit
-from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
-
-__all__ = ["Config", "build", "dinov3"]
 
 
 @section
@@ -40,13 +38,7 @@ def dinov3(size: Literal["small", "base", "large"]) -> Config:
     return Config(depth=same.depth, width=same.width, heads=same.heads)
 
 
-def build(config: Config) -> Backbone:
-    """A DINOv3 as a backbone; see `vit.build`."""
-    size = {768: "base", 1024: "large"}.get(config.width, "small")
-    return vit.build(config, f"hf://timm/vit_{size}_patch16_dinov3.lvd1689m")
-
-
-torch_module = vit.torch_module
+build, torch_module = vit.build, vit.torch_module
 PUBLISHED = {"dinov3_vits16": dinov3("small"), "dinov3_vitb16": dinov3("base"), "dinov3_vitl16": dinov3("large")}
 CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN

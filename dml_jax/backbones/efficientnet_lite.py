@@ -24,8 +24,6 @@ from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, le
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, Probability, section
 
-__all__ = ["Config", "build", "lite0", "lite1", "lite2"]
-
 GOOGLE = Pixels(mean=(127.0, 127.0, 127.0), std=(128.0, 128.0, 128.0), top=255.0)
 
 
@@ -115,9 +113,7 @@ class EfficientNetLite(nn.Module):
 
 def build(config: Config) -> Backbone:
     """An EfficientNet-Lite as a backbone."""
-    sizes = (config.depths, config.widths, config.channels)
-    published = (name for name, other in PUBLISHED.items() if (other.depths, other.widths, other.channels) == sizes)
-    return as_backbone(EfficientNetLite(config), config.channels, config, source=next(published, "lite0"))
+    return as_backbone(EfficientNetLite(config), config.channels, config)
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

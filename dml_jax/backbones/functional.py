@@ -70,25 +70,16 @@ def struct(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.float32)
 
 
-def _unchanged(params: PyTree, image_shape: ImageShape) -> PyTree:
-    return params
-
-
 def as_backbone(
     network: nn.Module,
     channels: int,
     config: Config,
-    *,
-    source: str,
-    adapt: Callable[[PyTree, ImageShape], PyTree] = _unchanged,
+    adapt: Callable[[PyTree, ImageShape], PyTree] = lambda params, _: params,
 ) -> Backbone:
     """`network(inputs, train)`, with so many channels of its feature map, as pure functions.
 
-    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path".
-
-    Args:
-      source: where its weights are published, for the error message without them.
-      adapt: (pretrained parameters, image shape) -> parameters for images of that shape.
+    It may have batch statistics ("batch_stats") and draw random numbers named "drop_path". `adapt` maps pretrained
+    parameters and an image shape to parameters for images of that shape.
     """
 
     def init_backbone(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
@@ -97,7 +88,7 @@ def as_backbone(
 
         if config.pretrained == "none":
             return random_init()
-        params, stats, fits = store.load_backbone(asdict(config), source)
+        params, stats, fits = store.load_backbone(asdict(config))
         loaded = {"params": adapt(params, image_shape), "stats": stats}
         if not fits:
             expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))

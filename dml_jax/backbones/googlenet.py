@@ -29,7 +29,6 @@ class Config(ConvolutionalConfig):
 
 CHANNELS = 1024
 SMALLEST = 15  # side in pixels; a smaller image has no pixel left after the third pooling
-SOURCE = "https://download.pytorch.org/models/googlenet-1378be20.pth"
 
 # Per block: channels of 1x1; 3x3 reduce, 3x3; "5x5" reduce, "5x5"; pool projection.
 BLOCKS: dict[str, tuple[int, int, int, int, int, int]] = {
@@ -127,7 +126,7 @@ class GoogLeNet(nn.Module):
 
 def build(config: Config) -> Backbone:
     """GoogLeNet as a backbone."""
-    return as_backbone(GoogLeNet(config), CHANNELS, config, source=SOURCE)
+    return as_backbone(GoogLeNet(config), CHANNELS, config)
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

@@ -29,8 +29,6 @@ from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, leng
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import Dtype, PositiveInt, require, section
 
-__all__ = ["Config", "build", "mit_b0", "mit_b1", "mit_b2"]
-
 Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
 
@@ -42,7 +40,6 @@ class Config:
     depths: Stages = (2, 2, 2, 2)  # blocks of each stage
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
-    reductions: Stages = (8, 4, 2, 1)  # downsampling of the map for keys and values
     drop_path: DropRate = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = Pixels()
@@ -69,15 +66,9 @@ def mit_b2() -> Config:
     return Config(depths=(3, 4, 6, 3))
 
 
+REDUCTIONS = (8, 4, 2, 1)  # downsampling of the map for keys and values, of each stage
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
-
-# (depths, channels): where the authors' ImageNet weights are published.
-SOURCES = {
-    ((2, 2, 2, 2), 256): "hf://nvidia/mit-b0",
-    ((2, 2, 2, 2), 512): "hf://nvidia/mit-b1",
-    ((3, 4, 6, 3), 512): "hf://nvidia/mit-b2",
-}
 
 
 class Attention(nn.Module):
@@ -167,12 +158,12 @@ class MixTransformer(nn.Module):
         for stage, (depth, width) in enumerate(zip(config.depths, config.widths, strict=True)):
             size, stride = (7, 4) if stage == 0 else (3, 2)
             x = PatchEmbed(config, width, size, stride, name=f"stage{stage + 1}_patch_embed")(x)
-            fits = min(x.shape[1:3]) >= config.reductions[stage]
+            fits = min(x.shape[1:3]) >= REDUCTIONS[stage]
             require_size(fits, images, f"too small for stage {stage + 1} of MiT; use larger images")
             for index in range(depth):
                 rate = config.drop_path * position / max(total - 1, 1)
                 name = f"stage{stage + 1}_block{index}"
-                x = block(config, config.heads[stage], config.reductions[stage], rate, name=name)(x)
+                x = block(config, config.heads[stage], REDUCTIONS[stage], rate, name=name)(x)
                 position += 1
             x = layer_norm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
         return x
@@ -180,8 +171,7 @@ class MixTransformer(nn.Module):
 
 def build(config: Config) -> Backbone:
     """A Mix Transformer as a backbone."""
-    source = SOURCES.get((config.depths, config.widths[-1]), "FILE")
-    return as_backbone(MixTransformer(config), config.widths[-1], config, source=source)
+    return as_backbone(MixTransformer(config), config.widths[-1], config)
 
 
 def torch_module(modules: tuple[str, ...]) -> str:
@@ -195,14 +185,9 @@ def read(tensors: StateDict) -> Network:
     """The Mix Transformer with these tensors, in SegFormer's names."""
     stages = (1, 2, 3, 4)
 
-    def reduction(stage: int) -> int:
-        kernel = tensors.get(f"block{stage}.0.attn.sr.weight")
-        return kernel.shape[-1] if kernel is not None and kernel.shape else 1
-
     config = Config(
         depths=tuple(count(tensors, lambda i, s=s: f"block{s}.{i}.norm1.weight") for s in stages),  # type: ignore
         widths=tuple(length(tensors, f"norm{s}.weight") for s in stages),  # type: ignore[arg-type]
-        reductions=tuple(reduction(s) for s in stages),  # type: ignore[arg-type]
     )
     return Network(config)
 
@@ -223,27 +208,10 @@ HUGGING_FACE: tuple[Rule, ...] = (
     (r"(patch_embed\d)\.layer_norm", r"\1.norm"),
     (r"\.mlp\.dense", ".mlp.fc"),
 )
-TRANSFORMERS_5: tuple[Rule, ...] = (
-    (r"^classifier\.", "head."),
-    (r"^stages\.(\d)\.patch_embeddings\.layer_norm", numbered("patch_embed{}.norm")),
-    (r"^stages\.(\d)\.patch_embeddings", numbered("patch_embed{}")),
-    (r"^stages\.(\d)\.layer_norm", numbered("norm{}")),
-    (r"^stages\.(\d)\.blocks", numbered("block{}")),
-    (r"\.attention\.q_proj", ".attn.q"),
-    (r"\.attention\.k_proj", ".attn.kv@0"),
-    (r"\.attention\.v_proj", ".attn.kv@1"),
-    (r"\.attention\.o_proj", ".attn.proj"),
-    (r"\.attention\.sequence_reduction\.sequence_reduction", ".attn.sr"),
-    (r"\.attention\.sequence_reduction\.layer_norm", ".attn.norm"),
-    (r"\.layernorm_before", ".norm1"),
-    (r"\.layernorm_after", ".norm2"),
-)
-
 PUBLISHED = {"mit_b0": mit_b0(), "mit_b1": mit_b1(), "mit_b2": mit_b2()}
 CLASSIFIERS = ("head",)
 UNSEEN = ("heads",)
 LAYOUTS = [
     Layout("SegFormer", "patch_embed1.proj.weight", read),
     Layout("Hugging Face", "encoder.patch_embeddings.0.proj.weight", read, HUGGING_FACE),
-    Layout("Hugging Face", "stages.0.patch_embeddings.proj.weight", read, TRANSFORMERS_5),
 ]

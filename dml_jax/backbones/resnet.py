@@ -12,14 +12,12 @@ import flax.linen as nn
 import jax
 
 from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
-from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, dotted, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
-
-__all__ = ["Config", "Pixels", "build", "resnet18", "resnet34", "resnet50", "resnet101"]
 
 
 @section
@@ -60,14 +58,6 @@ def resnet101() -> Config:
 
 PUBLISHED = {"resnet18": resnet18(), "resnet34": resnet34(), "resnet50": resnet50(), "resnet101": resnet101()}
 CLASSIFIERS = ("fc",)
-# (block, depths): where torchvision's first ImageNet weights ("V1"), which the papers started from, are published.
-SOURCES: dict[tuple[str, tuple[int, ...]], str] = {
-    ("basic", (2, 2, 2, 2)): "hf://timm/resnet18.tv_in1k",
-    ("basic", (3, 4, 6, 3)): "hf://timm/resnet34.tv_in1k",
-    ("bottleneck", (3, 4, 6, 3)): "hf://timm/resnet50.tv_in1k",
-    ("bottleneck", (3, 4, 23, 3)): "hf://timm/resnet101.tv_in1k",
-}
-
 EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divided by its width
 
 
@@ -128,8 +118,7 @@ class ResNet(nn.Module):
 def build(config: Config) -> Backbone:
     """A ResNet as a backbone."""
     channels = EXPANSION[config.block] * config.widths[-1]
-    source = SOURCES.get((config.block, config.depths), "FILE")
-    return as_backbone(ResNet(config), channels, config, source=source)
+    return as_backbone(ResNet(config), channels, config)
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

@@ -12,13 +12,10 @@ from collections.abc import Callable
 from typing import Literal
 
 from dml_jax.backbones import vit
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.transformer import Interpolation
+from dml_jax.backbones.vit import Interpolation
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, section
-
-__all__ = ["Config", "build", "siglip"]
 
 
 @section
@@ -48,14 +45,7 @@ def siglip(size: Literal["base", "large", "so400m", "giant"], patch: Literal[14,
             return Config(depth=40, width=1536, heads=16, patch=patch)
 
 
-def build(config: Config) -> Backbone:
-    """A SigLIP image tower as a backbone; see `vit.build`."""
-    size = {768: "base", 1152: "so400m", 1536: "giantopt"}.get(config.width, "large")
-    side = {14: 224, 32: 256}.get(config.patch, 256)
-    return vit.build(config, f"hf://timm/vit_{size}_patch{config.patch}_siglip_{side}.v2_webli")
-
-
-torch_module = vit.torch_module
+build, torch_module = vit.build, vit.torch_module
 PUBLISHED = {
     "siglip_vitb16": siglip("base"),
     "siglip_vitb32": siglip("base", 32),

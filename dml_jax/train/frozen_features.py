@@ -18,7 +18,6 @@ import numpy as np
 
 from dml_jax import buckets, files
 from dml_jax import config as configs
-from dml_jax.backbones.contract import optional
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config, Data
 from dml_jax.console import Console
@@ -128,7 +127,7 @@ def _digest(experiment: Experiment, state: TrainState) -> str:
         "data": experiment.data_hash,
         "backbone": fingerprint(state.model_state["backbone"]),
         "pixels": asdict(config.backbone.pixels),
-        "dtype": optional(config.backbone).dtype,
+        "dtype": getattr(config.backbone, "dtype", None),
         "crops": {key: getattr(config.data, key) for key in CROPS},
         "seed": config.seed,
     }

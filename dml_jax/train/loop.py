@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax.backbones.contract import optional
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
@@ -317,12 +316,12 @@ def _memory(what: str, helpful: str) -> Iterator[None]:
 
 def memory_remedies(config: Config, devices: int) -> list[str]:
     """The options that would lower the memory of a training step, cheapest first."""
-    train, backbone = config.train, optional(config.backbone)
+    train, backbone = config.train, config.backbone
     shared = devices > 1 and class_tables.MULTIPLE % devices == 0
-    freeze = " with backbone.freeze_bn=true" if backbone.freeze_bn is False else ""
+    freeze = " with backbone.freeze_bn=true" if getattr(backbone, "freeze_bn", None) is False else ""
     found = {
-        "train.precision=bfloat16": train.precision == backbone.dtype == "float32",
-        "backbone.remat=true": backbone.remat is False,
+        "train.precision=bfloat16": train.precision == getattr(backbone, "dtype", "") == "float32",
+        "backbone.remat=true": getattr(backbone, "remat", None) is False,
         f"train.chunks={2 * train.chunks}{freeze}": config.data.batch_size % (2 * train.chunks * devices) == 0,
         "train.shard_classes=true (for many classes)": shared and not train.shard_classes,
     }

@@ -18,7 +18,6 @@ from sklearn import datasets
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.weights import store
-from dml_jax.commands import cli, convert
 from dml_jax.errors import WeightsError
 
 IMAGES = Path(datasets.__file__).parent / "images"
@@ -83,17 +82,6 @@ def pretrained_name(keys: tuple[str, ...]) -> str:
     return ".".join([f"_{key}" if "blocks" not in key else f"_{key.replace('_', '.')}" for key in keys[:-1]] + [leaf])
 
 
-def test_verify_names_the_class(capsys: pytest.CaptureFixture[str], reference: dict[str, np.ndarray]) -> None:
-    """`convert --verify` says that the flower is a daisy, with the probability that torch gives."""
-    arguments = ["--weights=lite0", "--skip_parity", f"--verify={PHOTOS[0]}"]
-    assert cli.exit_code(lambda: convert.execute(arguments)) == 0
-    printed = capsys.readouterr().out
-    logits = reference["logits"][0].astype(np.float64)
-    probability = np.exp(logits - logits.max()).max() / np.exp(logits - logits.max()).sum()
-    assert f"daisy {probability:.1%}" in printed
-    assert store.read_metadata(Path("weights/lite0"))["interpolation"] == "bicubic"
-
-
 def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is missing, or whose file was changed, in one line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
@@ -136,11 +124,11 @@ def test_overridden_pixels_are_reported() -> None:
 def test_tensors_of_known_weights_fit() -> None:
     """Weights whose network is not traced have its tensors; with other options of the network, it is traced."""
     network = replace(efficientnet_lite.lite0(), pretrained="lite0")
-    params, stats, fits = store.load_backbone(asdict(network), "")
+    params, stats, fits = store.load_backbone(asdict(network))
     assert fits
     random = efficientnet_lite.build(replace(network, pretrained="none"))
     expected = jax.eval_shape(lambda key: random.init(key, (224, 224)), jax.random.key(0))
     for found, wanted in zip((params, stats), expected, strict=True):
         assert store.leaf_shapes(found) == store.leaf_shapes(wanted)
     fixed = replace(network, freeze_bn_affine=True)  # scales and biases are among the statistics
-    assert not store.load_backbone(asdict(fixed), "")[2]
+    assert not store.load_backbone(asdict(fixed))[2]

@@ -90,7 +90,7 @@ ATTACKS = {
     "weights": Attack(
         _weights(),
         _read_weights,
-        lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out", "--skip_parity"],
+        lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out"],
         share=20,
     ),
     "checkpoint": Attack(_damaged_checkpoint(), _read_checkpoint, share=1),

@@ -19,7 +19,7 @@ from tests.hub import CACHE, Fault, Hub
 
 NAME = "timm/tiny.tv_in1k"
 TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
-ARGUMENTS = ("--skip_parity", "--output=out")
+ARGUMENTS = ("--output=out",)
 HEAD, STORE = "HEAD /timm", "GET /store/"
 
 

@@ -163,19 +163,16 @@ def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str,
         raise WeightsError(f"{source}: the tensors do not match the network; {'; '.join(problems)}")
 
 
-def load_backbone(options: Mapping[str, Any], source: str) -> tuple[Any, Any, bool]:
-    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it.
-
-    `options` is its configuration as a dict; the message names `source`, where the weights are published.
-    """
+def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any, bool]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it."""
     given = options["pretrained"]
     path, key = directory(Path(given).expanduser()), f"backbone.pretrained={given!r}"
     if not given or not path.is_dir():
-        weights, output = (given, "") if path.is_file() else (source, given)
+        weights, output = (given, "") if path.is_file() else ("FILE", given)
         raise WeightsError(
             f"{key}: is not a directory of converted weights; create one with "
-            f"`dml-jax convert --weights={weights} --output={output or 'weights/NAME'}`, "
-            "or train from scratch with --config.backbone.pretrained=none"
+            f"`dml-jax convert --weights={weights} --output={output or 'weights/NAME'}` "
+            "(docs/topics/backbones.md lists addresses), or train from scratch with --config.backbone.pretrained=none"
         )
     arrays, metadata = read(path)
     network = module("backbone", options["name"])

@@ -1,12 +1,10 @@
 """Published weights as NumPy arrays by name: finding, downloading and reading them; nothing in a file is executed."""
 
-import hashlib
 import pickle
 import re
-import urllib.parse
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +12,8 @@ import safetensors.numpy
 
 from dml_jax.backbones.weights import store
 from dml_jax.errors import WeightsError
-from dml_jax.files import atomic_write, expand_path, reading, sha256
-from dml_jax.remote import downloads, hub_client
+from dml_jax.files import expand_path, reading, sha256
+from dml_jax.remote import hub_client
 
 StateDict = dict[str, np.ndarray]
 
@@ -141,18 +139,15 @@ def read_packaged(path: Path) -> dict[str, np.ndarray]:
 _HUB_FILES = ("model.safetensors", "pytorch_model.safetensors", "pytorch_model.bin")
 
 
-def fetch(source: str, cache: Path) -> Path:
+def fetch(source: str) -> Path:
     """The local file for a value of `--weights`, downloaded if necessary.
 
-    The source is the name of a package's weights ("lite0"), a path, `hf://owner/repository[/file]`, or an http(s) URL,
-    whose file is kept in the `cache` if its contents are as expected.
+    The source is the name of a package's weights ("lite0"), a path, or `hf://owner/repository[/file]`.
     """
     if source in store.PACKAGES:
         return store.source(source)
     if source.startswith("hf://"):
         return _fetch_from_hub(source)
-    if source.startswith(("http://", "https://")):
-        return _fetch_url(source, cache)
     return expand_path("--weights", source)
 
 
@@ -174,27 +169,3 @@ def _fetch_from_hub(source: str) -> Path:
     if not found:
         raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")
     return next(iter(found.values()))
-
-
-def _fetch_url(source: str, cache: Path) -> Path:
-    """Downloads into a directory named after the whole address, beside a file with the SHA-256."""
-    directory = cache / hashlib.sha256(source.encode()).hexdigest()[:32]
-    name = PurePosixPath(urllib.parse.urlsplit(source).path).name.lstrip(".")[-100:] or "weights"
-    target, record = directory / name, directory / ".sha256"
-    if target.is_file() and record.is_file() and record.read_text() == sha256(target):
-        return target
-    directory.mkdir(parents=True, exist_ok=True)
-    # Torch's convention: the name ends in the first digits of the file's SHA-256.
-    digits = re.search(r"-([0-9a-f]{8,})\.\w+$", name)
-    expected = downloads.Source(source, sha256=digits[1] if digits else "")
-    elsewhere = "download it on a machine with network access and give its path"
-    downloads.fetch(expected, target, WeightsError, elsewhere)
-    if not digits:  # then a part, or a message of the server, is noticed only by reading it
-        try:
-            read(target)
-        except WeightsError as problem:
-            target.unlink()
-            raise WeightsError(f"{source}: {str(problem).removeprefix(f'{target}: ')}") from None
-    with atomic_write(record) as draft:
-        draft.write_text(sha256(target))
-    return target
