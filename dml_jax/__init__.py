@@ -11,7 +11,7 @@
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from dml_jax import evaluation, losses, methods
@@ -29,6 +29,7 @@ def load(
     trust_code: bool = False,
     flip: bool = False,
     scales: tuple[float, ...] = (1.0,),
+    runtime: Literal["jax", "onnxruntime"] | None = None,
 ) -> "Model":
     """The trained model of a run, or a published network as it is.
 
@@ -42,6 +43,9 @@ def load(
       flip: averages the embeddings of each image and its mirror image.
       scales: factors of the size of an image over which its embeddings are averaged; other than 1 for convolutional
         networks only.
+      runtime: the library that computes the embeddings. onnxruntime (extra "onnx") is faster on CPUs and needs no JAX
+        once the graph of the model is in the user's cache, where this option or `dml-jax export --to=onnx` puts it.
+        None for onnxruntime if it has the graph and JAX has no accelerator, otherwise JAX.
 
     Returns:
       A `dml_jax.inference.model.Model`; `load(model).embed(paths)` gives float32 [N, D].
@@ -51,9 +55,11 @@ def load(
       ConfigError: the run needs code that is not trusted, or its network takes images of one size only.
       DataError: it cannot be downloaded.
     """
-    from dml_jax.inference.model import Model  # importing JAX takes a second
+    from dml_jax.inference import graphs
 
-    return Model(model, checkpoint, trust_code=trust_code, flip=flip, scales=scales)
+    versions = flip, tuple(map(float, scales))
+    found: Any = graphs.load(model, checkpoint, runtime, trust_code=trust_code, versions=versions)
+    return found  # a `GraphModel` has all attributes of a `Model`
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -13,7 +13,8 @@ Unless they are larger than 4 GiB or in a bucket (--output=gs://… or s3://…)
 <output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
 figure of the images nearest to the query.
 
-All devices and cores of the machine are used; with --engine=ray, those of all machines of a Ray cluster, which must see
+All devices and cores of the machine are used, on a CPU by onnxruntime if the graph of the model is in the cache, where
+--runtime=onnxruntime puts it; with --engine=ray, those of all machines of a Ray cluster, which must see
 the same files.
 """
 
@@ -26,17 +27,15 @@ from pathlib import Path
 from typing import Any
 
 import dml_jax
-from dml_jax.analysis import retrieval
 from dml_jax.analysis.html import Picture, thumbnail
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import ConfigError, DataError, counted, printable
-from dml_jax.evaluation import neighbors
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.files import BUCKETS, expand_path
-from dml_jax.inference import inputs, parts, ray_engine
+from dml_jax.inference import inputs, parts
 from dml_jax.inference.inputs import Unit
 from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
 
@@ -77,6 +76,7 @@ def parser() -> cli.Parser:
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     model_options.add(flags)
     model_options.add_versions(flags)
+    model_options.add_runtime(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image: list and draw its nearest neighbours")
@@ -93,6 +93,7 @@ def execute(arguments: list[str]) -> None:
     if not options.paths:
         raise ConfigError("IMAGE: missing; give image files or directories")
     cli.check_engine(options)
+    cli.require(options.engine == "local" or not options.runtime, "--runtime: not with --engine=ray")
     where: Path | str
     if options.output.startswith(BUCKETS):
         if options.query or options.engine == "ray":
@@ -115,13 +116,18 @@ def execute(arguments: list[str]) -> None:
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
     if options.engine == "ray":
+        from dml_jax.inference import ray_engine
+
         engine = ray_engine.start(
             options.address, options.model, options.checkpoint, trust_code=options.trust_code, **versions
         )
     else:
-        runtime.enable_compilation_cache()
-        runtime.keep_freed_memory()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+        model = dml_jax.load(
+            options.model, options.checkpoint, trust_code=options.trust_code, runtime=options.runtime, **versions
+        )
+        if model.runtime == "jax":
+            runtime.enable_compilation_cache()
+            runtime.keep_freed_memory()
         query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):
@@ -135,6 +141,9 @@ def execute(arguments: list[str]) -> None:
     rows = counted(summary.images - summary.unusable, "embedding")
     print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
     if query and query_image is not None and exported and output:
+        from dml_jax.analysis import retrieval
+        from dml_jax.evaluation import neighbors
+
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]

@@ -31,9 +31,8 @@ from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.files import locked
-from dml_jax.inference import labelled
+from dml_jax.inference.embedding_model import EmbeddingModel as Model
 from dml_jax.inference.index import EMPTY, Index
-from dml_jax.inference.model import Model
 
 FEW = 5  # images of a class
 SHOWN = 10  # names in a list
@@ -85,6 +84,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
     model_options.add(flags)
     model_options.add_versions(flags)
+    model_options.add_runtime(flags)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
@@ -116,12 +116,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
-    versions = model_options.versions(options)
+    versions = model_options.versions(options) | {"runtime": options.runtime}
     path = cli.file_to_write("--index", options.index)
     adds = options.paths and not options.classify
     if not adds and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
     files = image_files(options.paths) if options.classify else []
+    from dml_jax.inference import labelled
+
     session = options.session
     classes = labelled.class_folders(options.paths, session) if adds else {}
     others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}

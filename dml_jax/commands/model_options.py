@@ -28,6 +28,14 @@ def add_versions(flags: argparse.ArgumentParser) -> None:
     flags.add_argument("--scales", metavar="S,S,…", default="1", help="average over these sizes, e.g. 1,1.25")
 
 
+def add_runtime(flags: argparse.ArgumentParser) -> None:
+    """Adds the option that says which library embeds."""
+    flags.add_argument(
+        "--runtime", choices=("jax", "onnxruntime"),
+        help="onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax",
+    )  # fmt: skip
+
+
 def versions(options: argparse.Namespace) -> dict[str, Any]:
     """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for other scales."""
     rule = "positive numbers below 10, e.g. --scales=1,1.25"

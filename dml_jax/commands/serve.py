@@ -15,7 +15,7 @@ import socket
 import sys
 
 import dml_jax
-from dml_jax.commands import cli, enroll, model_options, runtime
+from dml_jax.commands import cli, enroll, model_options
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
@@ -41,6 +41,7 @@ def execute(arguments: list[str]) -> None:
     flags = cli.Parser(__doc__)
     model_options.add(flags)
     model_options.add_versions(flags)
+    model_options.add_runtime(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     enroll.add_decision(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -51,7 +52,7 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
     model_options.check(options)
-    versions = model_options.versions(options)
+    versions = model_options.versions(options) | {"runtime": options.runtime}
     open_set.check_rate(options.false_accept_rate)
     index = expand_path("--index", options.index) if options.index else None
     cli.check_installed("serve", "uvicorn", PACKAGES)
@@ -59,7 +60,6 @@ def execute(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
-        runtime.enable_compilation_cache()
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
         decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
         classes = http_service.EnrolledClasses(model, index, decision) if index else None

@@ -57,6 +57,20 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
     return lambda image: centre_crop(resize_shorter(image, data.resize, data.interpolation), data.image_size)
 
 
+def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
+    """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does not fit."""
+    try:
+        pixels = evaluation(data)(image)
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+    if pixels.shape[:2] != shape:
+        raise DataError(
+            f"{name}: is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
+            f"{shape[1]}x{shape[0]} without cropping; resize it, or train with data.crop"
+        )
+    return pixels
+
+
 def resize(image: np.ndarray, height: int, width: int, method: Interpolation = "bilinear") -> np.ndarray:
     """Resizing by Pillow, antialiased when shrinking: uint8 [h, w, 3] -> uint8 [height, width, 3]."""
     if image.shape[:2] == (height, width):

@@ -18,8 +18,8 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._engine.tiles import unit_rows
 from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.open_set import unit_rows
 
 Code = Literal["float32", "int8", "binary"]
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation._engine.tiles import normalize, unit_rows
+from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.open_set import unit_rows
 
 PAIRS = 1 << 24  # whose distances are in memory at once
 PAIR_BLOCK = 512  # rows compared at once

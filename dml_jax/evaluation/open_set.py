@@ -29,7 +29,6 @@ from scipy import linalg
 from scipy.sparse import csgraph
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation._engine.tiles import unit_rows
 
 TEMPERATURE, SHRINKAGE = 0.2, 0.5
 FALSE_ACCEPT_RATE = 0.05
@@ -40,6 +39,12 @@ NEAR_COPY = 0.95  # cosine of two images that count as one session if their sess
 DRAWS = 500  # of the bootstrap
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
+
+
+def unit_rows(rows: np.ndarray) -> np.ndarray:
+    """Rows [N, D] divided by their lengths; zero rows stay zero."""
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(length > 0, length, 1)
 
 
 class Photographs(NamedTuple):

@@ -11,7 +11,6 @@ from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs
 from dml_jax.files import atomic_directory, below_a_file, read_json, reading, restore_directory
 
 ARRAYS = ("embeddings.npy", "labels.npy")
@@ -54,6 +53,8 @@ def read(directory: Path) -> Exported:
     restore_directory(directory)
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
+    from dml_jax.evaluation import check_inputs  # imports JAX
+
     content = manifest.check(directory)
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     arrays = {name: check_inputs.load(directory / name, name="array") for name in ARRAYS if (directory / name).exists()}

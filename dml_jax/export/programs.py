@@ -26,6 +26,7 @@ import numpy as np
 from dml_jax.backbones import convolution
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, reason
+from dml_jax.train.model import TrainedModel
 
 OPSET = 18  # from 2022, so that older runtimes can read it
 TOLERANCE = 1e-4
@@ -33,6 +34,12 @@ NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
 Embed = Callable[[jax.Array], jax.Array]
 
 PLATFORMS = ("cpu", "cuda", "tpu")
+
+
+def on_host(model: TrainedModel) -> tuple[Any, Any]:
+    """Parameters and state of a model as NumPy arrays, which become constants of a program."""
+    variables: tuple[Any, Any] = jax.device_get((model.params, model.model_state))
+    return variables
 
 
 def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:

@@ -20,7 +20,6 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
-from dml_jax import config as configs
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
@@ -28,7 +27,7 @@ from dml_jax.inference import inputs
 from dml_jax.inference.inputs import Item, Unit
 
 if TYPE_CHECKING:
-    from dml_jax.inference.model import Model
+    from dml_jax.inference.embedding_model import EmbeddingModel
 
 PLAN = "_plan.json"
 UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
@@ -157,24 +156,25 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
 
 
 class Facts(NamedTuple):
-    """Identity of a model: see `embedding_files.write`, and the SHA-256 of its variables."""
+    """Identity of a model: see `embedding_files.write`, the SHA-256 of its variables, and its runtime."""
 
     config_hash: str
     model_sha256: str
     step: int
     finished: bool
+    runtime: str
 
 
-def facts(model: "Model") -> Facts:
+def facts(model: "EmbeddingModel") -> Facts:
     """Identity of a model."""
-    return Facts(configs.digest(model.config), model.fingerprint, model.step, model.finished)
+    return Facts(model.config_hash, model.fingerprint, model.step, model.finished, model.runtime)
 
 
 def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
     """Identity of a set of parts, e.g. the sizes and times of the images' files."""
     return {
         "parts": len(units), "inputs_sha256": inputs.digest(units),
-        "config_hash": model.config_hash, "model_sha256": model.model_sha256,
+        "config_hash": model.config_hash, "model_sha256": model.model_sha256, "runtime": model.runtime,
     }  # fmt: skip
 
 
@@ -188,7 +188,7 @@ class Engine(NamedTuple):
     embed: Embed
 
 
-def embed(model: "Model", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
+def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; images are read ahead across units."""
     begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
     errors: deque[DataError] = deque()

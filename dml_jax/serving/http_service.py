@@ -29,7 +29,7 @@ from dml_jax.errors import DataError, UserError, printable
 from dml_jax.inference.index import UNKNOWN, Embedder, Index
 
 if TYPE_CHECKING:
-    from dml_jax.inference.model import Model
+    from dml_jax.inference.embedding_model import EmbeddingModel
 
 SECONDS = 30.0  # from the headers of a request to its answer
 BODY = 32 << 20  # bytes
@@ -48,7 +48,7 @@ class Service:
     `answers` computes the answers from the embeddings, which are otherwise the answers.
     """
 
-    def __init__(self, model: "Model", answers: Answers | None = None):
+    def __init__(self, model: "EmbeddingModel", answers: Answers | None = None):
         self._model = model
         self.statistics = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])

@@ -8,6 +8,7 @@ before the first step, and the published weights that it started from.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
 from dml_jax.data import samplers, transforms
+from dml_jax.data.read_ahead import read_ahead, read_each
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import DataError, UserError
 from dml_jax.evaluation import geometry, protocol, refinement_batches
@@ -28,7 +30,7 @@ from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Distance, Method, PyTree, zeros
 from dml_jax.train import other_models
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.embedding import Embedder, Variables, read_ahead
+from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
 from dml_jax.train.step import TrainState
@@ -252,7 +254,7 @@ def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
     rows: dict[str, list[np.ndarray]] = {name: [] for name in measures}
     transform = transforms.evaluation(config.data)
     read = lambda index: transform(split.read(index, None))  # noqa: E731
-    for batch in read_ahead(read, [range(len(split.labels))], config.evaluation.batch_size):
+    for batch in read_ahead(partial(read_each, read), [range(len(split.labels))], config.evaluation.batch_size):
         for image in batch.images:
             if isinstance(image, DataError):
                 raise image

@@ -19,10 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
 import safetensors.numpy
-from flax import traverse_util
 
 import dml_jax
 from dml_jax.config.modules import module
@@ -79,6 +77,8 @@ def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def subtree(arrays: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     """The arrays below `prefix`, a path that ends in a slash, as a nested dict."""
+    from flax import traverse_util
+
     selected = {path.removeprefix(prefix): array for path, array in arrays.items() if path.startswith(prefix)}
     return traverse_util.unflatten_dict(selected, sep="/")
 
@@ -143,6 +143,8 @@ Shape = tuple[int, ...]
 
 def leaf_shapes(tree: Any) -> dict[str, Shape]:
     """Shapes of the arrays in a nested dict, by path: keys joined by slashes."""
+    from flax import traverse_util
+
     return {path: tuple(leaf.shape) for path, leaf in traverse_util.flatten_dict(tree, sep="/").items()}
 
 
@@ -198,6 +200,8 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
 
 def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
     """`backbone.key=value instead of value` for each of the `keys` with another recorded value."""
+    from flax import traverse_util
+
     found, wanted = (
         traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
         for values in (recorded, options)
@@ -215,6 +219,8 @@ def match_backbone(source: str, found: Any, expected: Any) -> Any:
     Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params". The message of the
     WeightsError names `source`.
     """
+    from flax import traverse_util
+
     wanted = leaf_shapes(expected)
     other = {"params": "stats", "stats": "params"}
     moved = {}
@@ -233,6 +239,9 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
     The result is (params, state, paths of the leaves that are not in the checkpoint): not all checkpoints have the
     parameters that only the loss uses, which keep their initial values.
     """
+    import jax.numpy as jnp
+    from flax import traverse_util
+
     arrays, _ = read(Path(directory).expanduser())
     prefixes = {
         "backbone/params/": "params/backbone/",

@@ -174,12 +174,6 @@ def normalize(rows: np.ndarray) -> None:
     rows /= np.sqrt(np.where(squares > 0, squares, 1))[:, None]
 
 
-def unit_rows(rows: np.ndarray) -> np.ndarray:
-    """Rows [N, D] divided by their lengths; zero rows stay zero."""
-    length = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(length > 0, length, 1)
-
-
 def sortable_keys(scores: jax.Array) -> jax.Array:
     """Integers in the order of the scores, int32 for float32 and int64 for float64; 0.0 and -0.0 both give 0."""
     kind = jnp.int32 if scores.dtype == jnp.float32 else jnp.int64

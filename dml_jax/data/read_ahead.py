@@ -1,0 +1,125 @@
+"""Reading images ahead: all cores read the next batches while the present one is computed."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from dml_jax.data.pipeline import usable_cores
+from dml_jax.errors import DataError
+
+CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
+AHEAD = 2  # batches that are read while the network computes
+T = TypeVar("T")
+
+
+def stream(
+    read: Callable[[Sequence[T]], list[np.ndarray | DataError]],
+    start: Callable[[Sequence[np.ndarray], int], Any],
+    groups: Iterable[Sequence[T]],
+    blank: np.ndarray,
+    size: int,
+    own: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
+    *,
+    name: Callable[[T], str] = str,
+    on_bad: Callable[[DataError], object] | None = None,
+    on_progress: Callable[[int], None] = lambda done: None,
+) -> Iterator[np.ndarray]:
+    """Embeds groups of images, reading ahead across their borders; yields float32 [N, ...] for each group.
+
+    `read` reads some items, in several threads; `start` starts to embed what was read of a batch of so many items, and
+    what follows their rows is padding. `blank` stands for an image that cannot be read: `on_bad` is called with its
+    error, and its row is NaN (with one process only). `on_progress` is called with the number done.
+    """
+
+    def begin(batch: Read[T]) -> tuple[Any, np.ndarray]:
+        bad = np.array([isinstance(image, DataError) for image in batch.images], bool)
+        for error in itertools.compress(batch.images, bad):
+            if on_bad is None:
+                raise error  # type: ignore[misc]
+            on_bad(error)  # type: ignore[arg-type]
+        pixels = [blank if isinstance(image, DataError) else image for image in batch.images]
+        bad.resize(len(batch.items), refcheck=False)  # those of other processes are good, or these fail
+        return start(pixels, len(batch.items)), bad
+
+    # One batch is given to the device while it computes the previous one.
+    batches = read_ahead(read, groups, size, own)
+    running = _ahead(((batch, *begin(batch)) for batch in batches), 1)
+    rows = np.empty(0, np.float32)
+    for batch, result, bad in running:
+        found = np.asarray(result, np.float32)[: len(batch.items)]
+        check_finite(found[~bad], [name(item) for item in itertools.compress(batch.items, ~bad)])
+        if batch.start == 0:
+            rows = np.empty((batch.total, *found.shape[1:]), np.float32)
+        end = batch.start + len(found)
+        rows[batch.start : end] = found
+        rows[batch.start : end][bad] = np.nan
+        on_progress(end)
+        if end == batch.total:
+            yield rows
+
+
+def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
+    """Raises DataError, which names the first image, if embeddings float32 [N, ...] hold NaN or infinity."""
+    bad = np.flatnonzero(~np.isfinite(rows).all(axis=tuple(range(1, rows.ndim))))
+    if len(bad):
+        raise DataError(
+            f"{names[bad[0]]}: the model's embedding is not finite; use another checkpoint, or leave the image out"
+        )
+
+
+class Read(NamedTuple, Generic[T]):
+    """A batch of items, and their place in a group of `total`."""
+
+    items: Sequence[T]
+    images: list[np.ndarray | DataError]
+    start: int
+    total: int
+
+
+def read_ahead(
+    read: Callable[[Sequence[T]], list[np.ndarray | DataError]],
+    groups: Iterable[Sequence[T]],
+    size: int,
+    own: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
+) -> Iterator[Read[T]]:
+    """Divides groups into batches of at most `size` items; all cores `read` those that `own` selects."""
+    cores = usable_cores()
+    pool = ThreadPoolExecutor(cores)
+
+    def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
+        chunk = max(1, min(CHUNK, -(-len(items) // cores)))
+        return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
+
+    cuts = (
+        (group[start : start + size], start, len(group)) for group in groups for start in range(0, len(group), size)
+    )
+    submitted = ((items, start, total, submit(own(items))) for items, start, total in cuts)
+    try:
+        for items, start, total, parts in _ahead(submitted, AHEAD):
+            yield Read(items, [image for part in parts for image in part.result()], start, total)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:
+    found: list[np.ndarray | DataError] = []
+    for item in items:
+        try:
+            found.append(read(item))
+        except DataError as error:
+            found.append(error)
+    return found
+
+
+def _ahead(items: Iterable[T], count: int) -> Iterator[T]:
+    """The items, each after the next `count` have been taken from their source."""
+    taken: deque[T] = deque()
+    for item in items:
+        taken.append(item)
+        if len(taken) > count:
+            yield taken.popleft()
+    yield from taken

@@ -1,0 +1,181 @@
+"""The part of a model that needs no JAX: reading images, an index, and embeddings by any of the runtimes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image as pillow
+
+from dml_jax.backbones.weights import store
+from dml_jax.config.sections import Data
+from dml_jax.data import decode, transforms
+from dml_jax.data.prepare.sources import File
+from dml_jax.data.read_ahead import check_finite
+from dml_jax.errors import CheckpointError, DataError
+from dml_jax.evaluation import open_set
+from dml_jax.evaluation.open_set import Photographs
+from dml_jax.files import is_url, utf8_path
+from dml_jax.inference.index import Image, Images, Index
+from dml_jax.inference.inputs import Item
+
+Stream = Callable[..., Iterator[np.ndarray]]  # (read, groups, *, name, on_bad), see `read_ahead.stream`
+
+
+def locate(model: str | Path) -> Path:
+    """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
+    if str(model).startswith("hf://"):
+        from dml_jax.export import hub  # imports JAX
+
+        return hub.pull(str(model))
+    if is_url(model):
+        from dml_jax import buckets
+
+        return buckets.read_copy("--model", str(model))
+    return store.directory(utf8_path("--model", model))
+
+
+def is_run(directory: Path) -> bool:
+    """Whether the directory of a model is that of a run, and not one of converted weights."""
+    return not (directory / store.METADATA).exists()
+
+
+class EmbeddingModel:
+    """A model that embeds images.
+
+    Attributes:
+      runtime: the library that computes the embeddings: "jax" or "onnxruntime".
+      directory: the work directory, or that of the weights.
+      data: the transform of images.
+      shape: (H, W) in pixels of the images that the network sees.
+      step: of the checkpoint; 0 for published weights.
+      finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
+      config_hash: identifies the configuration.
+      fingerprint: SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever
+        the runtime.
+    """
+
+    runtime: str
+    directory: Path
+    data: Data
+    shape: tuple[int, int]
+    step: int
+    finished: bool
+    config_hash: str
+    fingerprint: str
+    added: tuple[bool, tuple[float, ...]]  # flip and scales beyond those of the configuration
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
+        raise NotImplementedError
+
+    def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
+        raise NotImplementedError
+
+    def unseen(self) -> tuple[Photographs, list[str]]:
+        """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""
+        from dml_jax.export import embedding_files
+
+        directory = self.directory / "embeddings"
+        if not is_run(self.directory) or self.added != (False, (1.0,)):
+            raise DataError(
+                f"{self.directory}: has no embeddings of unseen classes by this model (published weights, --flip or "
+                "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
+                "(in Python, Index.calibrate)"
+            )
+        splits = [embedding_files.read(directory / "test")]
+        if (directory / "gallery").exists():
+            splits.append(embedding_files.read(directory / "gallery"))
+        if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
+            raise CheckpointError(
+                f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
+                f"--mode=export --checkpoint={self.step}"
+            )
+        rows = np.concatenate([split.embeddings for split in splits])
+        labels = np.concatenate([split.labels for split in splits if split.labels is not None])
+        columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
+        taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
+        given = columns.get("class_name", labels)
+        names = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
+        photographs = Photographs(rows, labels, taken)
+        return photographs.where(open_set.choose(photographs)), names
+
+    def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
+        """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""
+        index = Index(self)
+        index.add(classes)
+        return index
+
+    def index(self, path: str | Path) -> Index:
+        """Reads an index written by `Index.save`."""
+        return Index.load(self, path)
+
+    def read(self, image: Image | Item, name: str = "image") -> np.ndarray:
+        """Reads an image (see `embed`) and transforms it as for evaluation: uint8 [H, W, 3].
+
+        `name` stands for an image that is not a path in messages.
+        """
+        name = name_of(image, name)
+        if isinstance(image, Item):
+            image = image.content
+        data = self.data
+        try:
+            match image:
+                case np.ndarray():
+                    pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
+                case pillow.Image():
+                    pixels = decode.from_pillow(image, upright=data.exif_rotation)
+                case str() | Path():
+                    pixels = decode.rgb(File(Path(image)).read(), data.decoded_side, upright=data.exif_rotation)
+                case bytes():
+                    pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
+                case _:
+                    pixels = np.asarray(image)
+        except DataError as error:
+            raise DataError(f"{name}: {error}") from error
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
+            raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
+        return transforms.for_network(data, self.shape, pixels, name)
+
+    def embed(self, images: Images) -> np.ndarray:
+        """Embeds images: float32 [N, D], rows of unit length.
+
+        Args:
+          images: paths or contents of image files, Pillow images, or arrays uint8, [h, w, 3] (RGB) or [h, w] (grey),
+            also mixed.
+
+        Raises:
+          DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
+        """
+        return self._outputs(images, self.embed_pixels, self._stream)
+
+    def _outputs(self, images: Images, compute: Callable[[np.ndarray], np.ndarray], stream: Stream) -> np.ndarray:
+        """What `compute` gives for pixels in one batch, or `stream` for many images; raises as `embed`."""
+        single = isinstance(images, str | Path | bytes | pillow.Image)
+        if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
+            raise DataError("images: is a single image; give a list of images")
+        if len(images) == 0:
+            raise DataError("images: none were given; give at least one")
+        if len(images) == 1:  # without threads, which would take longer than a small network
+            rows = compute(self.read(images[0], "image 0")[None])
+            check_finite(rows, [name_of(images[0], "image 0")])
+            return rows
+        (rows,) = stream(
+            lambda i: self.read(images[i], f"image {i}"),
+            [range(len(images))],
+            name=lambda i: name_of(images[i], f"image {i}"),
+        )
+        return rows
+
+    def embed_each(
+        self, groups: Iterable[Sequence[Image | Item]], on_bad: Callable[[DataError], object] | None = None
+    ) -> Iterator[np.ndarray]:
+        """Embeds groups of images, each float32 [N, D], reading ahead across groups; see `read_ahead.stream`."""
+        return self._stream(self.read, groups, name=name_of, on_bad=on_bad)
+
+
+def name_of(image: Image | Item, otherwise: str = "image") -> str:
+    """What messages call an image: its name, or its path if it is one."""
+    if isinstance(image, Item):
+        return image.name
+    return str(image) if isinstance(image, str | Path) else otherwise

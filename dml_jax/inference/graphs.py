@@ -1,0 +1,184 @@
+"""Embedding by onnxruntime: on CPUs faster than JAX, and without importing it.
+
+The ONNX graph of a model is made once, by `dml-jax export --to=onnx` or `--runtime=onnxruntime` (extra "onnx"), and
+kept in the user's cache below the digest of the model's files. It is compared with JAX's embeddings when it is made.
+"""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic.dataclasses import dataclass
+
+import dml_jax
+from dml_jax.backbones.weights import store
+from dml_jax.config.sections import Data
+from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.read_ahead import CHUNK, read_each, stream
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.files import atomic_directory, cache_dir, is_url, read_json, sha256, write_json
+from dml_jax.inference.embedding_model import EmbeddingModel, is_run, locate
+
+if TYPE_CHECKING:
+    from dml_jax.inference.model import Model
+
+Runtime = Literal["jax", "onnxruntime"]
+Versions = tuple[bool, tuple[float, ...]]  # flip and scales
+GRAPH, FACTS = "model.onnx", "facts.json"
+ACCELERATORS = ("jax_cuda12_plugin", "jax_cuda13_plugin", "libtpu")
+EXTRA = 'is not installed: pip install -e ".[onnx]"'
+PARTS = 4  # of a batch that each core embeds
+T = TypeVar("T")
+
+
+@dataclass
+class Facts:
+    """What must be known of a model beside its graph."""
+
+    sha256: str  # of the graph
+    config_hash: str
+    fingerprint: str
+    step: int
+    shape: tuple[int, int]
+    dimensions: int
+    deviation: float  # from JAX's embeddings, relative to their largest value
+    data: dict[str, Any]
+
+
+def entry(directory: Path, versions: Versions) -> Path | None:
+    """Where the graph of a model is kept; None for a run that is not finished.
+
+    The digest covers the file that records the SHA-256 of all others, and the sizes and times of the variables.
+    """
+    record = directory / ("manifest.json" if is_run(directory) else store.METADATA)
+    if not record.is_file():
+        return None
+    digest = hashlib.sha256(f"{dml_jax.__version__} {versions}".encode() + record.read_bytes())
+    for file in sorted(path for pattern in ("model/*", "*.safetensors") for path in directory.glob(pattern)):
+        status = file.stat()
+        digest.update(f"{file.name} {status.st_size} {status.st_mtime_ns}".encode())
+    return cache_dir() / "graphs" / digest.hexdigest()[:32]
+
+
+def make(model: "Model") -> None:
+    """Makes the graph of a reported model, unless it is there; raises DataError if ONNX cannot express it."""
+    from dml_jax.export import programs
+
+    target = entry(model.directory, model.added)
+    if target is None or target.exists():
+        return
+    variables = programs.on_host(model.trained)
+    embed = partial(model.trained.method.embed, *variables)
+    with atomic_directory(target) as draft:
+        deviation = programs.write_onnx(draft / GRAPH, embed, model.shape)
+        dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
+        facts = Facts(
+            sha256(draft / GRAPH), model.config_hash, model.fingerprint, int(model.step), model.shape, dimensions,
+            deviation, asdict(model.data),
+        )  # fmt: skip
+        write_json(draft / FACTS, asdict(facts))
+
+
+def load(
+    model: str | Path, checkpoint: str, runtime: Runtime | None, *, trust_code: bool, versions: Versions
+) -> EmbeddingModel:
+    """The model on a runtime; None for onnxruntime if it has the graph and JAX has no accelerator, otherwise JAX."""
+    installed = importlib.util.find_spec("onnxruntime") is not None
+    if runtime == "onnxruntime" and not installed:
+        raise ConfigError(f"--runtime=onnxruntime: onnxruntime {EXTRA}")
+    if runtime == "onnxruntime" and checkpoint != "reported":
+        raise ConfigError(f"--runtime=onnxruntime: needs the reported checkpoint, not --checkpoint={checkpoint}")
+    on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, ACCELERATORS))
+    wanted = runtime == "onnxruntime" or (runtime is None and on_cpu and installed and checkpoint == "reported")
+    directory = locate(model) if wanted and not is_url(model) else None
+    if directory and (found := _read(entry(directory, versions))):
+        return GraphModel(directory, versions, *found)
+    from dml_jax.inference.model import Model  # importing JAX takes a second
+
+    loaded = Model(directory or model, checkpoint, trust_code=trust_code, flip=versions[0], scales=versions[1])
+    if runtime != "onnxruntime":
+        return loaded
+    if importlib.util.find_spec("jax2onnx") is None:
+        raise ConfigError(f"--runtime=onnxruntime: jax2onnx {EXTRA}")
+    make(loaded)
+    if not (found := _read(entry(loaded.directory, versions))):
+        raise ConfigError(f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax")
+    return GraphModel(loaded.directory, versions, *found)
+
+
+def _read(directory: Path | None) -> tuple[Facts, bytes] | None:
+    """Facts and graph; None if there is none, or it is damaged, which is then removed."""
+    if directory is None or not directory.is_dir():
+        return None
+    with suppress(DataError, OSError):
+        facts, graph = Facts(**read_json(directory / FACTS, Facts)), (directory / GRAPH).read_bytes()
+        if hashlib.sha256(graph).hexdigest() == facts.sha256:
+            return facts, graph
+    shutil.rmtree(directory, ignore_errors=True)
+    return None
+
+
+class GraphModel(EmbeddingModel):
+    """A model whose embeddings onnxruntime computes; for anything else, it is JAX's `Model`."""
+
+    runtime = "onnxruntime"
+
+    def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
+        self.directory, self.added, self._facts, self._graph = directory, versions, facts, graph
+        self.data, self.shape, self.step, self.finished = Data(**facts.data), facts.shape, facts.step, True
+        self.config_hash, self.fingerprint = facts.config_hash, facts.fingerprint
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._jax, name)
+
+    @cached_property
+    def _jax(self) -> "Model":
+        from dml_jax.inference.model import Model
+
+        return Model(self.directory, flip=self.added[0], scales=self.added[1])
+
+    def _session(self, threads: int) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = threads
+        return onnxruntime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
+
+    @cached_property
+    def _on_all_cores(self) -> Any:
+        return self._session(usable_cores())
+
+    @cached_property
+    def _on_one_core(self) -> Any:
+        return self._session(1)
+
+    def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
+        """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
+        rows: np.ndarray = self._on_all_cores.run(None, {"images": pixels})[0]
+        return rows
+
+    def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
+        """Each core reads some images and embeds them by itself: no core waits for another one."""
+        session, blank = self._on_one_core, np.zeros(self._facts.dimensions, np.float32)
+
+        def embedded(items: Sequence[T]) -> list[np.ndarray | DataError]:
+            found = read_each(read, items)
+            good = [image for image in found if not isinstance(image, DataError)]
+            rows = iter(session.run(None, {"images": np.stack(good)})[0] if good else ())
+            return [image if isinstance(image, DataError) else next(rows) for image in found]
+
+        def stacked(rows: Sequence[np.ndarray], count: int) -> np.ndarray:
+            return np.stack(rows)
+
+        return stream(embedded, stacked, groups, blank, PARTS * CHUNK * usable_cores(), **options)
