@@ -1,33 +1,38 @@
-"""Embeds many small images: throughput as a share of what reading alone allows, and kills at five moments.
+"""Embeds many JPEG files on a CPU, compared with a loop of Pillow and onnxruntime; the first answer; kills.
 
-    python -m benchmarks.embedding --workdir=runs/folder_baseline [--images=100000] [--rounds=3]
+    python -m benchmarks.embedding --model=lite0 [--images=512] [--size=340x480] [--rounds=3] [--kills]
 
-Generates JPEG files. Reading alone by all cores, the network alone and embedding alternate in one process; compiling
-comes first. Where the network shares the cores with reading, it cannot be faster than both in turn. Then
+Needs the extra "onnx". The loop, `embed_each` by JAX and by onnxruntime, and reading alone alternate in one process
+after compiling. Then fresh processes embed one file. With --kills,
 `dml-jax embed` is killed with SIGKILL when 1/6, …, 5/6 of its files are written, continued each time,
 and its output compared with that of an uninterrupted command.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
+from PIL import Image
 
 import dml_jax
 from dml_jax.commands import embed
 from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.read_ahead import CHUNK
 from dml_jax.files import sha256
-from dml_jax.inference import inputs
-from dml_jax.inference.model import Model
-from dml_jax.train.embedding import CHUNK
+from dml_jax.inference import graphs, inputs
+from dml_jax.inference.embedding_model import EmbeddingModel
 from tests.data import pictures
 
-SIZE = (120, 160)  # of the images in pixels, unless the model does not crop
+BATCH = 32  # images of the loop at once
+RUNTIMES = ("jax", "onnxruntime")
 DIFFERENT = 1000  # pictures, each in many files
 
 
@@ -40,49 +45,77 @@ def generate(folder: Path, count: int, size: tuple[int, int]) -> None:
         file.write_bytes(contents[i % DIFFERENT])
 
 
-def throughput(model: Model, files: list[str], rounds: int) -> None:
-    """Prints images per second of reading alone and of embedding, and the ratio of each round."""
-    rows = inputs.ROWS
-    groups = [files[i : i + rows] for i in range(0, len(files), rows)]
+def loop(files: list[str], model: EmbeddingModel, session: onnxruntime.InferenceSession) -> int:
+    """What a user would write: Pillow reads batch after batch, and onnxruntime embeds it on all cores."""
+    side, resize = model.data.image_size, model.data.resize
+    for start in range(0, len(files), BATCH):
+        pixels = []
+        for file in files[start : start + BATCH]:
+            image = Image.open(file).convert("RGB")
+            scale = resize / min(image.size)
+            image = image.resize([round(scale * length) for length in image.size], Image.Resampling.BICUBIC)
+            left, top = ((length - side) // 2 for length in image.size)
+            pixels.append(np.asarray(image.crop((left, top, left + side, top + side))))
+        session.run(None, {"images": np.stack(pixels)})
+    return len(files)
 
-    def read(part: list[str]) -> int:
-        return sum(model.read(file).ndim > 0 for file in part)
+
+def throughput(name: str, files: list[str], rounds: int) -> None:
+    """Prints images per second of the loop and of both runtimes, and their ratios to the loop in each round."""
+    on_jax, on_graph = (dml_jax.load(name, runtime=runtime) for runtime in ("jax", "onnxruntime"))
+    graph = graphs.entry(on_jax.directory, on_jax.added)
+    assert graph is not None
+    session = onnxruntime.InferenceSession(graph / graphs.GRAPH, providers=["CPUExecutionProvider"])
+    groups = [files[i : i + inputs.ROWS] for i in range(0, len(files), inputs.ROWS)]
+
+    def embed_all(model: EmbeddingModel) -> int:
+        return sum(map(len, model.embed_each(groups)))
 
     def read_all() -> int:
         with ThreadPoolExecutor(usable_cores()) as pool:
-            return sum(pool.map(read, [files[i : i + CHUNK] for i in range(0, len(files), CHUNK)]))
+            parts = [files[i : i + CHUNK] for i in range(0, len(files), CHUNK)]
+            return sum(pool.map(lambda part: sum(on_jax.read(file).ndim == 3 for file in part), parts))
 
-    def embed_all() -> int:
-        return sum(map(len, model.embed_each(groups)))
-
-    batch = np.stack([model.read(file) for file in files[: model.config.evaluation.batch_size]])
-
-    def compute_all() -> int:
-        return sum(len(model.embed_pixels(batch[: len(files) - i])) for i in range(0, len(files), len(batch)))
-
+    works = {
+        "loop": partial(loop, files, on_graph, session),
+        "jax": partial(embed_all, on_jax),
+        "onnxruntime": partial(embed_all, on_graph),
+        "reading alone": read_all,
+    }
     for group in groups[:1] + groups[-1:]:  # compiles
-        model.embed(group)
-    compute_all()
-    print("images/s: reading, network, both in turn | embedding, its share of reading, of both in turn", flush=True)
+        on_jax.embed(group)
     shares = []
     for _ in range(rounds):
-        seconds = []
-        for work in (read_all, compute_all, embed_all):
+        rates = {}
+        for work, run in works.items():
             began = time.perf_counter()
-            assert work() == len(files)
-            seconds.append((time.perf_counter() - began) / len(files))
-        reading, network, both = seconds
-        shares.append((reading / both, (reading + network) / both))
-        rates = (1 / reading, 1 / network, 1 / (reading + network), 1 / both)
-        print("{:.0f} {:.0f} {:.0f} | {:.0f} {:.2f} {:.2f}".format(*rates, *shares[-1]), flush=True)
-    print("medians: {:.2f} of reading, {:.2f} of both in turn".format(*np.median(shares, axis=0)), flush=True)
+            assert run() == len(files)
+            rates[work] = len(files) / (time.perf_counter() - began)
+        shares.append([rates["jax"] / rates["loop"], rates["onnxruntime"] / rates["loop"]])
+        each = ", ".join(f"{work} {rate:.0f}" for work, rate in rates.items())
+        print(f"images/s: {each} | of the loop: jax {shares[-1][0]:.2f}, onnxruntime {shares[-1][1]:.2f}", flush=True)
+    print("medians: jax {:.2f}, onnxruntime {:.2f} of the loop".format(*np.median(shares, axis=0)), flush=True)
+    print(f"load: {' '.join(f'{load:.1f}' for load in os.getloadavg())} on {usable_cores()} cores", flush=True)
 
 
-def kill_and_continue(workdir: Path, photos: Path, folder: Path) -> None:
+def first_answer(name: str, file: str, folder: Path, rounds: int) -> None:
+    """Prints the seconds of a command in a fresh process: `import jax`, and one embedding by each runtime."""
+    for number in range(rounds):
+        seconds = []
+        command = ["-m", "dml_jax", "embed", f"--model={name}", file]
+        options = ([f"--output={folder / f'{runtime}{number}'}", f"--runtime={runtime}"] for runtime in RUNTIMES)
+        for arguments in (["-c", "import jax"], *([*command, *option] for option in options)):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
+            seconds.append(time.perf_counter() - began)
+        print("seconds: import jax {:.2f}, first answer jax {:.2f}, onnxruntime {:.2f}".format(*seconds), flush=True)
+
+
+def kill_and_continue(name: str, photos: Path, folder: Path) -> None:
     """Prints whether a command that is killed five times gives the output of an uninterrupted one."""
 
-    def start(name: str) -> subprocess.Popen[bytes]:
-        command = ["-m", "dml_jax", "embed", f"--workdir={workdir}", f"--output={folder / name}", str(photos)]
+    def start(output: str) -> subprocess.Popen[bytes]:
+        command = ["-m", "dml_jax", "embed", f"--model={name}", f"--output={folder / output}", str(photos)]
         return subprocess.Popen([sys.executable, *command], stdout=subprocess.DEVNULL)
 
     assert start("whole").wait() == 0
@@ -102,16 +135,21 @@ def kill_and_continue(workdir: Path, photos: Path, folder: Path) -> None:
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--workdir", type=Path, required=True, help="of the run whose model embeds")
-    flags.add_argument("--images", type=int, default=100_000)
+    flags.add_argument("--model", default="lite0")
+    flags.add_argument("--images", type=int, default=512)
+    flags.add_argument("--size", default="340x480", help="of the images in pixels")
     flags.add_argument("--rounds", type=int, default=3)
+    flags.add_argument("--kills", action="store_true")
     options = flags.parse_args()
-    model = dml_jax.load(options.workdir)
     with tempfile.TemporaryDirectory() as work:
         photos = Path(work, "photos")
-        generate(photos, options.images, model.shape if model.config.data.crop == "none" else SIZE)
-        throughput(model, embed.image_files([str(photos)]), options.rounds)
-        kill_and_continue(options.workdir, photos, Path(work))
+        height, width = map(int, options.size.split("x"))
+        generate(photos, options.images, (height, width))
+        files = embed.image_files([str(photos)])
+        throughput(options.model, files, options.rounds)
+        first_answer(options.model, files[0], Path(work), options.rounds)
+        if options.kills:
+            kill_and_continue(options.model, photos, Path(work))
 
 
 if __name__ == "__main__":
