@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dml_jax.data import read_ahead
 from dml_jax.errors import DataError
-from dml_jax.train import embedding
 from tests.data import pictures
 from tests.tiny_model import DIM, SIDE, Tiny
 
@@ -135,7 +135,7 @@ def test_groups_are_read_ahead_within_bounds() -> None:
         images = [np.full((SIDE, SIDE, 3), i, np.uint8) for i in range(start, start + 20)]
         good = [i for i in range(20) if i % 10 != 7]
         np.testing.assert_allclose(rows[good], model.expected([images[i] for i in good]), atol=1e-6)
-        assert largest < start + 8 * (embedding.AHEAD + 2)
+        assert largest < start + 8 * (read_ahead.AHEAD + 2)
     assert [str(error) for error in bad[:3]] == ["27: is bad", "37: is bad", "47: is bad"]
     with pytest.raises(DataError, match=r"^27: is bad"):
         next(model._embedder.stream(model.trained, reader, [range(20, 40)]))
