@@ -15,7 +15,7 @@ import socket
 import sys
 
 import dml_jax
-from dml_jax.commands import cli, enroll, model_options
+from dml_jax.commands import cli, enroll, model_options, runtime
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
@@ -61,6 +61,8 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
         model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+        if model.runtime == "jax":
+            runtime.enable_compilation_cache()
         decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
         classes = http_service.EnrolledClasses(model, index, decision) if index else None
         service = http_service.Service(model, classes)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image as pillow
@@ -13,11 +13,12 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Photographs
 from dml_jax.files import is_url, utf8_path
-from dml_jax.inference.index import Image, Images, Index
 from dml_jax.inference.inputs import Item
+
+if TYPE_CHECKING:
+    from dml_jax.evaluation.open_set import Photographs
+    from dml_jax.inference.index import Image, Images, Index
 
 Stream = Callable[..., Iterator[np.ndarray]]  # (read, groups, *, name, on_bad), see `read_ahead.stream`
 
@@ -72,8 +73,10 @@ class EmbeddingModel:
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         raise NotImplementedError
 
-    def unseen(self) -> tuple[Photographs, list[str]]:
+    def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""
+        from dml_jax.evaluation import open_set  # imports SciPy
+        from dml_jax.evaluation.open_set import Photographs
         from dml_jax.export import embedding_files
 
         directory = self.directory / "embeddings"
@@ -100,17 +103,21 @@ class EmbeddingModel:
         photographs = Photographs(rows, labels, taken)
         return photographs.where(open_set.choose(photographs)), names
 
-    def enroll(self, classes: Mapping[str, Sequence[Image]]) -> Index:
+    def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""
+        from dml_jax.inference.index import Index
+
         index = Index(self)
         index.add(classes)
         return index
 
-    def index(self, path: str | Path) -> Index:
+    def index(self, path: str | Path) -> "Index":
         """Reads an index written by `Index.save`."""
+        from dml_jax.inference.index import Index
+
         return Index.load(self, path)
 
-    def read(self, image: Image | Item, name: str = "image") -> np.ndarray:
+    def read(self, image: "Image | Item", name: str = "image") -> np.ndarray:
         """Reads an image (see `embed`) and transforms it as for evaluation: uint8 [H, W, 3].
 
         `name` stands for an image that is not a path in messages.
@@ -137,7 +144,7 @@ class EmbeddingModel:
             raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
         return transforms.for_network(data, self.shape, pixels, name)
 
-    def embed(self, images: Images) -> np.ndarray:
+    def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.
 
         Args:
@@ -149,7 +156,7 @@ class EmbeddingModel:
         """
         return self._outputs(images, self.embed_pixels, self._stream)
 
-    def _outputs(self, images: Images, compute: Callable[[np.ndarray], np.ndarray], stream: Stream) -> np.ndarray:
+    def _outputs(self, images: "Images", compute: Callable[[np.ndarray], np.ndarray], stream: Stream) -> np.ndarray:
         """What `compute` gives for pixels in one batch, or `stream` for many images; raises as `embed`."""
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
@@ -168,13 +175,13 @@ class EmbeddingModel:
         return rows
 
     def embed_each(
-        self, groups: Iterable[Sequence[Image | Item]], on_bad: Callable[[DataError], object] | None = None
+        self, groups: "Iterable[Sequence[Image | Item]]", on_bad: Callable[[DataError], object] | None = None
     ) -> Iterator[np.ndarray]:
         """Embeds groups of images, each float32 [N, D], reading ahead across groups; see `read_ahead.stream`."""
         return self._stream(self.read, groups, name=name_of, on_bad=on_bad)
 
 
-def name_of(image: Image | Item, otherwise: str = "image") -> str:
+def name_of(image: "Image | Item", otherwise: str = "image") -> str:
     """What messages call an image: its name, or its path if it is one."""
     if isinstance(image, Item):
         return image.name
