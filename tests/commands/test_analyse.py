@@ -117,6 +117,9 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     report = (tmp_path / "report.html").read_text()
     assert figures(report) == ["components"]
     assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
+    analyse.execute([f"--model={other}", "--what=components", f"--output={tmp_path / 'alone'}", "--quiet"])
+    assert [row["x"] for row in table(tmp_path / "alone", "components", "figures")]
+    assert not (other / "analysis").exists()
 
 
 def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
