@@ -195,6 +195,7 @@ def bucket(file: Path) -> Iterator[dict[str, str]]:
         handler = type("Handler", (Proxy,), {"target": target.removeprefix("http://"), "file": file})
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.daemon_threads = True
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of clients that give up
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             here = f"http://127.0.0.1:{server.server_address[1]}"

@@ -21,7 +21,8 @@ from pydantic import StrictInt
 from dml_jax import files
 from dml_jax.backbones.weights import store
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, DataError, WeightsError, printable
+from dml_jax.console import Console
+from dml_jax.errors import CheckpointError, ConfigError, DataError, WeightsError, printable
 
 
 @dataclass
@@ -243,3 +244,15 @@ def raising(error: Exception) -> None:
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         cli.exit_code(lambda: raising(error))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_log_that_cannot_be_written_hides_no_error() -> None:
+    def fail() -> None:
+        with Console() as console:
+            console.log_to(Path("/dev/full"))
+            console.print("a line")
+            raise CheckpointError("the reason")
+
+    with pytest.raises(CheckpointError, match="the reason"):
+        fail()

@@ -98,6 +98,13 @@ def test_the_lock_does_not_follow_links(tmp_path: Path) -> None:
     assert not (tmp_path / "precious").exists()
 
 
+def test_a_lock_that_a_power_cut_has_left_is_nobodys(tmp_path: Path) -> None:
+    (tmp_path / ".config.json.lock").write_text("of a process that has no end")
+    with workdir.locked(tmp_path):
+        pass
+    assert not (tmp_path / ".config.json.lock").exists()
+
+
 def test_an_unused_directory_is_removed(tmp_path: Path) -> None:
     with workdir.locked(tmp_path / "run"):
         pass
