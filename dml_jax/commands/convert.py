@@ -21,7 +21,7 @@ from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, WeightsError, printable, suggest
+from dml_jax.errors import WeightsError, printable
 
 
 def parser() -> cli.Parser:
@@ -63,11 +63,10 @@ def chosen(names: list[str], source: str) -> str:
 def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
-    if not options.weights:
-        raise ConfigError("--weights: missing; give a file or hf://owner/repository")
+    cli.require(options.weights, "--weights: missing; give a file or hf://owner/repository")
     named = published()
-    if options.backbone and options.backbone not in named:
-        raise ConfigError(f"--backbone={options.backbone}: {suggest(options.backbone, named)}")
+    if options.backbone:
+        cli.choices("--backbone", options.backbone, named)
     if options.output:
         store.check_output(files.utf8_path("--output", options.output))
     paths = [tensor_files.fetch(source) for source in options.weights.split(",")]

@@ -31,7 +31,7 @@ from dml_jax.analysis.html import Picture, thumbnail
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.console import Console
 from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
-from dml_jax.errors import ConfigError, DataError, counted, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.files import BUCKETS, expand_path
@@ -90,14 +90,13 @@ def execute(arguments: list[str]) -> None:
     options = parser().parse_args(arguments)
     model_options.check(options)
     versions = model_options.versions(options)
-    if not options.paths:
-        raise ConfigError("IMAGE: missing; give image files or directories")
+    cli.require(options.paths, "IMAGE: missing; give image files or directories")
     cli.check_engine(options)
     cli.require(options.engine == "local" or not options.runtime, "--runtime: not with --engine=ray")
     where: Path | str
     if options.output.startswith(BUCKETS):
-        if options.query or options.engine == "ray":
-            raise ConfigError(f"--output={options.output}: --query and --engine=ray need a directory")
+        local = not options.query and options.engine == "local"
+        cli.require(local, f"--output={options.output}: --query and --engine=ray need a directory")
         output, where = None, f"{options.output.rstrip('/')}.parquet"
     else:
         output = expand_path("--output", options.output)
@@ -106,10 +105,10 @@ def execute(arguments: list[str]) -> None:
     loose = [path for path in options.paths if path not in shards]
     files = image_files(loose, output) if loose else []
     query = expand_path("--query", options.query) if options.query else None
-    if query and not query.is_file():
-        raise DataError(f"--query={options.query}: there is no such file; give one image")
-    if query and (shards or options.engine == "ray"):
-        raise ConfigError("--query: needs image files, neither Parquet files nor archives, and no --engine=ray")
+    if query:
+        cli.require(query.is_file(), f"--query={options.query}: there is no such file; give one image")
+        loose_only = not shards and options.engine == "local"
+        cli.require(loose_only, "--query: needs image files, neither Parquet files nor archives, and no --engine=ray")
 
     if output:
         embedding_files.check_replaceable(output)

@@ -2,7 +2,8 @@
 
     dml-jax export --model=runs/birds --to=onnx,parquet [--output=DIRECTORY] [--push=user/name]
 
-  onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx")
+  onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx");
+              also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   stablehlo   model.stablehlo, for any program with JAX
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
   faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
@@ -23,13 +24,13 @@ from typing import get_args
 import jax
 
 from dml_jax.commands import cli, model_options
-from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.errors import DataError, printable
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.compression import Code, fit
 from dml_jax.export import embedding_files, hub, parquet, programs
 from dml_jax.files import BUCKETS, expand_path
-from dml_jax.inference import large_search
-from dml_jax.inference.model import is_run, locate
+from dml_jax.inference import graphs, large_search
+from dml_jax.inference.model import Model, is_run, locate
 from dml_jax.train.model import load
 
 FORMS = ("onnx", "stablehlo", "parquet", "faiss")
@@ -57,32 +58,31 @@ def execute(arguments: list[str]) -> None:
         export_index(options)
         return
     model_options.check(options)
-    if not (options.to or options.push):
-        raise ConfigError(f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
+    cli.require(options.to or options.push, f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
-        if jax.__version_info__ >= programs.NEWER_JAX:
-            raise ConfigError(
-                f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
-                'on any Python, with pip install -e ".[onnx]", or export stablehlo'
-            )
-    if options.checkpoint != "reported" and ("parquet" in forms or options.push):
-        raise ConfigError(f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one")
-    compressed = options.code != "float32" or options.dimensions
-    if bool(compressed) != bool(options.training) or (compressed and "parquet" not in forms):
-        raise ConfigError(
-            "--code and --dimensions: need --to=parquet and --training=FILE, the embeddings of training images, and "
-            "--training needs one of them"
+        cli.require(
+            jax.__version_info__ < programs.NEWER_JAX,
+            f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
+            'on any Python, with pip install -e ".[onnx]", or export stablehlo',
         )
+    reported = options.checkpoint == "reported" or not ("parquet" in forms or options.push)
+    cli.require(reported, f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one")
+    compressed = bool(options.code != "float32" or options.dimensions)
+    cli.require(
+        compressed == bool(options.training) and (not compressed or "parquet" in forms),
+        "--code and --dimensions: need --to=parquet and --training=FILE, the embeddings of training images, and "
+        "--training needs one of them",
+    )
     if options.push:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
     directory = locate(options.model)
-    if not is_run(directory) and (options.push or "parquet" in forms):
-        raise ConfigError("--push and --to=parquet: need a finished run with results and embeddings as --model")
-    if not options.output and (not is_run(directory) or options.model.startswith(BUCKETS)):
-        raise ConfigError(f"--output: missing; give a directory for the files of {options.model}")
+    with_results = is_run(directory) or not (options.push or "parquet" in forms)
+    cli.require(with_results, "--push and --to=parquet: need a finished run with results and embeddings as --model")
+    writable = options.output or (is_run(directory) and not options.model.startswith(BUCKETS))
+    cli.require(writable, f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else directory
     export(directory, forms, output, options)
 
@@ -127,10 +127,11 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
     for form, write in (("stablehlo", programs.write_stablehlo), ("onnx", programs.write_onnx)):
         if form in forms:
             trained = loaded[form]
-            variables = jax.device_get((trained.params, trained.model_state))
             written.append(output / f"model.{form}")
-            difference = write(written[-1], partial(trained.method.embed, *variables), trained.shape)
+            difference = write(written[-1], partial(trained.method.embed, *programs.on_host(trained)), trained.shape)
             print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
+    if "onnx" in forms and options.checkpoint == "reported":
+        graphs.keep(Model(directory, trust_code=options.trust_code), output / "model.onnx")
     if options.push:
         hub.push(options.push, directory, pushed, written)
         print(f"https://huggingface.co/{options.push}")

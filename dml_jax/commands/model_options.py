@@ -4,7 +4,6 @@ import argparse
 from typing import Any
 
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError
 
 KINDS = "the work directory of a run, a directory of converted weights, or lite0"
 
@@ -18,8 +17,7 @@ def add(flags: argparse.ArgumentParser) -> None:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ConfigError unless a model is given."""
-    if not options.model:
-        raise ConfigError(f"--model: missing; give {KINDS}")
+    cli.require(options.model, f"--model: missing; give {KINDS}")
 
 
 def add_versions(flags: argparse.ArgumentParser) -> None:

@@ -44,23 +44,26 @@ def on_host(model: TrainedModel) -> tuple[Any, Any]:
 
 def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     """Like `write_stablehlo`; the deviation is measured in onnxruntime."""
-    import onnxruntime
-
     with convolution.plain():
         model = _converted(path, embed, image_shape)
         content = model.SerializeToString()
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # the exception contains the same text
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        difference = deviation_of(
-            lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape
-        )
+        difference = deviation_of_onnx(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:
         raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; export stablehlo")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(content)
     return difference
+
+
+def deviation_of_onnx(content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
+    """`deviation_of` a graph in onnxruntime."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # the exception contains the same text
+    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    return deviation_of(lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape)
 
 
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
@@ -174,7 +177,7 @@ def write_stablehlo(path: Path, embed: Embed, image_shape: tuple[int, int]) -> f
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(data)
-    return deviation_of(jax.jit(read_stablehlo(path)), embed, image_shape)
+    return deviation_of(jax.jit(read_stablehlo(path)), jax.jit(embed), image_shape)
 
 
 def read_stablehlo(path: Path) -> Embed:
@@ -183,12 +186,15 @@ def read_stablehlo(path: Path) -> Embed:
 
 
 def deviation_of(
-    exported: Callable[[Any], Any], embed: Embed, image_shape: tuple[int, int], batches: Sequence[int] = (1, 3)
+    exported: Callable[[Any], Any],
+    embed: Callable[[Any], Any],
+    image_shape: tuple[int, int],
+    batches: Sequence[int] = (1, 3),
 ) -> float:
     """Largest difference of an exported function from the original on random pixels, relative to the largest value."""
     rng, worst = np.random.default_rng(0), 0.0
     for size in batches:
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
-        ours, theirs = np.asarray(jax.jit(embed)(images)), np.asarray(exported(images))
+        ours, theirs = np.asarray(embed(images)), np.asarray(exported(images))
         worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
     return float(worst)

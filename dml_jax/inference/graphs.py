@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -68,17 +69,18 @@ def entry(directory: Path, versions: Versions) -> Path | None:
     return cache_dir() / "graphs" / digest.hexdigest()[:32]
 
 
-def make(model: "Model") -> None:
-    """Makes the graph of a reported model, unless it is there; raises DataError if ONNX cannot express it."""
+def keep(model: "Model", graph: Path) -> None:
+    """Keeps the ONNX graph of a reported model unless there is one or it deviates from our rows by `TOLERANCE`."""
     from dml_jax.export import programs
 
     target = entry(model.directory, model.added)
     if target is None or target.exists():
         return
-    variables = programs.on_host(model.trained)
-    embed = partial(model.trained.method.embed, *variables)
+    deviation = programs.deviation_of_onnx(graph.read_bytes(), model.embed_pixels, model.shape)
+    if not deviation < programs.TOLERANCE:  # the model computes in bfloat16, the graph in float32
+        return
     with atomic_directory(target) as draft:
-        deviation = programs.write_onnx(draft / GRAPH, embed, model.shape)
+        shutil.copy(graph, draft / GRAPH)
         dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
         facts = Facts(
             sha256(draft / GRAPH), model.config_hash, model.fingerprint, int(model.step), model.shape, dimensions,
@@ -108,7 +110,12 @@ def load(
         return loaded
     if importlib.util.find_spec("jax2onnx") is None:
         raise ConfigError(f"--runtime=onnxruntime: jax2onnx {EXTRA}")
-    make(loaded)
+    from dml_jax.export import programs
+
+    with tempfile.TemporaryDirectory() as folder:
+        embed = partial(loaded.trained.method.embed, *programs.on_host(loaded.trained))
+        programs.write_onnx(Path(folder, GRAPH), embed, loaded.shape)
+        keep(loaded, Path(folder, GRAPH))
     if not (found := _read(entry(loaded.directory, versions))):
         raise ConfigError(f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax")
     return GraphModel(loaded.directory, versions, *found)

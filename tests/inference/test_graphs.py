@@ -1,0 +1,111 @@
+"""Embedding by onnxruntime from a graph in the cache: rows, identity, errors, and what is not imported.
+
+Slow: importing the converter takes ten seconds or more.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn import datasets
+
+import dml_jax
+from dml_jax.commands import cli, embed, export
+from dml_jax.errors import ConfigError
+from dml_jax.export import embedding_files
+from dml_jax.inference import graphs
+from dml_jax.inference.index import Index
+
+PHOTOS = Path(datasets.__file__).parent / "images"
+
+
+def status(*arguments: str) -> int:
+    return cli.exit_code(lambda: embed.execute(list(arguments)))
+
+
+def test_the_runtime_must_be_installed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    find = graphs.importlib.util.find_spec
+    monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None if "onnx" in name else find(name))
+    assert status("--model=lite0", "--runtime=onnxruntime", str(PHOTOS)) == 2
+    assert "--runtime=onnxruntime: onnxruntime is not installed: pip install" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache with the graph of lite0, which `export` put there."""
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("jax2onnx")
+    folder = tmp_path_factory.mktemp("graph")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        export.execute(["--model=lite0", "--to=onnx", f"--output={folder / 'out'}"])
+    return folder
+
+
+@pytest.fixture
+def cached(graph: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(graph))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.chdir(tmp_path)
+    return graph
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_rows_and_identity_are_those_of_jax(cached: Path) -> None:
+    """Many images with a bad one in the middle, a single one, an index made with the other runtime."""
+    ours, theirs = dml_jax.load("lite0", runtime="jax"), dml_jax.load("lite0")
+    assert (ours.runtime, theirs.runtime) == ("jax", "onnxruntime")
+    assert theirs.fingerprint == ours.fingerprint
+    rng = np.random.default_rng(0)
+    images: list[Any] = [rng.integers(0, 256, (60 + i, 90, 3), np.uint8) for i in range(70)]
+    expected = ours.embed(images)
+    np.testing.assert_allclose(theirs.embed(images), expected, atol=1e-5)
+    np.testing.assert_allclose(theirs.embed(images[:1]), expected[:1], atol=1e-5)
+    bad: list[Exception] = []
+    broken = [*images[:30], b"no image", *images[30:]]
+    (rows,) = theirs.embed_each([broken], bad.append)
+    assert np.isnan(rows).all(axis=1).nonzero()[0].tolist() == [30]
+    np.testing.assert_allclose(np.delete(rows, 30, axis=0), expected, atol=1e-5)
+    assert len(bad) == 1
+    ours.enroll({"a": images[:2], "b": images[2:4]}).save("i.npz")
+    assert Index.load(theirs, "i.npz").classes == ["a", "b"]
+    assert theirs.config.data.image_size == 224  # of the model that JAX loads for it
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("cached")
+def test_the_first_answer_imports_no_jax() -> None:
+    code = (
+        "import sys; from dml_jax.commands import embed; embed.execute(sys.argv[1:]); "
+        "assert not {'jax', 'flax', 'orbax', 'grain', 'scipy'} & {*sys.modules}"
+    )
+    command = [sys.executable, "-c", code, "--model=lite0", str(PHOTOS / "china.jpg"), "--output=out"]
+    subprocess.run(command, check=True)
+    assert embedding_files.read(Path("out")).manifest["plan"]["runtime"] == "onnxruntime"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_changed_model_or_damaged_graph_is_not_used(cached: Path, tmp_path: Path) -> None:
+    directory = dml_jax.load("lite0").directory
+    entry = graphs.entry(directory, (False, (1.0,)))
+    assert entry
+    assert entry.is_dir()
+    assert graphs.entry(directory, (True, (1.0,))) != entry
+    record = directory / "weights.json"
+    content = record.read_text()
+    record.write_text(json.dumps(json.loads(content) | {"source": "changed"}))
+    assert graphs.entry(directory, (False, (1.0,))) != entry
+    record.write_text(content)
+    graph = bytearray((entry / graphs.GRAPH).read_bytes())
+    graph[-1] ^= 1
+    (entry / graphs.GRAPH).write_bytes(graph)
+    assert dml_jax.load("lite0").runtime == "jax"
+    assert not entry.exists()
+    with pytest.raises(ConfigError, match="needs the reported checkpoint"):
+        dml_jax.load("lite0", "best", runtime="onnxruntime")
