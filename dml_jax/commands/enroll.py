@@ -29,7 +29,6 @@ from dml_jax.commands import cli, model_options
 from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Photographs
 from dml_jax.files import locked
 from dml_jax.inference.embedding_model import EmbeddingModel as Model
 from dml_jax.inference.index import EMPTY, Index
@@ -238,12 +237,8 @@ def _expected(index: Index, false_accept_rate: float) -> str:
         )
     sessions = sorted({*enrolled.sessions.tolist(), *background.sessions.tolist()} - {""})
     if not sessions:
-        share = open_set.near_copies(Photographs(*map(np.concatenate, zip(enrolled, background, strict=True))))
-        lines.append(
-            f"warning: sessions are unknown, so this holds for photographs like the enrolled ones, not for later ones: "
-            f"the nearest image of {_percent(share)} % of all images is a near-copy (cosine above "
-            f"{open_set.NEAR_COPY}); near-copies are left out together; give --session"
-        )
+        share = open_set.near_copies(np.concatenate([enrolled.rows, background.rows]))
+        lines.append(f"warning: sessions are unknown: {open_set.of_near_copies(share, '--session')}")
     elif len(sessions) == 1:
         lines.append(f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot be measured")
     if measured.left_out:

@@ -43,7 +43,7 @@ from dml_jax.commands.evaluate_sources import Source
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.evaluation import geometry, metric_table, metrics, protocol, reranking
+from dml_jax.evaluation import geometry, metric_table, metrics, open_set, protocol, reranking
 from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
 from dml_jax.export import embedding_files, query_results
 from dml_jax.inference import large_search
@@ -84,6 +84,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
+    flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
     flags.add_argument("--ks", metavar="K,K,…", type=positive_integers, default=(), help=ks)
     prefixes = "also evaluate the first D columns alone"
@@ -129,6 +130,9 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         ("query_labels", bool(options.query_embeddings) != bool(options.query_labels),
          "give it and --query_embeddings both or neither"),
         ("metric", options.rerank and options.metric != "cosine", "--rerank needs --metric=cosine"),
+        ("session", options.session and not options.model, "needs --model; for files, give --groups"),
+        ("session", options.session and (options.rerank or options.protocol == "paper"),
+         "not with --rerank or --protocol=paper"),
         ("groups", options.groups and (options.rerank or options.protocol == "paper"),
          "not with --rerank or --protocol=paper"),
         *((key, options.verify and getattr(options, key) is not None, "not with --verify: the run's settings apply")
@@ -254,9 +258,10 @@ def evaluate(
     )
     cli.require(gallery is None or not options.verification, "--verification: not with a separate gallery")
     base = stated or Evaluation()
+    across = bool(options.model and source.groups)
     settings: dict[str, Any] = {
         "protocol": options.protocol or base.protocol,
-        "lone_queries": options.lone_queries or base.lone_queries,
+        "lone_queries": options.lone_queries or ("omit" if across else base.lone_queries),
         "average": base.nmi_average,
         **base.kmeans,
         "cluster": base.cluster and one_class and not options.no_clustering,
@@ -287,6 +292,12 @@ def evaluate(
     results["protocol"] = protocol.description(
         classes=classes, gallery=gallery is not None, groups=bool(source.groups), **settings
     )
+    if across:
+        count = len(np.unique(source.groups["groups"]))
+        cli.require(count > 1, f"--session={options.session}: all images are of one session; nothing can be compared")
+        results["protocol"] = f"across {count:,} sessions: {results['protocol']}"
+    elif options.model and options.data:
+        results["near_copies"] = protocol.near_copies(queries, gallery)
     results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
     return results | ({} if gallery is None else {"gallery_rows": len(gallery)})
 
@@ -350,6 +361,9 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
         table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
     console = Terminal(highlight=False, soft_wrap=True)
     console.print(table)
+    if results.get("near_copies", 0) > protocol.MANY_COPIES:
+        warning = open_set.of_near_copies(results["near_copies"], "--session")
+        console.print(f"warning: {warning}", markup=False)
     if results["lone_queries"]:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     if "equal_error_rate" in results:

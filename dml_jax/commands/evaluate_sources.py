@@ -14,6 +14,8 @@ from dml_jax import files
 from dml_jax.commands import cli, model_options, runtime
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
+from dml_jax.data import sessions
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
@@ -45,6 +47,7 @@ class Runs:
     weights: list[float]
     settings: Evaluation  # common to the runs
     selected: str  # how the models were selected
+    groups: dict[str, Any]  # of sessions, see `Source`
 
     def source(self, number: int | None = None) -> Source:
         """The embeddings of one run, or of all combined."""
@@ -55,7 +58,7 @@ class Runs:
             for split, members in self.exported.items()
         }
         labels = {split: members[0].labels for split, members in self.exported.items()}
-        return Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"))
+        return Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"), self.groups)
 
     def write(self, directory: Path, combined: Source) -> None:
         """Writes the combined embeddings in the layout of a run."""
@@ -100,7 +103,17 @@ def of_runs(options: argparse.Namespace) -> Runs:
         runs, exported, weights, _common_settings(runs, configs),
         # One member that was selected on the test classes makes the results of all optimistic.
         "test" if "test" in selected else " and ".join(sorted(selected)),
+        _session_groups(options.session, {split: members[0] for split, members in exported.items()}),
     )  # fmt: skip
+
+
+def _session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any]:
+    """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
+    splits: dict[str, Split] = {}
+    for name, part in sorted(exported.items(), key=lambda entry: entry[0] != "gallery"):  # the gallery first
+        split = Split(np.zeros(len(part.ids)), part.ids, unread, (), splits.get("gallery"), metadata=part.metadata)
+        splits[name] = sessions.added(split, session) if session else split
+    return sessions.groups(splits["test"])
 
 
 def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> None:
@@ -131,13 +144,14 @@ def of_images(options: argparse.Namespace) -> Source:
     runtime.enable_compilation_cache()
     versions = model_options.versions(options)
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-    split = labelled.load(path, model.config.data)
+    split = labelled.load(path, model.config.data, options.session)
     if not options.quiet:
         print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
     queries = model.embed_split(split)
+    groups = sessions.groups(split)
     if split.gallery is None:
-        return Source(queries, split.labels)
-    return Source(queries, split.labels, model.embed_split(split.gallery), split.gallery.labels)
+        return Source(queries, split.labels, groups=groups)
+    return Source(queries, split.labels, model.embed_split(split.gallery), split.gallery.labels, groups)
 
 
 def of_files(options: argparse.Namespace) -> Source:

@@ -35,6 +35,8 @@ BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,
 )
+CLEAN = Needs("evaluation.protocol='clean'", lambda c: c.evaluation.protocol == "clean")
+LAST = Needs("train.select='last', because no class is unseen", lambda c: c.train.select == "last")
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
@@ -72,10 +74,10 @@ class Data:
     name: str = "digits"  # a module of dml_jax/data/formats
     path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
     # Of which images the classes train: "classes" holds test classes out; "all" trains on all, for deployment.
-    split: Literal["classes", "all"] = "classes"
+    split: Annotated[Literal["classes", "all"], LAST] = "classes"
     # Sessions of photographs, which measurements leave out as a whole: "date" (EXIF), "folder", a column, or a regular
     # expression of file names.
-    session: Annotated[str, READ] = ""
+    session: Annotated[str, READ, CLEAN] = ""
     sampler: Sampler = "balanced"  # how batches are drawn, see dml_jax/data/samplers
     batch_size: AtLeastTwo = 64  # images per step, over all devices
     images_per_class: Annotated[PositiveInt, BY_CLASS] = 4  # in a batch, and in test-time batches

@@ -60,6 +60,17 @@ def added(split: Split, session: str) -> Split:
     return split._replace(metadata={**split.metadata, COLUMN: taken}) if any(taken) else split
 
 
+def groups(split: Split) -> dict[str, list[str]]:
+    """`groups` and `gallery_groups` of `metrics.retrieval` if sessions are known; an unknown one is its own."""
+    if COLUMN not in split.metadata:
+        return {}
+    parts = {"groups": split} if split.gallery is None else {"groups": split, "gallery_groups": split.gallery}
+    return {
+        key: [str(name) or f"{key} {i}" for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))]
+        for key, part in parts.items()
+    }
+
+
 def _date(file: str | Path) -> str:
     """The day of a photograph's EXIF time, e.g. "2024:05:31"."""
     try:

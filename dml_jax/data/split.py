@@ -127,4 +127,5 @@ def take(split: Split, rows: np.ndarray) -> Split:
         labels=split.labels[rows],
         ids=[split.ids[i] for i in rows],
         read=lambda index, rng: split.read(int(rows[index]), rng),
+        metadata={name: [values[int(i)] for i in rows] for name, values in split.metadata.items()},
     )

@@ -114,12 +114,17 @@ def session_groups(photographs: Photographs) -> np.ndarray:
     return found
 
 
-def near_copies(photographs: Photographs) -> float:
-    """The share of images whose nearest image is a near-copy."""
-    nearest = [
-        np.delete(photographs.rows @ row, i).max(initial=-1.0) > NEAR_COPY for i, row in enumerate(photographs.rows)
-    ]
-    return float(np.mean(nearest))
+def near_copies(rows: np.ndarray) -> float:
+    """The share of images, rows [N, D] of unit length, whose nearest image is a near-copy."""
+    return float(np.mean([np.delete(rows @ row, i).max(initial=-1.0) > NEAR_COPY for i, row in enumerate(rows)]))
+
+
+def of_near_copies(share: float, option: str) -> str:
+    """A warning for photographs whose sessions are unknown."""
+    return (
+        f"the nearest image of {100 * share:.1f} % of the queries is a near-copy (cosine above {NEAR_COPY}), so the "
+        f"figures hold for photographs taken together; say with {option} which were, to leave those out"
+    )
 
 
 class Whitening:

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics
+from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, neighbors, open_set
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
@@ -28,6 +28,15 @@ class KMeansOptions(NamedTuple):
 FEW_CLASSES = KMeansOptions("k-means++", 10, 300)
 MANY_CLASSES = KMeansOptions("random", 1, 20)
 MANY = 1000  # classes; above it MANY_CLASSES applies
+
+MANY_COPIES = 0.1  # share of the queries, above which metrics are those of near-copies
+
+
+def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
+    """The share of queries [Q, D] whose nearest row, in the gallery [G, D] or else among them, is a near-copy."""
+    searched = queries if gallery is None else gallery
+    distances, _ = neighbors.search(queries, searched, 1, exclude_self=gallery is None)
+    return float((distances < 1 - open_set.NEAR_COPY).mean())
 
 
 def kmeans_options(

@@ -86,6 +86,11 @@ class EmbeddingModel:
                 "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
                 "(in Python, Index.calibrate)"
             )
+        if self.config.data.split == "all":
+            raise DataError(
+                f"{self.directory}: was trained on all classes (data.split=all), so none of them is unseen; give "
+                "--calibrate=DIRECTORY with class folders of other classes"
+            )
         splits = [embedding_files.read(directory / "test")]
         if (directory / "gallery").exists():
             splits.append(embedding_files.read(directory / "gallery"))

@@ -21,11 +21,11 @@ from dml_jax.config import Config, Data, Evaluation, Refine
 from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
-from dml_jax.data import samplers, transforms
+from dml_jax.data import samplers, sessions, transforms
 from dml_jax.data.read_ahead import read_ahead, read_each
 from dml_jax.data.split import Split, some_classes, with_gallery
 from dml_jax.errors import DataError, UserError
-from dml_jax.evaluation import geometry, protocol, refinement_batches
+from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Distance, Method, PyTree, zeros
 from dml_jax.train import other_models
@@ -102,6 +102,7 @@ def metrics(
     if split.gallery is not None:
         searched = {"gallery": others[0], "gallery_labels": split.gallery.labels}
         candidates = len(others[0])
+    across = sessions.groups(split)
     return protocol.evaluate(
         queries,
         split.labels,
@@ -111,13 +112,14 @@ def metrics(
         average=options.nmi_average,
         metric=distance,
         **options.kmeans,
-        lone_queries=options.lone_queries,
+        lone_queries="omit" if across else options.lone_queries,  # of classes with one session
         prefixes=prefixes,
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
         shared=shared,
         **searched,
+        **across,
     )
 
 
@@ -163,8 +165,17 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
         gallery=test.gallery is not None,
         **config.evaluation.kmeans,
         metric=experiment.method.distance,
-        lone_queries=config.evaluation.lone_queries,
+        lone_queries="omit" if config.data.session else config.evaluation.lone_queries,
+        groups=bool(config.data.session),
     )
+    if config.data.session:
+        results["protocol"] = f"across sessions: {results['protocol']}"
+    elif config.data.name == "folder" and (share := protocol.near_copies(*embeddings.values())) > protocol.MANY_COPIES:
+        results["near_copies"] = share
+        console.warn(open_set.of_near_copies(share, "data.session"))
+    if config.data.split == "all":
+        results["protocol"] = f"classes that the model was trained on (data.split=all): {results['protocol']}"
+        console.warn("data.split=all: the model was trained on the tested classes; another run measures unseen ones")
     if test.gallery is None:
         try:
             results |= geometry.pair_errors(embeddings["test"], test.labels)
