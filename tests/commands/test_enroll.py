@@ -308,7 +308,8 @@ def test_the_unseen_classes_of_a_run(tmp_path):
             tmp_path / "embeddings" / name, rows, labels, list("abcdefghijkl"), config_hash=None, step=step
         )
 
-    model = SimpleNamespace(directory=tmp_path, step=7, _added=(False, (1.0,)))
+    data = SimpleNamespace(split="classes")
+    model = SimpleNamespace(directory=tmp_path, step=7, _added=(False, (1.0,)), config=SimpleNamespace(data=data))
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = rng.standard_normal((2, 12, 5)).astype(np.float32)
     with pytest.raises(DataError, match=r"test: contains no embeddings .*export them with --mode=export"):
@@ -322,6 +323,9 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     found, names = Model.unseen(model)
     assert set(map(tuple, found.rows)) == set(map(tuple, np.concatenate([queries, gallery])))
     assert names == ["0", "1", "2", "3"]
+    data.split = "all"
+    with pytest.raises(DataError, match=r"was trained on all classes \(data.split=all\), so none of them is unseen"):
+        Model.unseen(model)
 
 
 class Reader(Colours):

@@ -44,7 +44,7 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
     assert sessions.find("", names, dated) == [""] * 3  # not all have a date
     assert sessions.find("", names[:2], dated[:2]) == days[:2]
     assert sessions.find("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
-    with pytest.raises(DataError, match=r"session=^?\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
+    with pytest.raises(DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
         sessions.find("^x_", names)
     with pytest.raises(DataError, match="session=date: fits none of 1 images"):
         sessions.find("date", ["c.jpg"], dated[2:])
@@ -100,6 +100,7 @@ def folder(root: Path) -> Path:
     return photos
 
 
+@pytest.mark.slow
 def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Metrics of a run, of its controls and of `evaluate` are those of relevant images of other sessions."""
     photos = folder(tmp_path)

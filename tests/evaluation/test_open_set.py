@@ -126,8 +126,6 @@ def test_sessions_of_near_copies() -> None:
     labels = np.array([0, 0, 0, 0, 1, 1, 1, 1])
     assert open_set.session_groups(of(rows, labels)).tolist() == [0, 0, 1, 1] * 2
     assert open_set.session_groups(of(rows, labels, ["a", "b"] * 4)).tolist() == [0, 1] * 4
-    assert open_set.near_copies(of(rows, labels)) == 1
-    assert open_set.near_copies(of(rows[::2], labels[::2])) == 0
 
 
 def test_too_few_strangers() -> None:
