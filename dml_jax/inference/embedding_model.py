@@ -86,7 +86,7 @@ class EmbeddingModel:
                 "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
                 "(in Python, Index.calibrate)"
             )
-        if self.config.data.split == "all":
+        if self.data.split == "all":
             raise DataError(
                 f"{self.directory}: was trained on all classes (data.split=all), so none of them is unseen; give "
                 "--calibrate=DIRECTORY with class folders of other classes"
