@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -72,26 +71,25 @@ def explicit(
     return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
 
 
-def conv_general_dilated(
-    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding | str, **options: Any
+def convolve(
+    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding | str, groups: int
 ) -> jax.Array:
-    """`jax.lax.conv_general_dilated` for NHWC images, as `flax.linen.Conv` calls it.
+    """Inputs [B, H, W, C] convolved with a kernel [k, k, C / groups, C'] -> float [B, H', W', C'].
 
-    Inputs [B, H, W, C] and kernel [k, k, C / groups, C'] -> float [B, H', W', C']. The padding is (before, after) rows
-    and columns, or "SAME"; the options are those of lax. A kernel that is wider than the inputs is rounded to their
-    type, its gradient is not.
+    The padding is (before, after) rows and columns, or "SAME". A kernel that is wider than the inputs is rounded to
+    their type, its gradient is not.
     """
     padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
 
     def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
-        return lax.conv_general_dilated(lhs, rhs, strides, padding, **options)
+        dimensions = ("NHWC", "HWIO", "NHWC")
+        return lax.conv_general_dilated(
+            lhs, rhs, strides, padding, dimension_numbers=dimensions, feature_group_count=groups
+        )
 
-    dilated = any(factor != 1 for name in ("lhs_dilation", "rhs_dilation") for factor in options.get(name) or ())
-    groups = options["feature_group_count"]
     one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
-    narrow = kernel.astype(inputs.dtype)
-    if dilated or _PLAIN.get() or (groups > 1 and not one_per_channel):
-        return general(inputs, narrow)
+    if _PLAIN.get() or (groups > 1 and not one_per_channel):
+        return general(inputs, kernel.astype(inputs.dtype))
     on_cpu = partial(_convolve, general, strides, padding)
     if groups > 1:
         on_cpu = partial(depthwise, strides, padding)

@@ -7,14 +7,14 @@ equally, so networks from PyTorch give every padding explicitly.
 import importlib.util
 import math
 from functools import partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
 
-from dml_jax.backbones.convolution import conv_general_dilated
+from dml_jax.backbones.convolution import Padding, convolve
 from dml_jax.config.fields import Fraction, Needs
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
@@ -101,7 +101,7 @@ class Dense(nn.Module):
         default = uniform_fan_in(x.shape[-1])
         kernel = self.param("kernel", self.kernel_init or default, (x.shape[-1], self.features), jnp.float32)
         bias = self.param("bias", self.bias_init or default, (self.features,), jnp.float32) if self.use_bias else None
-        x, kernel, bias = _promote_inputs(x, kernel, bias, dtype=self.dtype)
+        x = nn.dtypes.promote_dtype(x, kernel, bias, dtype=self.dtype)[0]
         # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
         rows = x.reshape(-1, x.shape[-1])
         y = _rounded_dense(rows, kernel) if x.dtype == jnp.bfloat16 else product("ni,io->no", rows, kernel)
@@ -142,40 +142,39 @@ def conv(
     dtype: Dtype | None,
     name: str,
     kernel_init: Initializer = he_fan_out,
-) -> nn.Conv:
+) -> "Conv":
     """A convolution with a kernel of `size` x `size`; biases start at 0.
 
     The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs. The
-    `dtype` is the type of the computation; None for the type of inputs and parameters.
+    `dtype` is the computation's; None for that of inputs and parameters.
     """
-    return Conv(
-        channels,
-        (size, size),
-        (stride, stride),
-        padding=padding,
-        use_bias=bias,
-        feature_group_count=groups,
-        dtype=dtype,
-        kernel_init=kernel_init,
-        promote_dtype=_promote_inputs,
-        conv_general_dilated=conv_general_dilated,
-        name=name,
-    )
+    pads = padding if padding == "SAME" else ((padding, padding), (padding, padding))
+    return Conv(channels, (size, size), (stride, stride), pads, bias, groups, kernel_init, dtype, name=name)
 
 
-class Conv(nn.Conv):
-    """Flax's convolution; the sum with a bias of a wider type is rounded to the type of the computation."""
+class Conv(nn.Module):
+    """Flax's convolution, but kernel and bias keep their type, in which their gradients are summed."""
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    features: int
+    kernel_size: tuple[int, int]
+    strides: tuple[int, int]
+    padding: Padding | Literal["SAME"]
+    use_bias: bool
+    feature_group_count: int
+    kernel_init: Initializer
+    dtype: Dtype | None
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C']."""
-        outputs = super().__call__(inputs)
-        return outputs if self.dtype is None else outputs.astype(self.dtype)
-
-
-def _promote_inputs(*arrays: jax.Array | None, dtype: Dtype | None = None, inexact: bool = True) -> Any:
-    """Inputs in the type of the computation, kernel and bias in their own, in which their gradients are summed."""
-    inputs, *_ = nn.dtypes.promote_dtype(*arrays, dtype=dtype, inexact=inexact)
-    return [inputs, *arrays[1:]]
+        shape = (*self.kernel_size, x.shape[-1] // self.feature_group_count, self.features)
+        kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
+        x = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)[0]
+        y = convolve(x, kernel, self.strides, self.padding, self.feature_group_count)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
+            y = (y + bias.reshape(1, 1, 1, -1)).astype(y.dtype)
+        return y
 
 
 @jax.custom_vjp
