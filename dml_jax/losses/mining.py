@@ -167,14 +167,12 @@ def easy_positive_triplets(distances: jax.Array, positive: jax.Array, negative: 
 
 
 def semi_hard_positive_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """The nearest negative and the farthest positive before it; the nearest positive if none is."""
+    """The nearest negative and the farthest positive before it; an anchor without one gives no valid triplet."""
     distances = lax.stop_gradient(distances)
     negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
     before = positive & (distances < jnp.take_along_axis(distances, negatives[:, None], axis=1))
-    farthest = jnp.argmax(jnp.where(before, distances, -jnp.inf), axis=1)
-    nearest = jnp.argmin(jnp.where(positive, distances, jnp.inf), axis=1)
-    valid = jnp.any(positive, axis=1) & jnp.any(negative, axis=1)
-    positives = jnp.where(jnp.any(before, axis=1), farthest, nearest)
+    positives = jnp.argmax(jnp.where(before, distances, -jnp.inf), axis=1)
+    valid = jnp.any(before, axis=1) & jnp.any(negative, axis=1)
     return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
 
 

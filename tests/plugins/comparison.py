@@ -1,0 +1,18 @@
+"""The method against HIST and Proxy-Anchor: dml-jax study --study=tests/plugins/comparison.py."""
+
+from dml_jax.studies.definition import Row, Study
+
+VARIANTS = ("digits",)
+SHORT = {"train.steps": 300}
+
+
+def get_study(variant):
+    return Study(
+        title="A method of our own, on digits",
+        rows=(
+            Row("HIST", "configs/digits_hist.py", SHORT),
+            Row("Proxy-Anchor", "configs/digits_baseline.py:proxy_anchor", SHORT),
+            Row("ours", "tests/plugins/experiment.py"),
+        ),
+        seeds=(0, 1, 2),
+    )
