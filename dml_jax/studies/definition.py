@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
-Sampler = Literal["random", "tpe", "gp"]
+Sampler = Literal["random", "tpe"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Search:
     Attributes:
       space: by parameter, the choices or a range.
       overrides: the overrides of a trial from the values of its parameters; by default the parameters are dotted keys.
-      sampler: "random", "tpe" (tree-structured Parzen estimator) or "gp" (Gaussian process; needs torch).
+      sampler: "random" or "tpe" (tree-structured Parzen estimator).
       validation_share: fraction of the training classes, held out, on which trials are compared.
     """
 

@@ -5,7 +5,7 @@ protocol. The sampler of the Nth trial is seeded by N, so that an interrupted se
 Commands with directories of their own may share a storage, e.g. a database server.
 """
 
-import importlib.util
+import importlib
 import json
 import shlex
 import threading
@@ -61,8 +61,6 @@ def check_space(search: Search) -> None:
     for name, values in search.space.items():
         if not values:
             raise ConfigError(f"search of {search.config}: {name} has no choices; give some")
-    if search.sampler == "gp" and importlib.util.find_spec("torch") is None:
-        raise ConfigError('sampler="gp": needs torch: pip install torch')
 
 
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
@@ -82,13 +80,9 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
 def sampler(search: Search, number: int) -> Any:
     """The sampler that chooses the values of a trial, seeded by its number."""
     samplers = library().samplers
-    match search.sampler:
-        case "random":
-            return samplers.RandomSampler(seed=number)
-        case "tpe":
-            return samplers.TPESampler(seed=number, multivariate=True)
-        case "gp":
-            return samplers.GPSampler(seed=number)
+    if search.sampler == "random":
+        return samplers.RandomSampler(seed=number)
+    return samplers.TPESampler(seed=number, multivariate=True)
 
 
 def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
