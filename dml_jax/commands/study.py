@@ -38,13 +38,12 @@ say = partial(print, flush=True)  # at once
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
-    flags.add_argument(
-        "--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study; one with several seeds"
-    )
-    flags.add_argument("--claims", metavar="PAPER", help="hist, mpn, re_mpn, crt, diva or all: test what it claims")
+    what = flags.add_mutually_exclusive_group(required=True)
+    what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
+    what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
+    what.add_argument("--claims", choices=(*claims.PAPERS, "all"), help="test what a paper claims, or all papers")
+    what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
-    flags.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
@@ -65,16 +64,11 @@ def execute(arguments: list[str]) -> None:
     Raises UserError if a trial failed, and SystemExit after a signal.
     """
     options, overrides = parser().read(arguments)
-    if [options.study, options.compare, options.runs, options.claims].count(None) != 3:
-        raise ConfigError(
-            "--study: give a study file, or --compare with configurations, --runs with directories, or --claims"
-        )
     if options.claims:
         test_claims(options, overrides)
         return
     if options.runs:
-        if overrides:
-            raise ConfigError(f"--config.{next(iter(overrides))}: --runs has no configuration; remove it")
+        cli.refuse(f"--config.{key}: --runs has no configuration; remove it" for key in overrides)
         make_tables(options)
         return
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
@@ -82,8 +76,6 @@ def execute(arguments: list[str]) -> None:
     seeds = study.seeds
     if options.seeds is not None:
         seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
-    if options.compare and len(options.compare) == 1 and len(set(seeds)) < 2:
-        raise ConfigError(f"--compare {options.compare[0]}: one configuration needs several seeds, e.g. --seeds=0,1,2")
     runner.slots(options.jobs)
     settings = Settings(root, seeds, overrides, options.protocol == "paper")
     if study.search is not None:
@@ -116,9 +108,9 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
 
     The measurements are in DATA.csv in --output, by default the directory of the trials; those in the file are kept.
     """
-    papers, data = claims.chosen(options.claims), options.on
-    if not data:
-        raise ConfigError("--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
+    papers = claims.PAPERS if options.claims == "all" else (options.claims,)
+    data = options.on
+    cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
     seeds = tuple(range(claims.SEEDS))
     if options.seeds is not None:
@@ -198,7 +190,6 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
             "--list: the trials of a search depend on each other; on several machines, give the same command with a "
             "--root each and one --storage"
         )
-    search.check_space(wanted)
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
     plan.check_root(root, name, [])
     stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": settings.seeds[0]}

@@ -43,13 +43,6 @@ def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
     return module.TITLE, module.CLAIMS
 
 
-def chosen(name: str) -> list[str]:
-    """The papers in `--claims`."""
-    if name != "all" and name not in PAPERS:
-        raise ConfigError(f"--claims={name}: {suggest(name, (*PAPERS, 'all'))}")
-    return list(PAPERS) if name == "all" else [name]
-
-
 def study_of(claim: Claim, data: str) -> Study | None:
     """The study of a claim on a data set; None if it has no such variant."""
     file, _, name = claim.study.partition(":")

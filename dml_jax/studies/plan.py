@@ -53,8 +53,6 @@ def load(path: str) -> tuple[str, Study]:
     """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`."""
     file, colon, variant = path.partition(":")
     module = config_files.run_file("--study", file)
-    if not hasattr(module, "get_study"):
-        raise ConfigError(f"--study={path}: has no get_study(), so it is not a study")
     variants = tuple(getattr(module, "VARIANTS", ()))
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this study has none"
@@ -93,7 +91,7 @@ def trials(study: Study, settings: Settings, *, equal: bool = False) -> list[Tri
             raise ConfigError(f"--config.{key}: the rows of this study differ in it, so it cannot be the same for all")
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
-    made = [_trial(row, seed, settings, study) for seed in settings.seeds for row in study.rows]
+    made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
     seen: dict[str, Trial] = {}
     for trial in made:
         if trial.config and not equal and (other := seen.setdefault(evaluated_as(trial), trial)) is not trial:
@@ -117,12 +115,9 @@ def evaluated_as(trial: Trial) -> str:
     return json.dumps(same, sort_keys=True)
 
 
-def _trial(row: Row, seed: int, settings: Settings, study: Study) -> Trial:
+def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     referred = {key: value[1:] for key, value in row.overrides.items() if isinstance(value, str) and value[:1] == "@"}
-    needed, names = [*row.members, *referred.values()], {other.name for other in study.rows}
-    for name in needed:
-        if name not in names:
-            raise ConfigError(f"row {row.name!r}: needs {name!r}, which is not a row; {suggest(name, names)}")
+    needed = [*row.members, *referred.values()]
     directories = {name: settings.root / f"{settings.trial_name(name)}-seed{seed}" for name in (row.name, *needed)}
     directory = directories[row.name]
     needs = tuple(directories[name].name for name in needed)

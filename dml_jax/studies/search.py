@@ -54,15 +54,6 @@ def open_storage(url: str, name: str) -> Any:
         raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
 
 
-def check_space(search: Search) -> None:
-    """Raises ConfigError if the space of a search is empty, or a parameter has no choices."""
-    if not search.space or search.trials < 1:
-        raise ConfigError(f"search of {search.config}: has no parameters or no trials")
-    for name, values in search.space.items():
-        if not values:
-            raise ConfigError(f"search of {search.config}: {name} has no choices; give some")
-
-
 def suggested(trial: Any, search: Search) -> dict[str, Any]:
     """The values of a trial of optuna; existing ones do not change."""
     found: dict[str, Any] = {}

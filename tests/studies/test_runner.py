@@ -331,8 +331,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--study: give a study file, or --compare"),
-        (["--compare", DIGITS], r"--compare .*digits_hist\.py: one configuration needs several seeds, e\.g\. --seeds"),
+        ([], "one of the arguments --study --compare --claims --runs is required"),
+        (["--study=a.py", "--claims=hist"], "--claims: not allowed with argument --study"),
         (["--compare", DIGITS, DIGITS], "--compare: give different configurations"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist.py:layers-cars", "--seeds=a"], "--seeds=a: must be whole numbers"),

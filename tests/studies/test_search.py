@@ -214,18 +214,6 @@ def test_impossible_values_fail_alone(tmp_path: Path) -> None:
     assert any("not possible: data.images_per_class=4: must divide data.batch_size=63" in line for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("wanted", "message"),
-    [
-        (Search(DIGITS, {}), "has no parameters"),
-        (Search(DIGITS, {"method.tau": ()}), r"method\.tau has no choices"),
-    ],
-)
-def test_empty_spaces(wanted: Search, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        search.check_space(wanted)
-
-
 def test_a_pruned_trial_is_shown_with_its_best_value(tmp_path: Path) -> None:
     """Not with its last one, which optuna stores."""
     study = optuna.create_study(direction="maximize")
@@ -267,7 +255,6 @@ def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyP
         ("--config.method.tau=3", r"--config\.method\.tau: the search sets it; leave it out"),
         ("--config.data.validation_share=0.3", r"--config\.data\.validation_share: the search sets it"),
         ("--list", "--list: the trials of a search depend on each other"),
-        ("--trials=0", "has no parameters or no trials"),
         ("--seeds=0,1", "--seeds=0,1: a search trains every trial with one seed"),
     ):
         with pytest.raises(ConfigError, match=message):
