@@ -121,7 +121,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "analyse": "dml_jax.commands.analyse.locate",
     "explore": "dml_jax.commands.analyse.locate",
 }
-FILES = ("--query", "--index", "--verify", "--calibrate", "--training")  # options that name existing files
+FILES = ("--query", "--index", "--verify", "--calibrate", "--check", "--training")  # options that name existing files
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
     "bash launch/": "installs everything",

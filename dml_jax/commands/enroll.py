@@ -127,10 +127,10 @@ def execute(arguments: list[str]) -> None:
     classes = labelled.class_folders(options.paths, session) if adds else {}
     others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}
     asked = labelled.class_folders([options.check], session) if options.check else {}
+    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     taken: dict[Path, str] = {}
     for found in (classes, others, asked):
         taken |= labelled.sessions_of(found, session)
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     if options.list:
         index = Index.load(model, path)
         counts = Counter(index.labels.tolist())

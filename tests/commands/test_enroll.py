@@ -309,7 +309,7 @@ def test_the_unseen_classes_of_a_run(tmp_path):
         )
 
     data = SimpleNamespace(split="classes")
-    model = SimpleNamespace(directory=tmp_path, step=7, _added=(False, (1.0,)), data=data)
+    model = SimpleNamespace(directory=tmp_path, step=7, added=(False, (1.0,)), data=data)
     rng, labels = np.random.default_rng(0), np.arange(12) % 4
     queries, gallery = rng.standard_normal((2, 12, 5)).astype(np.float32)
     with pytest.raises(DataError, match=r"test: contains no embeddings .*export them with --mode=export"):
