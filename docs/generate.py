@@ -31,7 +31,7 @@ from dml_jax.config.show import meanings, type_name
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.studies import claims as ledger
-from dml_jax.studies import plan
+from dml_jax.studies import outcomes, plan
 
 ROOT = Path(__file__).parents[1]
 DATA_SETS = {"cub": "CUB-200-2011", "cars": "Cars196", "sop": "Stanford Online Products", "inshop": "In-Shop Clothes"}
@@ -179,7 +179,9 @@ def claims() -> str:
                 text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
                 verdicts += [entry.verdict for entry in entries]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1]))
-    return f"Verdicts: {counts or 'none yet'}.\n\n" + "\n".join(text)
+    seconds = sum(float(line["seconds"]) for lines in measured.values() for line in lines if " + " not in line["row"])
+    summary = f"Verdicts: {counts or 'none yet'}, after {outcomes.duration(seconds)} of training on a busy machine."
+    return f"{summary}\n\n" + "\n".join(text)
 
 
 def commands() -> str:
