@@ -2,11 +2,10 @@
 
 from dml_jax.studies.definition import Row, Study
 
-VARIANTS = ("digits",)
 SHORT = {"train.steps": 300}
 
 
-def get_study(variant):
+def get_study():
     return Study(
         title="A method of our own, on digits",
         rows=(
