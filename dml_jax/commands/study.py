@@ -55,7 +55,14 @@ def parser() -> cli.Parser:
     flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
     flags.add_argument("--output", metavar="DIRECTORY", help="of --runs: where to write; default: directory of a study")
     flags.add_argument("--metric", help="of --runs: compares rows; default: the study's, or recall@1")
+    columns = 'of the tables, by heading, e.g. "R@1,MAP@R"; default: all'
+    flags.add_argument("--columns", metavar="HEADING,…", help=columns)
     return flags
+
+
+def headings(options: Namespace) -> tuple[str, ...]:
+    """The columns of the tables that are shown; none for all."""
+    return tuple(options.columns.split(",")) if options.columns else ()
 
 
 def execute(arguments: list[str]) -> None:
@@ -94,7 +101,7 @@ def execute(arguments: list[str]) -> None:
         for trial in trials:
             runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
         stop_if(runner.run_all(root, trials, options.jobs, say))
-    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich)
+    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, headings(options))
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
@@ -166,7 +173,7 @@ def make_tables(options: Namespace) -> None:
     found = tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
     if options.metric:
         found = found._replace(metric=options.metric)
-    tables.publish(found, output or (directories[0] if facts else None), Console().rich)
+    tables.publish(found, output or (directories[0] if facts else None), Console().rich, headings(options))
 
 
 def stop_if(code: int) -> None:

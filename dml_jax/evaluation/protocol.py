@@ -1,5 +1,6 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -130,6 +131,16 @@ def evaluate(
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)
     return metric_table.in_display_order(result)
+
+
+RANKING = re.compile(r"exact (\w+) ranking in float32|ranking by (\S+), computed in float64 and rounded to float32")
+
+
+def distance_of(text: str) -> tuple[str, str]:
+    """The distance that a `description` states, and the description of any distance."""
+    found = RANKING.search(text)
+    without = RANKING.sub("exact ranking", text).replace("k-means on unit-length embeddings", "k-means on embeddings")
+    return (found[1] or found[2] if found else ""), without
 
 
 def description(

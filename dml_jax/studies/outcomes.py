@@ -14,6 +14,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import manifest
 from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import protocol
 from dml_jax.files import read_json, reading
 from dml_jax.studies.plan import Trial
 
@@ -135,7 +136,10 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 class Group(NamedTuple):
-    """Rows that may be compared, by name: runs with the same test images, of the data set `data`, and protocol."""
+    """Rows that may be compared, by name: runs with the same test images, of the data set `data`, and protocol.
+
+    Distances may differ from row to row; the protocol then names none.
+    """
 
     data: str
     protocol: str
@@ -147,9 +151,12 @@ def groups(runs: Sequence[Run]) -> list[Group]:
     """Divides runs into groups that may be compared, in the order of the runs."""
     found: dict[tuple[tuple[str, ...], str], Group] = {}
     for run in runs:
-        key = (run.images, run.results["protocol"])
+        stated = run.results["protocol"]
+        key = (run.images, protocol.distance_of(stated)[1])
         name = run.config.get("data", {}).get("name", "")
-        group = found.setdefault(key, Group(name, key[1], run.images, {}))
+        group = found.setdefault(key, Group(name, stated, run.images, {}))
+        if stated != group.protocol:
+            found[key] = group = group._replace(protocol=key[1])
         if name and not group.data:
             found[key] = group = group._replace(data=name)
         group.rows.setdefault(run.row, []).append(run)

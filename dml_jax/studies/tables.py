@@ -15,8 +15,8 @@ from rich.text import Text
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.analysis import drawing
-from dml_jax.errors import CheckpointError, ConfigError, printable
-from dml_jax.evaluation import metric_table
+from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
+from dml_jax.evaluation import metric_table, protocol
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.studies import outcomes, plan, runner
 from dml_jax.studies.outcomes import Group, Run
@@ -113,9 +113,12 @@ def parts(summary: Summary) -> list[tuple[Table, Group]]:
     return made
 
 
-def publish(summary: Summary, output: Path | None, console: Console) -> None:
-    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex and .csv, with heat maps."""
-    made = parts(summary)
+def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
+    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex and .csv, with heat maps.
+
+    `columns` are the headings to show; all of them by default.
+    """
+    made = [(only(table, columns) if columns else table, group) for table, group in parts(summary)]
     for table, _ in made:
         print_table(table, console)
     if output is None:
@@ -183,6 +186,9 @@ def build(
     known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
     sources = list(dict.fromkeys(source for found in known.values() for source in found))
     columns: dict[str, list[Cell]] = {"seeds": [_count_cell(runs) for runs in rows.values()]}
+    distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
+    if len(set(filter(None, distances))) > 1:
+        columns["distance"] = [Cell(printable(name)) for name in distances]
     others: list[str] = []  # columns of published metrics of another kind, e.g. the density
     for entry in entries:
         columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
@@ -196,7 +202,7 @@ def build(
     columns["time"] = [_time(runs) for runs in rows.values()]
     main = next((entry.heading for entry in entries if entry.name == metric), "")
     beside = (f"{main} {source}" for source in sources)
-    shown = ("seeds", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
+    shown = ("seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
     head = ("", *columns)
     lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
@@ -205,6 +211,16 @@ def build(
     without += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in group.rows]
     notes = tuple(map(printable, (*without, *_notes(group, head, main, known))))
     return Table(printable(title), notes, head, lines, narrow)
+
+
+def only(table: Table, headings: Sequence[str]) -> Table:
+    """The table with some of its columns, in that order, after the names of the rows."""
+    for heading in headings:
+        if heading not in table.head[1:]:
+            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, table.head[1:])}")
+    chosen = (0, *(table.head.index(heading) for heading in headings))
+    rows = tuple(tuple(row[i] for i in chosen) for row in table.rows)
+    return table._replace(head=tuple(table.head[i] for i in chosen), rows=rows, narrow=tuple(range(len(chosen))))
 
 
 def _count_cell(runs: Sequence[Run]) -> Cell:
@@ -330,12 +346,13 @@ def latex(table: Table) -> str:
     body = [
         line([rf"\textbf{{{_tex(cell.text)}}}" if cell.rank else _tex(cell.text) for cell in row]) for row in table.rows
     ]
+    caption = " ".join((f"{table.title}.", *table.notes[:1]))  # data and protocol; further notes are comments
     return "\n".join(
         [
-            r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(' '.join((table.title + '.', *table.notes)))}}}",
+            r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}",
             rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"  \toprule",
             line([_tex(heading) for heading in table.head]), r"  \midrule", *body,
-            r"  \bottomrule", r"  \end{tabular}", r"\end{table}", "",
+            r"  \bottomrule", r"  \end{tabular}", *(f"  % {note}" for note in table.notes[1:]), r"\end{table}", "",
         ]
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 from dml_jax.commands import study
 from dml_jax.errors import CheckpointError, ConfigError, printable
+from dml_jax.evaluation import protocol
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
@@ -270,6 +271,35 @@ def test_formats(directory: Path, tmp_path: Path) -> None:
     last = next(row for row in found if (row["row"], row["seed"]) == ("tau16", "2"))
     assert float(last["recall@1"]) == float(hits(0.62, seed=2).mean())
     assert float(last["seconds"]) == 60
+
+
+def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
+    """Rows of one protocol but for the distance share a table, with p-values between them."""
+    stated = protocol.description(cluster=False)
+    for name, metric, share in (("a", "cosine", 0.5), ("b", "euclidean", 0.6)):
+        for seed in range(2):
+            text = stated.replace("cosine", metric)
+            run = hits(share + 0.01 * seed, seed=seed)
+            write_run(tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text)
+    table = table_of(tmp_path, "[ab]*")
+    assert [cell.text for cell in column(table, "distance").values()] == ["cosine", "euclidean"]
+    assert "p seeds" in table.head
+    assert "exact ranking;" in table.notes[0]
+    _, without = protocol.distance_of(protocol.description())
+    assert protocol.distance_of(protocol.description(metric=table_of)) == (f"{__name__}.table_of", without)  # type: ignore[arg-type]
+
+
+def test_chosen_columns(directory: Path) -> None:
+    """Also in LaTeX, whose caption has the protocol."""
+    output = directory / "report"
+    runs = [*map(str, sorted(directory.glob("tau*")))]
+    study.execute(["--runs", *runs, f"--output={output}", "--columns=NMI,R@1"])
+    tex = (output / "report.tex").read_text()
+    assert r"{tabular}{lrr}" in tex
+    assert "& NMI & R@1 " in tex
+    assert PROTOCOL in tex.partition("caption")[2].partition("\n")[0]
+    with pytest.raises(ConfigError, match="--columns: there is no 'R@3'"):
+        study.execute(["--runs", *runs, "--columns=R@3"])
 
 
 def test_special_characters() -> None:
