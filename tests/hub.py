@@ -15,6 +15,7 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,13 +81,15 @@ class Hub:
 
 
 def commit_of(files: dict[str, bytes]) -> str:
-    return hashlib.sha1(repr(sorted(files.items())).encode()).hexdigest()
+    return hashlib.sha1(repr([(name, sha256(files[name])) for name in sorted(files)]).encode()).hexdigest()
 
 
+@lru_cache
 def git_hash(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+@lru_cache
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 

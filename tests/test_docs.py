@@ -371,6 +371,8 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         ):
             state.repositories[repository] = {"model.safetensors": timm_file(name, layout)}
         monkeypatch.setenv("HF_TOKEN", "hf_of_me")
+        for limit in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):  # of a busy machine
+            monkeypatch.setenv(limit, "60")
         run_every_command(tmp_path)
     assert "model.stablehlo" not in state.repositories["me/birds"]
     assert "results.json" in state.repositories["me/birds"]
