@@ -20,8 +20,7 @@ from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.commands import cli, convert
 from dml_jax.commands import export as export_command
-from dml_jax.evaluation import open_set
-from dml_jax.evaluation.open_set import Background
+from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
 from dml_jax.inference.index import Images
 from dml_jax.inference.model import Classification
@@ -265,9 +264,11 @@ class Tiny(tiny_model.Tiny):
         classes = [f"class {i}" for i in range(logits.shape[1])]
         return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
 
-    def unseen(self) -> Background:
-        rows = np.random.default_rng(0).normal(size=(40, self.matrix.shape[1]))
-        return open_set.choose(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.arange(40) % 10)
+    def unseen(self) -> tuple[Photographs, list[str]]:
+        rows = np.random.default_rng(0).normal(size=(400, self.matrix.shape[1]))
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+        photographs = Photographs(rows.astype(np.float32), np.arange(400) % 40, np.tile("", 400))
+        return photographs, [f"other {i}" for i in range(40)]
 
 
 @pytest.mark.parametrize(
