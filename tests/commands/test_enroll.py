@@ -1,6 +1,7 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
 import json
+import re
 import shutil
 import sys
 import threading
@@ -230,7 +231,18 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     name, margin, path, nearest = text.rstrip("\n").split("\t")
     assert (code, name, path, Path(nearest).parent.name) == (0, "blue", new, "blue")
     assert run("--classify", f"--threshold={float(margin) + 0.01}", new)[1].startswith("unknown\t")
+    asked = tmp_path / "asked"
+    picture(asked / "blue" / "n.png", "blue", 3)
+    picture(asked / "plum" / "n.png", "grey", 1)
+    shutil.copy(later / "blue" / "0.png", asked / "blue" / "copy.png")
     before = file.read_bytes()
+    code, text = run(f"--check={asked}", "--false_accept_rate=0.3")
+    assert (code, "left out: 1 image of" in text) == (0, True)
+    assert "1 image of enrolled classes, 1 image of others; at threshold" in text
+    assert re.search(r"right +measured 100\.0  promised .* the interval\n", text)
+    assert re.search(r"unknown +measured +0\.0  promised", text)
+    assert file.read_bytes() == before
+    assert "the index holds all of these images" in run(f"--check={later}")[1]
     code, text = run("--remove=lime", "--remove=blue")
     assert (code, "the index is empty" in text) == (0, True)
     file.write_bytes(before)
