@@ -25,8 +25,9 @@ same command continues after an interruption.
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,11 @@ from rich.table import Table
 from dml_jax import files, manifest
 from dml_jax.commands import cli, evaluate_sources, model_options
 from dml_jax.commands.evaluate_sources import Source
+from dml_jax.config import modules
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.evaluation import geometry, metric_table, metrics, open_set, protocol, reranking
+from dml_jax.evaluation import geometry, metric_table, metrics, open_set, own_distances, protocol, reranking
 from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
 from dml_jax.export import embedding_files, query_results
 from dml_jax.inference import large_search
@@ -91,7 +93,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--prefixes", metavar="D,D,…", type=positive_integers, default=(), help=prefixes)
     lone = "without a relevant row: miss (default) of Recall@K and MRR, or omit"
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help=lone)
-    flags.add_argument("--metric", choices=("cosine", "euclidean"), default="cosine", help="default: cosine")
+    metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
+    flags.add_argument("--metric", metavar="NAME", type=named_metric, help=metrics)
     protocols = "clean (default), or paper: drop the first neighbour, as the authors' code"
     flags.add_argument("--protocol", choices=("clean", "paper"), help=protocols)
     for name, text in SWITCHES.items():
@@ -101,6 +104,25 @@ def parser() -> cli.Parser:
     flags.add_argument("--export", metavar="DIRECTORY", help=export)
     cli.add_engine(flags)
     return flags
+
+
+def named_metric(text: str) -> own_distances.Metric:
+    """The distance of `--metric`; a function's module is imported."""
+    if text in ("cosine", "euclidean"):
+        return text  # type: ignore[return-value]
+    cli.require("." in text, f"--metric={text}: must be cosine, euclidean or the import path of a function")
+    sys.path.insert(0, "")
+    modules.import_module("--metric", text, text.rpartition(".")[0])
+    return modules.function("--metric", text)
+
+
+def metric_of_runs(runs: Sequence[Path]) -> own_distances.Metric:
+    """The distance by which the runs were evaluated; "cosine" if they differ."""
+    stated = {protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs}
+    name = stated.pop() if len(stated) == 1 else ""
+    if "." in name:
+        return modules.function("distance of the run", name)
+    return "euclidean" if name == "euclidean" else "cosine"
 
 
 def positive_integers(text: str) -> tuple[int, ...]:
@@ -129,7 +151,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
          "with queries, give --query_groups too"),
         ("query_labels", bool(options.query_embeddings) != bool(options.query_labels),
          "give it and --query_embeddings both or neither"),
-        ("metric", options.rerank and options.metric != "cosine", "--rerank needs --metric=cosine"),
+        ("metric", options.rerank and options.metric == "euclidean", "--rerank needs cosines, or a function"),
         ("session", options.session and not options.model, "needs --model; for files, give --groups"),
         ("session", options.session and (options.rerank or options.protocol == "paper"),
          "not with --rerank or --protocol=paper"),
@@ -193,6 +215,7 @@ def evaluate_by_blocks(options: argparse.Namespace) -> dict[str, Any]:
 def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
     runs = evaluate_sources.of_runs(options)
+    options.metric = options.metric or metric_of_runs(runs.directories)
     directory = None
     if options.export:
         directory = files.expand_path("--export", options.export)
@@ -265,7 +288,7 @@ def evaluate(
         "average": base.nmi_average,
         **base.kmeans,
         "cluster": base.cluster and one_class and not options.no_clustering,
-        "metric": options.metric,
+        "metric": options.metric or "cosine",
     }
     ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
     with Console(quiet=options.quiet) as console:
@@ -317,6 +340,7 @@ def _reranked(
         source.queries,
         source.queries if source.gallery is None else source.gallery,
         depth + dropped,
+        metric=settings["metric"] if callable(settings["metric"]) else "cosine",
         exclude_self=alone and not dropped,
     )
     result: dict[str, Any] = metrics.of_ranked_lists(

@@ -53,7 +53,7 @@ class Named:
     def __call__(self, value: str) -> str:
         if value not in self.names and "." not in value:
             expected = ", ".join(repr(name) for name in (*self.names, IMPORT_PATH))
-            raise pydantic_core.PydanticCustomError("literal_error", "unknown name", {"expected": expected})  # type: ignore[arg-type]
+            raise pydantic_core.PydanticCustomError("literal_error", "unknown name", {"expected": expected})
         return value
 
 

@@ -75,7 +75,17 @@ def function(key: str, path: str) -> Callable[..., Any]:
     found = getattr(imported(f"{key}={path!r}", name), attribute, None)
     if not callable(found):
         raise ConfigError(f"{key}={path!r}: {name} has no function {attribute}; see docs/guides/extend.md")
-    return found  # type: ignore[no-any-return]
+    return found
+
+
+def import_module(key: str, name: str, path: str) -> None:
+    """Imports a module that the user's own configuration or command line names as `name`."""
+    try:
+        importlib.import_module(path)
+    except Exception as error:
+        remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+        message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
+        raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
 
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
@@ -83,12 +93,7 @@ def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     for key, name, path in _named(values):
         if keys is not None and key not in keys:
             continue
-        try:
-            importlib.import_module(path)
-        except Exception as error:
-            remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
-            message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
-            raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
+        import_module(key, name, path)
         if key in FUNCTIONS[1:]:
             function(key, name)
 

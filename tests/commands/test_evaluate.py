@@ -40,6 +40,27 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return {name: tmp_path / f"{name}.npy" for name in arrays}
 
 
+def test_a_distance_of_ones_own(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its import path, also below re-ranking."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    Path("mine.py").write_text(
+        "import jax.numpy as jnp\ndef d(a, b):\n    return jnp.abs(a[:, None] - b[None]).sum(2)\n"
+    )
+    pair = f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--output=out.json", "--ks=1"
+    assert run(capsys, *pair, "--metric=mine.d", "--rerank")[0] == 0
+    found, x, y = json.loads(Path("out.json").read_text()), np.load(files["x"]), np.load(files["y"])
+    distances = np.abs(x[:, None] - x).sum(axis=2) + 1e9 * np.eye(60)
+    assert found["recall@1"] == np.mean(y[distances.argmin(axis=1)] == y)
+    assert "ranking by mine.d" in found["protocol"]
+    assert 0 < found["reranked"]["recall@1"] < 1
+    for name, message in (("manhattan", "must be cosine, euclidean or"), ("mine.e", "mine has no function e")):
+        assert message in run(capsys, *pair, f"--metric={name}")[2]
+    assert "cannot be imported" in run(capsys, *pair, "--metric=nowhere.d")[2]
+
+
 def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
@@ -159,7 +180,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((*pair, "--ks=1,60"), "ks: K=60, but there are 59 candidates"),
         ((*pair, "--query_labels=y.npy"), "give it and --query_embeddings both or neither"),
         ((*pair, "--output=/nowhere/at/all.json"), "must be a file in an existing directory"),
-        ((*pair, "--rerank", "--metric=euclidean"), "--rerank needs --metric=cosine"),
+        ((*pair, "--rerank", "--metric=euclidean"), "--rerank needs cosines, or a function"),
         ((*pair, "--flip"), "--flip: needs --model and --data"),
         ((*pair, "--weights=1,2"), "--weights: needs runs, --model=RUN,RUN"),
         ((*pair, "--data=photos"), "--data: needs --model"),
