@@ -15,6 +15,7 @@ INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((
 ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\dm\d\w*)?|c\d+)\[([\d,]*)\]")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 NO_TRAFFIC = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "copy-done")
+SLICES = ("slice", "dynamic-slice")
 LIBRARY_PRODUCTS = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
 
 
@@ -103,7 +104,8 @@ def traffic(text: str) -> float:
     """Bytes that the program reads from and writes to a device's memory, an estimate.
 
     Every instruction of the entry computation and of the loops in it, with fusions as one instruction, reads its
-    operands and writes its result; what a chip keeps in faster memory in between is counted all the same.
+    operands and writes its result; what a chip keeps in faster memory in between is counted all the same. Of an operand
+    that is only sliced, the slices are read.
     """
     computations: dict[str, list[Instruction]] = {}
     current: list[Instruction] = []
@@ -124,10 +126,26 @@ def traffic(text: str) -> float:
                 total += of(body[1] if body else "") * int(trips[1] if trips else 1)
             elif found.operation not in NO_TRAFFIC:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
-                total += size(found.result) + sum(size(types.get(operand, "")) for operand in operands)
+                called = re.search(r"calls=%?([\w.-]+)", found.rest)
+                read = _read_by(computations.get(called[1], []) if called else [], found)
+                total += size(found.result)
+                total += sum(read.get(i, size(types.get(operand, ""))) for i, operand in enumerate(operands))
         return total
 
     return of(entry)
+
+
+def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, int]:
+    """Bytes that a slice, or a fusion, reads of those operands of which it needs slices only, by position."""
+    if caller.operation in SLICES:
+        return {0: size(caller.result)}
+    read = {}
+    for parameter in computation:
+        if parameter.operation == "parameter":
+            users = [user for user in computation if re.search(rf"%{re.escape(parameter.name)}\b(?![\w.-])", user.rest)]
+            if users and all(user.operation in SLICES for user in users):
+                read[int(parameter.rest.partition(")")[0])] = sum(size(user.result) for user in users)
+    return read
 
 
 def flops(function: Any, *arguments: Any, platform: str) -> float:

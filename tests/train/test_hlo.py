@@ -47,6 +47,23 @@ def test_traffic_of_a_loop_counts_every_turn() -> None:
     assert hlo.traffic(dedent(text)) == 2 * 32 + 5 * 3 * 32
 
 
+def test_traffic_of_slices_counts_what_they_read() -> None:
+    text = """
+    %fused (p: f32[100], q: f32[8]) -> f32[8] {
+      %p = f32[100]{0} parameter(0)
+      %q = f32[8]{0} parameter(1)
+      %s = f32[8]{0} slice(%p), slice={[0:8]}
+      ROOT %r = f32[8]{0} add(%s, %q)
+    }
+    ENTRY %main (a: f32[100]) -> f32[8] {
+      %a = f32[100]{0} parameter(0)
+      %b = f32[8]{0} slice(%a), slice={[8:16]}
+      ROOT %c = f32[8]{0} fusion(%a, %b), kind=kLoop, calls=%fused
+    }
+    """
+    assert hlo.traffic(dedent(text)) == 2 * 32 + 3 * 32
+
+
 def test_collectives_of_a_sum_over_devices() -> None:
     mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
     rows = NamedSharding(mesh, PartitionSpec("data"))
