@@ -171,7 +171,7 @@ def of_parts(options: argparse.Namespace) -> tuple[tuple[Table, np.ndarray], tup
 
     def read(embeddings: str, labels: str) -> tuple[Table, np.ndarray]:
         rows = large_search.table(getattr(options, embeddings), f"--{embeddings}")
-        given = _classes(options, labels)
+        given = np.asarray(_classes(options, labels))
         return rows, check_inputs.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
 
     gallery = read("embeddings", "labels")

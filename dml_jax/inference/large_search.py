@@ -42,7 +42,9 @@ class Table(NamedTuple):
 
     def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """The usable rows from `start` to `stop`, `size` at a time; the last block may be smaller."""
-        numbers, rows, held = [], [], 0
+        numbers: list[np.ndarray] = []
+        rows: list[np.ndarray] = []
+        held = 0
         for batch_numbers, batch_rows in self._batches(start, sum(self.rows) if stop is None else stop):
             while held + len(batch_numbers) >= size:
                 missing = size - held
@@ -185,7 +187,8 @@ def retrieval(
     for block in lists:
         part = slice(start, start := start + len(block))
         found.append(metrics.values_of_lists(others[block] == labels[part, None], relevant[part]))
-    return metrics.summary(*map(np.concatenate, zip(*found, strict=True)), relevant, labels, ks, lone_queries)
+    first, precision, average = (np.concatenate(values) for values in zip(*found, strict=True))
+    return metrics.summary(first, precision, average, relevant, labels, ks, lone_queries)
 
 
 def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
