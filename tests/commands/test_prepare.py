@@ -92,7 +92,6 @@ def test_each_image_is_decoded_once_on_all_cores(
     ("arguments", "message"),
     [
         ([], "--name: missing"),
-        (["--name=folder"], "--source: missing"),
         (["--name=folder", "--source=x"], "--output: missing"),
         (["--name=foldr", "--source=x", "--output=y"], "--name='foldr'.*folder"),
         (["--name=digits", "--source=x", "--output=y"], "--name=digits: needs no preparation"),

@@ -106,7 +106,7 @@ def test_documented_formats(kind: str) -> None:
     assert decode.rgb(pictures.encoded(3, kind=kind)).shape == (24, 32, 3)
 
 
-@pytest.mark.parametrize(("min_side", "factor"), [(0, 1), (60, 2), (61, 1), (30, 4), (500, 1)])
+@pytest.mark.parametrize(("min_side", "factor"), [(0, 1), (60, 2), (61, 1), (30, 4)])
 def test_jpeg_files_are_shrunk_while_they_are_decoded(min_side: int, factor: int) -> None:
     data = pictures.encoded(3, 120, 160)
     with Image.open(io.BytesIO(data)) as image:
