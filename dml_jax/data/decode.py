@@ -15,6 +15,7 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import simplejpeg
@@ -28,6 +29,7 @@ LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decomp
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
 MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
+EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
@@ -135,6 +137,16 @@ def file_format(data: bytes) -> str:
         return "JPEG"
     with _open(data) as image:
         return image.format or ""
+
+
+def exif_day(file: Path) -> str:
+    """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown or the file no image."""
+    with contextlib.suppress(Exception):
+        if file.is_file():  # a pipe may have no end
+            with Image.open(file, formats=FORMATS) as image:
+                exif = image.getexif()
+                return str(exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED) or "")[:10]
+    return ""
 
 
 def is_rotated(data: bytes) -> bool:

@@ -10,13 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
-from PIL import Image
-
+from dml_jax.data import decode
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 
 DATE, FOLDER, COLUMN = "date", "folder", "session"
-EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # tags of EXIF
 
 
 def find(
@@ -33,7 +31,7 @@ def find(
     if session in columns:
         found = ["" if value is None else str(value) for value in columns[session]]
     elif session in ("", DATE):
-        found = [_date(file) for file in files] or [""] * len(names)
+        found = [decode.exif_day(Path(file)) for file in files] or [""] * len(names)
     elif session == FOLDER:
         found = [PurePath(name).parent.name for name in names]
     else:
@@ -69,13 +67,3 @@ def groups(split: Split) -> dict[str, list[str]]:
         key: [str(name) or f"{key} {i}" for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))]
         for key, part in parts.items()
     }
-
-
-def _date(file: str | Path) -> str:
-    """The day of a photograph's EXIF time, e.g. "2024:05:31"."""
-    try:
-        with Image.open(file) as image:
-            exif = image.getexif()
-            return str(exif.get_ifd(EXIF).get(ORIGINAL) or exif.get(CHANGED) or "")[:10]
-    except OSError:  # unusable images are reported where they are read
-        return ""

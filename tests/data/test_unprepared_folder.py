@@ -103,7 +103,7 @@ def test_pipes_and_devices_are_rejected(tmp_path: Path, kind: str) -> None:
         odd.symlink_to("/dev/zero")
     error = within_seconds(data_hash, photos)
     assert "1 of 13 images cannot be used, the first is oak/odd.jpg: not a regular file" in str(error)
-    reader = SimpleNamespace(_preprocess=lambda image, name: image, config=SimpleNamespace(data=Data()))
+    reader = SimpleNamespace(_preprocess=lambda image, name: image, data=Data())
     error = within_seconds(model.Model.read, reader, odd)
     assert str(error) == f"{odd}: not a regular file of at most 256 MiB"
 
