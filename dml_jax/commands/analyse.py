@@ -24,26 +24,32 @@ any models), the first run before its training ("untrained"), and after message 
 (*) with --compare
 """
 
+from __future__ import annotations
+
 from argparse import Namespace
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax import files
-from dml_jax.analysis import attention, drawing, findings, run_report
-from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Subject
-from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import cli, model_options, runtime
-from dml_jax.config import Config
-from dml_jax.config import files as config_files
-from dml_jax.console import Console
 from dml_jax.errors import counted, printable
-from dml_jax.inference import labelled
-from dml_jax.inference.model import is_run, locate
-from dml_jax.train.model import reading_in_results
-from dml_jax.train.records import workdir
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import numpy as np
+
+    from dml_jax.analysis import attention, drawing, findings, run_report
+    from dml_jax.analysis.evaluated_model import EvaluatedModel
+    from dml_jax.analysis.findings import Subject
+    from dml_jax.analysis.run_report import SUBJECTS
+    from dml_jax.config import Config
+    from dml_jax.config import files as config_files
+    from dml_jax.console import Console
+    from dml_jax.inference import labelled
+    from dml_jax.inference.model import is_run, locate
+    from dml_jax.train.model import reading_in_results
+    from dml_jax.train.records import workdir
+
 
 SPLITS = ("test", "train", "validation")
 # Keys of the run's configuration that may be overridden, e.g. because its data has moved.

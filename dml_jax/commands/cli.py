@@ -48,6 +48,11 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def asks_for_help() -> bool:
+    """Whether the command only prints its help, so that slow imports can be spared."""
+    return not {"-h", "--help"}.isdisjoint(sys.argv[1:])
+
+
 def refuse(problems: Iterable[str]) -> None:
     """Raises ConfigError with the first of the problems, if there is one."""
     for problem in problems:

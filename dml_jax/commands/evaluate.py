@@ -24,32 +24,37 @@ for each usable image. The machines of a Ray cluster write the nearest rows of b
 same command continues after an interruption.
 """
 
+from __future__ import annotations
+
 import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from pydantic import PositiveInt, TypeAdapter
-from rich import box
-from rich.console import Console as Terminal
-from rich.markup import escape
-from rich.table import Table
-
-from dml_jax import files, manifest
 from dml_jax.commands import cli, evaluate_sources, model_options
-from dml_jax.commands.evaluate_sources import Source
-from dml_jax.config import modules
-from dml_jax.config.sections import Evaluation
-from dml_jax.console import Console
 from dml_jax.errors import ConfigError, DataError, printable
-from dml_jax.evaluation import geometry, metric_table, metrics, open_set, own_distances, protocol, reranking
-from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
-from dml_jax.export import embedding_files, query_results
-from dml_jax.inference import large_search
-from dml_jax.train.records import workdir
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import numpy as np
+    from pydantic import PositiveInt, TypeAdapter
+    from rich import box
+    from rich.console import Console as Terminal
+    from rich.markup import escape
+    from rich.table import Table
+
+    from dml_jax import files, manifest
+    from dml_jax.commands.evaluate_sources import Source
+    from dml_jax.config import modules
+    from dml_jax.config.sections import Evaluation
+    from dml_jax.console import Console
+    from dml_jax.evaluation import geometry, metric_table, metrics, open_set, own_distances, protocol, reranking
+    from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
+    from dml_jax.export import embedding_files, query_results
+    from dml_jax.inference import large_search
+    from dml_jax.train.records import workdir
+
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently

@@ -1,28 +1,33 @@
 """Embeddings and labels that `dml-jax evaluate` compares: of files, of a model's images, or stored by runs."""
 
+from __future__ import annotations
+
 import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli, model_options, runtime
-from dml_jax.config.fields import validate
-from dml_jax.config.sections import Evaluation
-from dml_jax.data import sessions
-from dml_jax.data.split import Split, unread
 from dml_jax.errors import counted
-from dml_jax.evaluation import check_inputs
-from dml_jax.export import embedding_files
-from dml_jax.export.embedding_files import Exported
-from dml_jax.inference import labelled, large_search
-from dml_jax.inference.large_search import Table
-from dml_jax.train.records import workdir
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import numpy as np
+
+    from dml_jax.config.fields import validate
+    from dml_jax.config.sections import Evaluation
+    from dml_jax.data import sessions
+    from dml_jax.data.split import Split, unread
+    from dml_jax.evaluation import check_inputs
+    from dml_jax.export import embedding_files
+    from dml_jax.export.embedding_files import Exported
+    from dml_jax.inference import labelled, large_search
+    from dml_jax.inference.large_search import Table
+    from dml_jax.train.records import workdir
+
 
 AGREED = ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries")  # settings common to all runs
 

@@ -8,23 +8,29 @@ can reach it. Shows the data of the run (--config.data.path=… if they have mov
 a folder with one subfolder per class, or the test split of a prepared data set.
 """
 
+from __future__ import annotations
+
 import signal
 import sys
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax.commands import analyse, cli, model_options, runtime, serve
-from dml_jax.config import Config
-from dml_jax.data import formats
-from dml_jax.data.split import Split, digest, hold_out
 from dml_jax.errors import ConfigError, counted
-from dml_jax.export import embedding_files
 from dml_jax.files import expand_path
-from dml_jax.inference import labelled
-from dml_jax.inference.model import Model
-from dml_jax.train.records import workdir
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import numpy as np
+
+    from dml_jax.config import Config
+    from dml_jax.data import formats
+    from dml_jax.data.split import Split, digest, hold_out
+    from dml_jax.export import embedding_files
+    from dml_jax.inference import labelled
+    from dml_jax.inference.model import Model
+    from dml_jax.train.records import workdir
+
 
 HOST = "127.0.0.1"
 

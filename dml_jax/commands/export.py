@@ -16,23 +16,29 @@ model with a card of its results to the Hugging Face hub (extra "hub"), from whe
 loads it.
 """
 
+from __future__ import annotations
+
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import get_args
-
-import jax
+from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli, model_options
 from dml_jax.errors import DataError, printable
-from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation.compression import Code, fit
-from dml_jax.export import embedding_files, hub, parquet, programs
 from dml_jax.files import BUCKETS, expand_path
-from dml_jax.inference import graphs, large_search
-from dml_jax.inference.model import Model, is_run, locate
-from dml_jax.train.model import load
 
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    import jax
+
+    from dml_jax.evaluation import check_inputs
+    from dml_jax.evaluation.compression import fit
+    from dml_jax.export import embedding_files, hub, parquet, programs
+    from dml_jax.inference import graphs, large_search
+    from dml_jax.inference.model import Model, is_run, locate
+    from dml_jax.train.model import load
+
+
+CODES = ("float32", "int8", "binary")
 FORMS = ("onnx", "stablehlo", "parquet", "faiss")
 
 
@@ -43,7 +49,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")
     flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    flags.add_argument("--code", choices=get_args(Code), default="float32", help="of Parquet rows; default: float32")
+    flags.add_argument("--code", choices=CODES, default="float32", help="of Parquet rows; default: float32")
     flags.add_argument("--training", metavar="FILE", help="embeddings, .npy, of training images, to fit codes to")
     flags.add_argument("--dimensions", type=int, default=0, help="PCA whitening to so many dimensions, with --training")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")

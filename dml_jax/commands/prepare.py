@@ -9,16 +9,22 @@ images, and duplicates, with --model=lite0 also probable errors of labels. Runni
 interrupted download. --source can be repeated for data sets that consist of several archives.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import dml_jax
-from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.analysis import data_report
 from dml_jax.commands import cli, model_options
-from dml_jax.console import Console
-from dml_jax.data import formats, store
-from dml_jax.data.prepare import prepare_dataset
-from dml_jax.data.prepare.sources import Options, Recipe
 from dml_jax.errors import ConfigError, counted
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    from dml_jax import config as configs
+    from dml_jax.analysis import data_report
+    from dml_jax.console import Console
+    from dml_jax.data import formats, store
+    from dml_jax.data.prepare import prepare_dataset
+    from dml_jax.data.prepare.sources import Options, Recipe
 
 
 def parser() -> cli.Parser:

@@ -10,15 +10,21 @@ read again. `GET /health` answers {"status": "ok"}, and `GET /statistics` the nu
 of "unknown" beside the promised one. Errors have a status of 400 or more.
 """
 
+from __future__ import annotations
+
 import signal
 import socket
 import sys
+from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax.commands import cli, enroll, model_options, runtime
 from dml_jax.errors import ConfigError
-from dml_jax.evaluation import open_set
 from dml_jax.files import expand_path
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    from dml_jax.evaluation import open_set
+
 
 PACKAGES = "starlette uvicorn python-multipart"
 BACKLOG = 2048  # connections that wait to be accepted

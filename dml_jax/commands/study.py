@@ -14,6 +14,8 @@ Writes report.md, report.tex, report.csv (one line per run) and, for a grid of t
 the directory of the study, or into --output.
 """
 
+from __future__ import annotations
+
 import statistics
 import sys
 from argparse import Namespace
@@ -21,16 +23,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dml_jax import buckets, files
 from dml_jax.commands import cli
-from dml_jax.config.files import PROTOCOLS
-from dml_jax.console import Console
 from dml_jax.errors import ConfigError, UserError, counted
-from dml_jax.studies import claims, outcomes, plan, runner, search, tables
-from dml_jax.studies.definition import Study
-from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.tables import Cell, Table
+
+if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
+    from dml_jax import buckets, files
+    from dml_jax.console import Console
+    from dml_jax.studies import claims, outcomes, plan, runner, search, tables
+    from dml_jax.studies.definition import Study
+    from dml_jax.studies.plan import Settings, Trial
+    from dml_jax.studies.tables import Cell, Table
+
 
 say = partial(print, flush=True)  # at once
 
@@ -48,7 +53,10 @@ def parser() -> cli.Parser:
     flags.add_argument("--seeds", help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
     flags.add_argument(
-        "--protocol", choices=PROTOCOLS, default="clean", help="clean (default), or paper: select on the test classes"
+        "--protocol",
+        choices=("clean", "paper"),
+        default="clean",
+        help="clean (default), or paper: select on the test classes",
     )
     flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
     flags.add_argument("--trials", type=int, help="number of trials of a search; default: the study's")
