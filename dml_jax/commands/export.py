@@ -64,7 +64,7 @@ def execute(arguments: list[str]) -> None:
         export_index(options)
         return
     model_options.check(options)
-    cli.require(options.to or options.push, f"--to: missing; give some of {','.join(FORMS)}, or --push=user/name")
+    cli.require(options.to or options.push, "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
     if "onnx" in forms:

@@ -46,7 +46,11 @@ def parser() -> cli.Parser:
     what = flags.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
     what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
-    what.add_argument("--claims", choices=(*claims.PAPERS, "all"), help="test what a paper claims, or all papers")
+    what.add_argument(
+        "--claims",
+        choices=("hist", "mpn", "re_mpn", "crt", "diva", "all"),
+        help="test what a paper claims, or all papers",
+    )
     what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")

@@ -346,6 +346,8 @@ class Reader(Colours):
     step = 3
     finished = True
     config = None
+    config_hash = ""
+    runtime = "jax"
 
     def read(self, path):
         self.embed([path])
