@@ -175,8 +175,9 @@ def of_loss(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
 
     def value(x: Any, labels: Any = LABELS) -> jax.Array:
         given = x["rows"], jnp.asarray(labels), jax.random.key(1)
-        found = criterion.apply({"params": x["params"]}, *given, method="values")
-        return found[path]  # type: ignore[index,call-overload,no-any-return]
+        found: Any = criterion.apply({"params": x["params"]}, *given, method="values")
+        value: jax.Array = found[path]
+        return value
 
     def start(x: np.ndarray) -> dict[str, Any]:
         return {"params": params, "rows": jnp.asarray(x)}
@@ -356,7 +357,7 @@ def of_backbone(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
                 f"train={train}: features have shape {list(found.shape)}; give [B, h, w, {made.channels}]",
             )
             require(bool(jnp.isfinite(found).all()), f"train={train}: features are not finite")
-            same = jax.tree.structure(after) == jax.tree.structure(stats)
+            same = bool(jax.tree.structure(after) == jax.tree.structure(stats))  # type: ignore[operator]
             require(same, f"train={train}: returns other statistics than init")
         first, _ = made.apply(params, stats, images[:2], train=False)
         whole, _ = made.apply(params, stats, images, train=False)
@@ -381,7 +382,8 @@ def of_method(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
     def built() -> Any:
         made = module.build(module.Config(), resnet.build(_network()), data)
         batch = zeros(ROWS, (8, 8), made.hooks.views)
-        batch = batch._replace(images=images[: made.hooks.views], labels=LABELS, index=np.arange(ROWS, dtype=np.int32))
+        own: Any = {"images": images[: made.hooks.views], "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
+        batch = batch._replace(**own)
         return made, batch, *made.init(jax.random.key(0), batch)
 
     def contract() -> None:
@@ -473,7 +475,7 @@ def experiment(path: str, kind: str, overrides: Mapping[str, str]) -> dict[str, 
     if kind == "method" and module is not None:
         method, groups = module.Config(), module.GROUPS
     backbone = module.Config() if kind == "backbone" and module is not None else _network()
-    values = {
+    values: dict[str, Any] = {
         "name": "check",
         "seed": 0,
         "init_from": "",
@@ -496,11 +498,11 @@ def experiment(path: str, kind: str, overrides: Mapping[str, str]) -> dict[str, 
     }  # fmt: skip
     if kind in keys:
         section, key = keys[kind]
-        values[section][key] = [path] if section == "evaluation" else path  # type: ignore[index]
+        values[section][key] = [path] if section == "evaluation" else path
     made = config_files.ConfigDict(values)
     for key, value in overrides.items():
         config_files.apply_override(made, key, value)
-    return made.to_dict()  # type: ignore[no-any-return]
+    return made.to_dict()
 
 
 class Trainings:

@@ -294,9 +294,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    distance: Any = None if config.distance == "cosine" else distances
+    compared: Any = config.distance
     if "." in config.distance:
-        distance = function("method.distance", config.distance)
+        compared = function("method.distance", config.distance)
+    distance = None if compared == "cosine" else distances if compared == "euclidean" else compared
     relation: Any = function("method.relation", config.relation) if config.relation else None
     criterion = Criterion(config.options, data.classes, dim, data.sizes, distance, relation)
 
@@ -368,7 +369,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         heads.unit_embed(encode) if distance is None else embed,
         GROUPS,
         group=lambda path: path[0],
-        distance=distance if "." in config.distance else config.distance,
+        distance=compared,
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,

@@ -330,7 +330,7 @@ def refined_embeddings(
         options = config.evaluation
         clusters = refinement_batches.cluster(
             points,
-            kind,
+            kind,  # type: ignore[arg-type]
             count=options.refine_clusters,
             eps=options.refine_eps,
             min_samples=options.refine_min_samples,

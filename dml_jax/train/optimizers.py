@@ -67,7 +67,7 @@ def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     `train.optimizer` may be the import path of a function (weight_decay) -> optax.GradientTransformation.
     """
     if "." in train.optimizer:
-        return function("train.optimizer", train.optimizer)(decay)  # type: ignore[no-any-return]
+        return function("train.optimizer", train.optimizer)(decay)
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
     momentum = optax.trace(train.momentum) if train.momentum else optax.identity()
     parts = {
