@@ -177,8 +177,8 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
     strips = []
     for i, other, near in list(zip(found.images.tolist(), suggested, found.neighbors.tolist(), strict=True))[:SHOWN]:
         words = f"but its neighbours are {other}" if other else "but resembles no class"
-        query = html.picture(*images[i], mark="query")
-        pictures = [html.picture(*images[j], mark="wrong") for j in near[:NEIGHBORS]]
+        query = html.picture(images[i][0], images[i][1], mark="query")
+        pictures = [html.picture(images[j][0], images[j][1], mark="wrong") for j in near[:NEIGHBORS]]
         strips.append((f"{query.image}: {names[i]}, {words}", [query, *pictures]))
     caption = (
         f"{counted(len(listed), 'image')} of which none of the {NEAREST} nearest is of their class; "

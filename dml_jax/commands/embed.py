@@ -151,7 +151,7 @@ def execute(arguments: list[str]) -> None:
         count = min(NEIGHBORS, len(exported.ids))
         distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
         found = [exported.ids[int(i)] for i in indices[0]]
-        shown = [Picture(thumbnail(query_image), query, "", mark="query")]
+        shown = [Picture(thumbnail(query_image), str(query), "", mark="query")]
         for distance, name in zip(distances[0].tolist(), found, strict=True):
             print(f"cosine {1 - distance:.4f}  {printable(name)}")
             shown.append(Picture(thumbnail(model.read(name)), name, "", f"{1 - distance:.3f}"))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli, model_options, runtime
-from dml_jax.errors import counted
+from dml_jax.errors import DataError, counted
 
 if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
     import numpy as np
@@ -124,8 +124,8 @@ def _session_groups(session: str, exported: dict[str, Exported]) -> dict[str, An
 def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> None:
     first = members[0]
     for run, other in zip(runs, members, strict=True):
-        labels = f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels"
-        cli.require(other.labels is not None, labels)
+        if first.labels is None or other.labels is None:
+            raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
         same = first.ids == other.ids and np.array_equal(first.labels, other.labels)
         cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
