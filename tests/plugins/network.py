@@ -28,4 +28,4 @@ class Network(nn.Module):
 
 
 def build(config):
-    return functional.as_backbone(Network(config.width), config.width, config, source="")
+    return functional.as_backbone(Network(config.width), config.width, config)
