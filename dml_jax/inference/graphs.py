@@ -140,8 +140,15 @@ class GraphModel(EmbeddingModel):
 
     def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
         self.directory, self.added, self._facts, self._graph = directory, versions, facts, graph
-        options = {key: tuple(value) if isinstance(value, list) else value for key, value in facts.data.items()}
-        self.data, self.shape, self.step, self.finished = Data(**options), tuple(facts.shape), facts.step, True
+        options: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in facts.data.items()
+        }
+        self.data, self.shape, self.step, self.finished = (
+            Data(**options),
+            (facts.shape[0], facts.shape[1]),
+            facts.step,
+            True,
+        )
         self.config_hash, self.fingerprint = facts.config_hash, facts.fingerprint
 
     def __getattr__(self, name: str) -> Any:

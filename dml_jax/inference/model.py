@@ -48,7 +48,7 @@ class Model(EmbeddingModel):
     """
 
     runtime = "jax"
-    added = (False, (1.0,))
+    added: tuple[bool, tuple[float, ...]] = (False, (1.0,))
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class Model(EmbeddingModel):
         self.finished, self.data = not trained.unfinished, trained.config.data
 
     @cached_property
-    def config_hash(self) -> str:
+    def config_hash(self) -> str:  # type: ignore[override]
         """SHA-256 of the configuration."""
         return configs.digest(self.config)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
         stored = self.config.evaluation
         versions = [v for v in ((stored.flip, stored.scales), self.added) if v != (False, (1.0,))]
