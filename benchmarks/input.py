@@ -39,7 +39,7 @@ from dml_jax.data import pipeline, samplers, split_metadata, transforms
 from dml_jax.data import store as prepared
 from dml_jax.data.formats import folder
 from dml_jax.data.split import Split, digest
-from dml_jax.data.store import FileReader
+from dml_jax.data.store import file_reader
 from dml_jax.train import experiment
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
@@ -172,7 +172,7 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         stores[name] = folder.load(Data(name="folder", path=str(work / name)))["train"]
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
-    split = stores["prepared"]._replace(read=FileReader(files))
+    split = stores["prepared"]._replace(read=file_reader(files))
     plan = Plan(samplers.build(data, split.labels, SEED), data, files)
     with_torch = True
     try:

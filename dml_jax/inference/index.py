@@ -70,6 +70,8 @@ class Index:
     """
 
     def __init__(self, model: Embedder):
+        if callable(getattr(model, "distance", None)):
+            raise DataError("the model has a distance of its own, but enrolled images are compared by cosines")
         self._model = model
         self.classes: list[str] = []
         self.embeddings = np.zeros((0, 0), np.float32)

@@ -1,4 +1,4 @@
-"""The method against HIST and Proxy-Anchor: dml-jax study --study=tests/plugins/comparison.py."""
+"""The method against HIST and Proxy-Anchor, for `dml-jax study`."""
 
 from dml_jax.studies.definition import Row, Study
 
