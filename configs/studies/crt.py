@@ -8,6 +8,8 @@ not state the backbone of Tables 1 and 2; here it is MiT-B2, that of its main re
 128 dimensions; for the second, with 1,024, no results are published.
 """
 
+from typing import Any
+
 from configs import published
 from dml_jax.studies.definition import Row, Study, grid
 
@@ -54,7 +56,11 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
                 for suffix, overrides in (("MS", MS_ALONE), ("MS + CRT", {}))
             )
         case "components":
-            rows = {"CRT": {}, "without residuals": AVERAGE, "multi-similarity loss alone": MS_ALONE}
+            rows: dict[str, dict[str, Any]] = {
+                "CRT": {},
+                "without residuals": AVERAGE,
+                "multi-similarity loss alone": MS_ALONE,
+            }
             # The paper's third row leaves out both; this one keeps the residuals.
             more = {} if data == "cub" else {"without consistency": {"method.lambda2": 0.0}}
             return tuple(Row(text, small, overrides) for text, overrides in {**rows, **more}.items())

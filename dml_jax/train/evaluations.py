@@ -102,7 +102,7 @@ def metrics(
     if split.gallery is not None:
         searched = {"gallery": others[0], "gallery_labels": split.gallery.labels}
         candidates = len(others[0])
-    across = sessions.groups(split)
+    across: dict[str, Any] = sessions.groups(split)
     return protocol.evaluate(
         queries,
         split.labels,
