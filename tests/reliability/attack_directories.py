@@ -95,7 +95,7 @@ def _read_prepared(directory: Path) -> None:
 
 # Exported and unfinished embeddings, indexes of enrolled classes, converted weights.
 
-PLAN = parts.plan([inputs.Unit("files", ("a", "b", "c"), "/")], parts.Facts("x", "y", 1, True))
+PLAN = parts.plan([inputs.Unit("files", ("a", "b", "c"), "/")], parts.Facts("x", "y", 1, True, "jax"))
 
 
 class _Embedder:
