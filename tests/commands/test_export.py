@@ -162,7 +162,7 @@ def test_who_may_not_push(
 def test_what_cannot_be_pulled(hub: Hub) -> None:
     hub.repositories |= {"other/kind": {"config.json": b"{}"}, "empty/one": {}}
     for address, message in {
-        "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\); check the name",
+        "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\)",
         "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, model/",
         "empty/one": r": is not a run of dml_jax",
         "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
