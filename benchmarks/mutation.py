@@ -58,7 +58,7 @@ TESTS = {
     ),
     "evaluation/_engine/query_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
     "evaluation/check_inputs": ("evaluation/test_relevance", "evaluation/test_check_inputs"),
-    "evaluation/background_margin": ("evaluation/test_background_margin",),
+    "evaluation/open_set": ("evaluation/test_open_set",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),
     "evaluation/geometry": ("evaluation/test_geometry", "evaluation/test_pair_verification"),

@@ -118,6 +118,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.read_facts",
     "analyse": "dml_jax.commands.analyse.locate",
+    "check": "dml_jax.commands.check.found",
     "explore": "dml_jax.commands.analyse.locate",
 }
 FILES = ("--query", "--index", "--verify", "--calibrate", "--check", "--training")  # options that name existing files
@@ -212,6 +213,7 @@ def test_every_command_resolves(
     if any("…" in argument for argument in arguments):
         arguments = ["--help"]
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "tests").symlink_to(ROOT / "tests")  # which has the examples of plug-ins
     for argument in arguments:
         option, _, value = argument.rpartition("=")
         if not argument.startswith(("-", "configs/")) or option in FILES:
@@ -225,7 +227,7 @@ def test_every_command_resolves(
         monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
-    monkeypatch.setattr("dml_jax.studies.runner.locked", reach)  # of claims
+    monkeypatch.setattr("dml_jax.studies.claims.planned", reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)

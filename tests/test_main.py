@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -200,6 +201,14 @@ for calls in (10, 10):
         libc.free(large)
 print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / calls * resource.getpagesize())
 """
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="sets options of glibc")
+def test_programs_get_the_memory_of_those_before() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTS], env=environment(), capture_output=True, text=True, check=True, timeout=300
+    )
+    assert float(done.stdout) < 5000**2 * 4 / 2  # bytes of pages that were fetched, by a product of 100 MB
 
 
 STOPPED = """

@@ -165,7 +165,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
         "no/run": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\)",
         "other/kind": r": is not a run of dml_jax; it must contain config\.json, results\.json, model/",
         "empty/one": r": is not a run of dml_jax",
-        "other/kind@v7": r": cannot be downloaded \(there is no such branch, tag or commit\); check the name",
+        "other/kind@v7": r": cannot be downloaded \(there is no such repository, branch or commit, or it is private\)",
     }.items():
         with pytest.raises(DataError, match=f"^hf://{address}{message}"):
             dml_jax.load(f"hf://{address}")

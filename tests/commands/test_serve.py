@@ -22,7 +22,8 @@ def check_command(run: Path) -> None:
     index = model.enroll({"one": [images[0]], "other": [images[1] // 2]})
     index.save(run / "index.npz")
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
-    options = (f"--model={run}", f"--index={run / 'index.npz'}", "--threshold=0.99999", "--port=0")
+    threshold = float(index.classify(list(images))[1].mean())  # between the margins of both images
+    options = (f"--model={run}", f"--index={run / 'index.npz'}", f"--threshold={threshold}", "--port=0")
     with subprocess.Popen(
         [sys.executable, "-m", "dml_jax", "serve", *options],
         cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -34,7 +35,8 @@ def check_command(run: Path) -> None:
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=300) == ("", "")
     assert process.returncode == 143
-    names, cosines = index.classify(list(images), threshold=0.99999)
+    names, _ = index.classify(list(images), threshold=threshold)
+    cosines = index.best(list(images), 1)[1][:, 0]
     assert names == ["one", "unknown"]
     for (status, answer), row, name, cosine in zip(answers, model.embed(list(images)), names, cosines, strict=True):
         assert (status, answer["class"]) == (200, name)
