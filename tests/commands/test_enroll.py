@@ -25,6 +25,7 @@ from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
 from dml_jax.inference import labelled
 from dml_jax.inference.index import Index
+from tests import tiny_model
 
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 
@@ -450,3 +451,10 @@ def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, 
     assert run(photos["red"][1]) == 0
     assert capsys.readouterr().out.splitlines()[1] == f"cosine 1.0000  {photos['red'][1]}"
     assert (tmp_path / "out" / "neighbors.png").is_file()
+
+
+def test_an_index_refuses_a_distance_of_ones_own() -> None:
+    model = tiny_model.Tiny()
+    model.distance = lambda a, b: a @ b.T
+    with pytest.raises(DataError, match="has a distance of its own"):
+        Index(model)
