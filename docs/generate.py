@@ -1,7 +1,7 @@
 """Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
-becomes a page, each of `configs/papers.py`, and so do `RESULTS.md` and `TIMINGS.md` of `benchmarks/`.
+becomes a page, each of `configs/papers.py`, and so do the reports in `benchmarks/`.
 """
 
 import dataclasses
@@ -251,7 +251,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from files of other kinds."""
     for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
-    for page, source in (("results.md", "RESULTS.md"), ("TIMINGS.md", "TIMINGS.md")):
+    for page, source in (("results.md", "RESULTS.md"), ("TIMINGS.md", "TIMINGS.md"), ("ACCELERATORS.md", "ACCELERATORS.md")):
         content = (ROOT / "benchmarks" / source).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=content))
     for name, paper in PAPERS.items():
@@ -262,5 +262,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fills in what is generated; links to files that are read outside of the site lead to the pages made from them."""
     markdown = re.sub(r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/RESULTS\.md", r"\1results.md", markdown)
+    markdown = re.sub(r"(?<=\]\()((?:\.\./)*)\.\./benchmarks/ACCELERATORS\.md", r"\1ACCELERATORS.md", markdown)
     markdown = re.sub(r"(?<=/notebooks/)(\w+)\.ipynb(?=[)#])", r"\1.md", markdown)
     return re.sub(r"^<!-- generated: (\w+) -->$", lambda found: PARTS[found[1]](), markdown, flags=re.MULTILINE)
