@@ -251,8 +251,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from files of other kinds."""
     for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
-    for page, source in (("results.md", "RESULTS.md"), ("TIMINGS.md", "TIMINGS.md"), ("ACCELERATORS.md", "ACCELERATORS.md")):
-        content = (ROOT / "benchmarks" / source).read_text(encoding="utf-8")
+    for page in ("results.md", "TIMINGS.md", "ACCELERATORS.md"):
+        content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=content))
     for name, paper in PAPERS.items():
         files.append(File.generated(config, f"papers/{name}.md", content=paper_page(paper)))

@@ -1,6 +1,7 @@
 """The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -27,6 +28,9 @@ from dml_jax.inference.model import Classification
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
+
+for _name in COMMANDS.keys() - {"train"}:  # before a test asks for help, with which they import less
+    importlib.import_module(f"dml_jax.commands.{_name}")
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
