@@ -1,4 +1,4 @@
-"""Networks on a CPU, compared with torch: training steps, ResNet-50's forward pass, initialisation and conversion.
+"""Networks on a CPU, compared with torch: training steps, and ResNet-50's forward pass.
 
 ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small networks are those of the
 configurations for the digits and for Omniglot; their steps, and those of ViT-S, are forward, backward and Adam.
@@ -8,10 +8,7 @@ configurations for the digits and for Omniglot; their steps, and those of ViT-S,
 
 import argparse
 import os
-import subprocess
-import sys
 import tempfile
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,43 +23,6 @@ from dml_jax.backbones import resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands.runtime import keep_freed_memory
-
-
-def initialisation() -> float:
-    """Seconds from a configuration to parameters on the device, for the first time in a process."""
-    start = time.perf_counter()
-    jax.block_until_ready(resnet.build(resnet.resnet50()).init(jax.random.key(0), (224, 224)))
-    return time.perf_counter() - start
-
-
-CONVERSION = """
-import sys, time
-from benchmarks.backbones import peak_memory
-from dml_jax import convert
-from dml_jax.backbones.weights import tensor_files, from_torch, converted_files
-before, start = peak_memory(), time.perf_counter()
-convert.execute([f"--weights={sys.argv[1]}", f"--output={sys.argv[2]}"])
-print(time.perf_counter() - start, before, peak_memory())
-"""
-
-
-def peak_memory() -> int:
-    """Peak memory of this process in bytes; Linux only."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
-
-
-def conversion(file: Path) -> str:
-    """Time and memory of converting a weight file, in a separate process, after its imports."""
-    with tempfile.TemporaryDirectory() as directory:
-        arguments = [sys.executable, "-c", CONVERSION, str(file), f"{directory}/out"]
-        done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    seconds, before, after = map(float, done.stdout.splitlines()[-1].split())
-    size = file.stat().st_size
-    return (
-        f"{size / 1e6:.0f} MB in {seconds:.1f} s, peak {after / 1e6:.0f} MB ({after / size:.1f} x the file), "
-        f"{(after - before) / 1e6:.0f} MB of it after the imports"
-    )
 
 
 def compare(batch: int, side: int, repeats: int) -> list[Row]:
@@ -83,7 +43,6 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "resnet50.pth"
         torch.save(theirs.state_dict(), file)
-        print(f"conversion: {conversion(file)}")
         converted = convert.convert({"resnet50": tensor_files.read(file)})
         arrays = tensor_files.finite(converted.tensors, "resnet50")
     params, stats = (
@@ -226,6 +185,4 @@ if __name__ == "__main__":
     flags.add_argument("--side", type=int, default=224)
     flags.add_argument("--repeats", type=int, default=10)
     options = flags.parse_args()
-    print(f"initialisation of ResNet-50: {initialisation():.1f} s")
     print(table(rows(batch=options.batch, side=options.side, repeats=options.repeats)))
-    print(f"peak memory of this process: {peak_memory() / 1e9:.2f} GB")

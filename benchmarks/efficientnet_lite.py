@@ -1,17 +1,15 @@
-"""EfficientNet-Lite0 on a CPU, compared with torch and onnxruntime: embeddings, and training with frozen batch norm.
+"""EfficientNet-Lite0 on a CPU, compared with torch: embeddings, and training with frozen batch norm.
 
-All get the packaged weights and the same images, and their embeddings must agree. The training step is forward,
+Both get the packaged weights and the same images, and their embeddings must agree. The training step is forward,
 backward and Adam.
 
     python -m benchmarks.efficientnet_lite [--batch=32] [--side=224] [--repeats=10]
 
-The peer is torch with the package efficientnet-lite-pytorch; onnxruntime runs its export, which needs the package onnx.
-Without them our own time of embedding is shown, and the training step is left out.
+The peer needs the package efficientnet-lite-pytorch. Without it our own time of embedding is shown, and the training
+step is left out. `embedding.py` compares with onnxruntime.
 """
 
 import argparse
-import io
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -45,27 +43,6 @@ def embed_torch(images: np.ndarray) -> Callable[[], np.ndarray]:
     return call
 
 
-def embed_onnxruntime(images: np.ndarray) -> Callable[[], np.ndarray]:
-    """A call that embeds with onnxruntime.
-
-    Raises:
-      ImportError: see `embed_torch`, or onnx or onnxruntime is not installed.
-    """
-    import onnx  # noqa: F401  torch needs it to export
-    import onnxruntime
-    import torch
-
-    from benchmarks.torch_efficientnet import Normalise, PooledFeatures
-
-    network, file = torch.nn.Sequential(Normalise(), PooledFeatures()), io.BytesIO()
-    names = {"input_names": ["images"], "output_names": ["embeddings"]}
-    torch.onnx.export(network, (torch.from_numpy(images),), file, dynamo=False, **names)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = os.cpu_count() or 1
-    session = onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, {"images": images})[0]
-
-
 def train(side: int, batch: int, backbone: Backbone, repeats: int) -> Row:
     """A row for `timing.table`: a training step with frozen batch norm.
 
@@ -78,7 +55,7 @@ def train(side: int, batch: int, backbone: Backbone, repeats: int) -> Row:
 
 
 def rows(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
-    """One `timing.row` per peer; ours keeps its memory between calls, as in the commands.
+    """A `timing.row` for embedding and one for training; ours keeps its memory between calls, as in the commands.
 
     Raises:
       AssertionError: the embeddings differ.
@@ -93,12 +70,10 @@ def rows(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
         return np.asarray(embed(params, stats, images))
 
     case, found = f"EfficientNet-Lite0, batch {batch}, {side}²", []
-    for name, make in (("torch", embed_torch), ("onnxruntime", embed_onnxruntime)):
-        theirs = installed(make, images)
-        if theirs:
-            deviation = np.abs(ours() - theirs()).max() / np.abs(theirs()).max()
-            assert deviation < 1e-3, (name, deviation)
-        found.append(row(f"{case}, embedding, {name}", ours, theirs, repeats))
+    if theirs := installed(embed_torch, images):
+        deviation = np.abs(ours() - theirs()).max() / np.abs(theirs()).max()
+        assert deviation < 1e-3, deviation
+    found.append(row(f"{case}, embedding, torch", ours, theirs, repeats))
     with suppress(ImportError):
         found.append(train(side, batch, backbone, repeats))
     return found

@@ -6,18 +6,14 @@ floats; dml_jax normalises on the device, which is included in its time. The row
 reference: threads that read, crop and discard images, without batches, order or device. With one thread, they give the
 rate of a core and the cores that a training needs.
 
-Also measured: data sets prepared with --short_side=256, the speed of preparation, the time until the first batch, and
-the samplers; and with `--rows` alone, what opening the index of many images costs.
+Also measured: data sets prepared with --short_side=256.
 
-    python -m benchmarks.input --photos=photos.zip [--many=cifar10_images.zip] [--seconds=5]
-    python -m benchmarks.input --rows=10000000
+    python -m benchmarks.input --photos=photos.zip [--seconds=5]
 
-The archives are unpacked or prepared in a temporary folder. `--photos` needs no class folders.
+The archive, which needs no class folders, is unpacked and prepared in a temporary folder.
 """
 
 import argparse
-import contextlib
-import multiprocessing
 import shutil
 import subprocess
 import sys
@@ -35,12 +31,10 @@ from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers, split_metadata, transforms
-from dml_jax.data import store as prepared
+from dml_jax.data import pipeline, samplers, transforms
 from dml_jax.data.formats import folder
-from dml_jax.data.split import Split, digest
+from dml_jax.data.split import Split
 from dml_jax.data.store import file_reader
-from dml_jax.train import experiment
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
 ONE_THREAD = "one thread in a bare loop"
@@ -168,7 +162,7 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         ("short side 256", ["--short_side=256"]),
         ("short side 256, pixels", ["--short_side=256", "--pixels"]),
     ):
-        prepare("folder", work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
+        prepare(work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
         stores[name] = folder.load(Data(name="folder", path=str(work / name)))["train"]
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
@@ -232,116 +226,20 @@ def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.
     return [timing.summary(f"one image, {name}", values, peer) for name, values in ours.items()]
 
 
-def prepare(name: str, source: Path, output: Path, *more: str) -> float:
-    """Runs dml-jax prepare and returns the seconds it took."""
-    flags = [f"--name={name}", f"--source={source}", f"--output={output}", "--quiet", *more]
-    began = time.perf_counter()
+def prepare(source: Path, output: Path, *more: str) -> None:
+    """Runs dml-jax prepare on class folders."""
+    flags = ["--name=folder", f"--source={source}", f"--output={output}", "--quiet", *more]
     subprocess.run([sys.executable, "-m", "dml_jax", "prepare", *flags], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began
-
-
-START = """
-import sys, time
-began = time.perf_counter()
-from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers
-from dml_jax.data.formats import folder
-def main():
-    data = Data(name="folder", path=sys.argv[1], batch_size=64, images_per_class=16)
-    split = folder.load(data)["train"]
-    with pipeline.training(split, samplers.build(data, split.labels, 0), data, seed=0, stop=9) as batches:
-        next(batches)
-        print(time.perf_counter() - began)
-main()
-"""
-
-
-def time_preparation(archive: Path, work: Path) -> None:
-    """Prints how fast a data set of many small images is prepared, and how soon its first batch is ready."""
-    took = prepare("folder", archive, work / "many", "--splits=classes")
-    images = sum(split["images"] for split in (prepared.read_marker(work / "many") or {})["splits"].values())
-    print(f"prepare: {images} images in {took:.1f} s, {images / took:.0f} per second")
-    command = [sys.executable, "-c", START, str(work / "many")]
-    start = min(float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(3))
-    print(f"from the first import to the first batch: {start:.1f} s")
-
-
-def time_samplers() -> None:
-    """Prints the times of all samplers for the training split of Stanford Online Products."""
-    labels = np.repeat(np.arange(11_318), 5 + (np.arange(11_318) < 59_551 - 5 * 11_318))
-    print(f"{len(labels)} images of 11318 classes, batches of 90")
-    print("| sampler | construction, s | first batch, s | other batches, ms |")
-    print("|---|---|---|---|")
-    for name in samplers.SAMPLERS:
-        clock = [time.perf_counter()]
-        sampler = samplers.build(options(sampler=name, batch_size=90, images_per_class=5), labels, SEED)
-        sampler.first_step(5)  # the length of five epochs
-        clock.append(time.perf_counter())
-        sampler.batch(0)
-        clock.append(time.perf_counter())
-        for step in range(1, 101):
-            sampler.batch(step)
-        clock.append(time.perf_counter())
-        construction, first, others = np.diff(clock)
-        print(f"| {name} | {construction:.3f} | {first:.3f} | {others * 10:.2f} |")
-
-
-def time_opening(rows: int, work: Path) -> None:
-    """Prints what the index of a large prepared data set costs, ten images per class, in a process of its own."""
-    labels = np.random.default_rng(SEED).permutation(np.repeat(np.arange(rows // 10), 10))
-    ids = [f"images/class_{label:07}/photo_{i:08}.jpg" for i, label in enumerate(labels.tolist())]
-    classes = [f"class_{label:07}" for label in range(rows // 10)]
-    split_metadata.save(work / "index.arrow", {"train": split_metadata.SplitMetadata(labels, ids, classes)})
-    print(f"{rows:,} images of {rows // 10:,} classes")
-    print("| stage | CPU, s | memory so far, MiB | with mapped files, MiB |\n|---|--:|--:|--:|", flush=True)
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_open, args=(work / "index.arrow",))
-    process.start()
-    process.join()
-
-
-def _open(index: Path) -> None:
-    clock = time.process_time()
-
-    def row(stage: str) -> None:
-        nonlocal clock
-        status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
-        own, all_pages = (int(status[key].split()[0]) // 1024 for key in ("RssAnon", "VmRSS"))
-        print(f"| {stage} | {time.process_time() - clock:.1f} | {own:,} | {all_pages:,} |", flush=True)
-        clock = time.process_time()
-
-    row("imports")
-    train = split_metadata.load(index)["train"]
-    row("open")
-    split = Split(train.labels, train.ids, lambda index, rng: np.zeros((8, 8, 3), np.uint8), train.classes)
-    digest({"train": split})
-    experiment.check_split("train", split)
-    row("digest and checks")
-    for name in ("balanced", "shuffled", "mpn"):
-        sampler = samplers.build(options(sampler=name, batch_size=128, images_per_class=4), split.labels, SEED)
-        row(f"sampler {name}")
-        sampler.batch(0)
-        row("its first batch")
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--photos", type=Path, help="archive of photographs, for the comparison with torch")
-    flags.add_argument("--many", type=Path, help="archive of class folders, for the speed of preparation")
-    flags.add_argument("--rows", type=int, help="images of an index, e.g. 10000000")
+    flags.add_argument("--photos", type=Path, required=True, help="archive of photographs")
     flags.add_argument("--seconds", type=float, default=5.0, help="per case and round")
     flags.add_argument("--rounds", type=int, default=3, help="of which the median is printed")
     chosen = flags.parse_args()
-    with contextlib.ExitStack() as stack:
-        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        if chosen.photos:
-            print_throughput(compare_with_torch(chosen.photos, work, chosen.seconds, chosen.rounds))
-        if chosen.many:
-            time_preparation(chosen.many, work)
-        if chosen.rows:
-            time_opening(chosen.rows, work)
-            return
-    time_samplers()
+    with tempfile.TemporaryDirectory() as work:
+        print_throughput(compare_with_torch(chosen.photos, Path(work), chosen.seconds, chosen.rounds))
 
 
 if __name__ == "__main__":

@@ -38,7 +38,12 @@ RUNS = {
     "hist, best of test": ("digits_hist", "method.embedding_dim=8", "train.select=test", "train.evaluate_every=10"),
     "crt": ("omniglot_crt", "method.embedding_dims=(8,8)", "method.prototypes=(4,4)", "method.hidden_dim=8"),
     "diva": ("omniglot_diva", "method.embedding_dim=8", "method.psi_dim=8"),
-    "diva, clusters": ("omniglot_diva:deepcluster", "method.embedding_dim=8", "method.psi_dim=8"),
+    "diva, images": (
+        "omniglot_diva",
+        "method.embedding_dim=8",
+        "method.psi_dim=8",
+        "method.selfsimilarity=instance",
+    ),
     "baseline, proxies": ("digits_baseline:proxy_anchor", "data.sampler=shuffled"),
     "baseline, memory": ("digits_baseline:triplet-memory", "method.embedding_dim=8", "method.memory_after=20"),
     "group_loss": ("omniglot_group_loss", "method.embedding_dim=8"),

@@ -63,9 +63,10 @@ def ours(
         candidates = None
         if past is not None:
             kept = jax.tree.map(lambda rows: rows[len(x) :], past)
-            masks = zip(pairwise.masks(labels), cross_batch_memory.masks(labels, kept["labels"]), strict=True)
-            positive, negative = (jnp.concatenate(both, axis=1) for both in masks)
-            candidates = Candidates(jnp.concatenate([x, kept["embeddings"]]), positive, negative)
+            both = Candidates(x, *pairwise.masks(labels)), cross_batch_memory.candidates(kept, labels)
+            embeddings, positive, negative = zip(*both, strict=True)
+            masks = (jnp.concatenate(pairs, axis=1) for pairs in (positive, negative))
+            candidates = Candidates(jnp.concatenate(embeddings), *masks)
             past = cross_batch_memory.enqueue(past, {"embeddings": x, "labels": labels})
         key = jax.random.key(seed)
         values: Any = criterion.apply({"params": params}, x, labels, key, candidates, method="values")

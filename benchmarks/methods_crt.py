@@ -2,8 +2,6 @@
 
 The PyTorch version follows the equations as printed and materializes the residuals of all positions to all prototypes,
 K×HW×L numbers per image.
-
-    python -m benchmarks.methods_crt
 """
 
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.timing import installed, row, table
+from benchmarks.timing import installed, row
 from dml_jax.backbones import functional
 from dml_jax.methods import crt
 
@@ -92,7 +90,3 @@ def rows(*, repeats: int = 10) -> list[dict[str, Any]]:
     for case, *arguments in CASES:
         found.append(row(f"CRT, {case}", ours(*arguments), installed(theirs, *arguments), repeats))
     return found
-
-
-if __name__ == "__main__":
-    print(table(rows()))

@@ -2,8 +2,6 @@
 
 The PyTorch version samples triplets as published distance-weighted miners do, anchor by anchor in NumPy; everything
 else is dense. Sizes are those of the authors' CUB and Cars196 runs.
-
-    python -m benchmarks.methods_diva
 """
 
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.timing import installed, row, table
+from benchmarks.timing import installed, row
 from dml_jax.methods import diva
 from dml_jax.methods.diva import equations
 
@@ -134,7 +132,3 @@ def rows(
     arguments = (inputs(batch, dim, queue, classes), diva.Config(embedding_dim=dim), classes)
     case = f"DiVA loss with mining, B={batch}, D={dim}, queue {queue}, 4 tasks"
     return [row(case, ours(*arguments), installed(theirs, *arguments), repeats)]
-
-
-if __name__ == "__main__":
-    print(table(rows()))

@@ -1,8 +1,6 @@
 """HIST's loss, forward and backward, beside an independent dense torch form of its equations on the same threads.
 
 Both use the Mahalanobis distance as matrix products; the authors' own code holds N×C×D tensors and is slower still.
-
-    python -m benchmarks.methods_hist
 """
 
 from collections.abc import Callable
@@ -11,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from benchmarks.timing import installed, row, table
+from benchmarks.timing import installed, row
 from dml_jax.backbones import functional
 from dml_jax.methods import hist
 
@@ -83,7 +81,3 @@ def rows(*, repeats: int = 30) -> list[dict[str, Any]]:
         arguments = (samples, classes, hist.Config(**options))
         found.append(row(f"HIST, {case}", ours(*arguments), installed(theirs, *arguments), repeats))
     return found
-
-
-if __name__ == "__main__":
-    print(table(rows()))

@@ -2,8 +2,6 @@
 threads; and batches of reciprocal neighbours compared with NumPy, one query at a time as in published code.
 
 Sizes are those of the authors' CUB, In-Shop, Cars196 and Stanford Online Products runs, with dropout.
-
-    python -m benchmarks.methods_mpn
 """
 
 from collections.abc import Callable
@@ -13,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.timing import installed, row, table
+from benchmarks.timing import installed, row
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense
 from dml_jax.evaluation import refinement_batches
@@ -149,7 +147,3 @@ def rows(*, images: int = 5924, dim: int = 512, repeats: int = 30) -> list[dict[
         )
     )
     return results
-
-
-if __name__ == "__main__":
-    print(table(rows()))

@@ -1,10 +1,10 @@
-"""What compiled programs exchange, and how it grows."""
+"""What compiled programs exchange."""
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType
 
-from benchmarks.collectives import Collective, collectives, growth, seconds, total
+from benchmarks.collectives import Collective, collectives
 from dml_jax.train.distributed import mesh as meshes
 
 TEXT = """
@@ -41,28 +41,9 @@ def compiled(devices: int, rows: int) -> list[Collective]:
     return collectives(program.as_text())
 
 
-def test_a_compiled_program_and_its_growth() -> None:
+def test_a_compiled_program() -> None:
     gradient = Collective("all-reduce", 32 * 16, 32 * 16 * 4, "")
     for devices in (8, 2):
         batch = devices * 7
         found = sorted(one._replace(source="") for one in compiled(devices, 7))
         assert found == [Collective("all-gather", batch * 3, batch * 3 * 4, ""), gradient]
-        assert growth(found, 7, devices) == {("all-gather", 1): 12, ("all-reduce", 0): 2048}
-
-
-def test_growth_and_time_by_hand() -> None:
-    """On 2 devices with 5 rows each: similarities [10, 10], embeddings [10, 3] twice, a gradient [4, 4]."""
-    found = [
-        Collective("all-gather", 100, 400, ""),
-        *[Collective("all-gather", 30, 120, "")] * 2,
-        Collective("all-reduce", 16, 64, ""),
-    ]
-    terms = growth(found, 5, 2)
-    assert terms == {("all-gather", 2): 4, ("all-gather", 1): 24, ("all-reduce", 0): 64}
-    assert total(terms, 10) == {"all-gather": 640, "all-reduce": 64}
-    assert total(terms, 100) == {"all-gather": 42_400, "all-reduce": 64}
-    # Each of four devices sends 3/4 of 640 bytes, and 3/4 of 64 bytes twice.
-    assert seconds(total(terms, 10), 4, 10.0) == (480 + 96) / 10
-    assert seconds(total(terms, 10), 1, 10.0) == 0
-    # Whether the sums of 64 bytes are divided or gathered: a device sends 3/4 of all.
-    assert seconds({"reduce-scatter": 16}, 4, 1.0) == seconds({"all-gather": 64}, 4, 1.0) == 48
