@@ -19,7 +19,8 @@ from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
-VARIANTS: Variants = {"frozen": {"backbone.frozen_blocks": 10}}
+FROZEN = ("patch_embed", "pos_embed", "cls_token", "blocks_[0-9]")  # all but the last two blocks and the last norm
+VARIANTS: Variants = {"frozen": {f"train.groups.backbone/{name}.freeze": True for name in FROZEN}}
 
 
 def get_config(variant: str = "") -> ConfigDict:

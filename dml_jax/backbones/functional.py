@@ -1,6 +1,6 @@
 """Linen modules as pure functions of their parameters and batch statistics, and as backbones."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -88,12 +88,10 @@ def as_backbone(
 
         if config.pretrained == "none":
             return random_init()
-        params, stats, fits = store.load_backbone(asdict(config))
+        params, stats = store.load_backbone(asdict(config))
         loaded = {"params": adapt(params, image_shape), "stats": stats}
-        if not fits:
-            expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
-            loaded = store.match_backbone(config.pretrained, loaded, expected)
-        placed = jax.device_put(loaded)
+        expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
+        placed = jax.device_put(store.match_backbone(config.pretrained, loaded, expected))
         return placed["params"], placed["stats"]
 
     def apply_backbone(
@@ -104,27 +102,6 @@ def as_backbone(
         return at_least_float32(features), stats
 
     return Backbone(init_backbone, apply_backbone, channels, preprocess(config.pixels))
-
-
-def freeze(backbone: Backbone, names: Collection[str]) -> Backbone:
-    """A backbone with modules that are never trained: their parameters are kept in `stats`.
-
-    They get no gradient, no weight decay and no optimizer state, and the backward pass ends above them. The backbone
-    must have no batch statistics.
-    """
-
-    def init(key: jax.Array, image_shape: ImageShape) -> tuple[PyTree, PyTree]:
-        params, _ = backbone.init(key, image_shape)
-        fixed = {name: params.pop(name) for name in names if name in params}
-        return params, fixed
-
-    def apply(
-        params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[jax.Array, PyTree]:
-        features, _ = backbone.apply(params | stats, {}, inputs, train=train, key=key)
-        return features, stats
-
-    return backbone._replace(init=init, apply=apply)
 
 
 def on_features(backbone: Backbone) -> Backbone:

@@ -20,7 +20,7 @@ from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
 from dml_jax.numerics import at_least_float32, product
 
-Pooling = Literal["avg", "max", "avg+max", "gem", "gem_learned"]  # of the feature map, see `global_pool`
+Pooling = Literal["avg", "max", "avg+max"]  # of the feature map, see `global_pool`
 
 TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups))
 DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
@@ -112,15 +112,13 @@ class Dense(nn.Module):
 class PooledDense(Dense):
     """Global pooling of a feature map, then a linear layer, unless it has 0 features."""
 
-    pooling: Pooling = "avg"  # "gem_learned" learns the exponent "p", from 3 on
+    pooling: Pooling = "avg"
     layer_norm: bool = False  # normalise the pooled features, without scale and bias
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, features], or [B, K] without a linear layer."""
-        learned = self.pooling == "gem_learned"
-        exponent = self.param("p", nn.initializers.constant(3.0), (1,), jnp.float32)[0] if learned else 3
-        x = global_pool(x, self.pooling, exponent)
+        x = global_pool(x, self.pooling)
         x = layer_norm(affine=False)(x) if self.layer_norm else x
         return super().__call__(x) if self.features else x
 
@@ -286,15 +284,9 @@ def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> 
     return mixed[:, :tokens].reshape(count, tokens, -1)
 
 
-def global_pool(features: jax.Array, kind: Pooling, exponent: jax.Array | int = 3) -> jax.Array:
-    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32.
-
-    "avg+max" is the sum of both; "gem" and "gem_learned" the generalised mean of Radenović et al. (TPAMI 2019),
-    mean(max(x, 1e-6)^p)^(1/p), which leaves out negative features; p is the `exponent`.
-    """
+def global_pool(features: jax.Array, kind: Pooling) -> jax.Array:
+    """Global pooling of a feature map [B, h, w, K] -> [B, K], in at least float32; "avg+max" is the sum of both."""
     features = at_least_float32(features)
-    if kind in ("gem", "gem_learned"):
-        return jnp.mean(jnp.maximum(features, 1e-6) ** exponent, axis=(1, 2)) ** (1 / exponent)
     average = features.mean(axis=(1, 2))
     if kind == "avg":
         return average

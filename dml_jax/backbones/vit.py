@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
-from dml_jax.backbones.functional import as_backbone, freeze
+from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
     DropPath,
     DropRate,
@@ -66,7 +66,6 @@ class Config:
     # as the code of DINO and of DINOv2 without registers.
     interpolation: Interpolation = "antialiased"
     drop_path: DropRate = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    frozen_blocks: NonNegativeInt = 0  # the first blocks, which are not trained; if any, nor is the embedding below
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = HALF
     remat: bool = False  # recompute blocks in the backward pass: less memory, more time
@@ -77,8 +76,6 @@ class Config:
         if self.positions == "rotary":
             rule = "must be a multiple of 4 with rotary positions"
             require((self.width // self.heads) % 4 == 0, "width / heads", self.width // self.heads, rule)
-        rule = f"must not exceed depth={self.depth}"
-        require(self.frozen_blocks <= self.depth, "frozen_blocks", self.frozen_blocks, rule)
 
 
 def vit(size: Size) -> Config:
@@ -351,11 +348,7 @@ def resize_positions(config: Config, params: PyTree, image_shape: ImageShape) ->
 
 def build(config: Config) -> Backbone:
     """A vision transformer as a backbone, for images of a patch or more."""
-    backbone = as_backbone(VisionTransformer(config), config.width, config, partial(resize_positions, config))
-    if not config.frozen_blocks:
-        return backbone
-    embedding = ("patch_embed", "pos_embed", "cls_token", "dist_token", "reg_token")
-    return freeze(backbone, {*embedding, *(f"blocks_{index}" for index in range(config.frozen_blocks))})
+    return as_backbone(VisionTransformer(config), config.width, config, partial(resize_positions, config))
 
 
 def torch_module(modules: tuple[str, ...]) -> str:

@@ -119,16 +119,3 @@ def test_overridden_pixels_are_reported() -> None:
     assert store.overridden_pixels(options) == []
     options["pixels"] |= {"std": (0.5, 0.5, 0.5)}
     assert store.overridden_pixels(options) == ["backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"]
-
-
-def test_tensors_of_known_weights_fit() -> None:
-    """Weights whose network is not traced have its tensors; with other options of the network, it is traced."""
-    network = replace(efficientnet_lite.lite0(), pretrained="lite0")
-    params, stats, fits = store.load_backbone(asdict(network))
-    assert fits
-    random = efficientnet_lite.build(replace(network, pretrained="none"))
-    expected = jax.eval_shape(lambda key: random.init(key, (224, 224)), jax.random.key(0))
-    for found, wanted in zip((params, stats), expected, strict=True):
-        assert store.leaf_shapes(found) == store.leaf_shapes(wanted)
-    fixed = replace(network, freeze_bn_affine=True)  # scales and biases are among the statistics
-    assert not store.load_backbone(asdict(fixed))[2]

@@ -396,7 +396,6 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (googlenet, {"bn_momentum": 2.0}, r"backbone\.bn_momentum=2\.0"),
     (deit, {"width": 100}, r"backbone\.width=100.*multiple of heads=6"),
     (deit, {"drop_path": 1.0}, r"backbone\.drop_path=1\.0"),
-    (vit, {"frozen_blocks": 13}, r"backbone\.frozen_blocks=13: must not exceed depth=12"),
     (vit, {"interpolation": "bicubicc"}, r"backbone\.interpolation='bicubicc': did you mean bicubic"),
     (mit, {"heads": (3, 2, 5, 8)}, r"backbone\.widths=.*multiples of heads="),
     (mit, {"depths": (0, 1, 1, 1)}, r"backbone\.depths\[0\]=0: must be greater than 0"),

@@ -256,28 +256,17 @@ def _heads(config: Config, tensors: StateDict) -> tuple[dict[str, tuple[str, np.
 
 
 def _convert_mpn(file: StateDict, source: str) -> StateDict:
-    """The message passing network of MPN, from the state_dict of the authors' class GNNReID."""
-    renamed = _renamed(file, MPN_RULES)
-    tensors = {name: tensor for name, tensor in renamed.items() if not name.endswith("num_batches_tracked")}
+    """The message passing network of MPN, from the state_dict of the authors' class GNNReID.
 
-    def rows(name: str) -> int:
-        return math.prod(tensors[name].shape[:1]) if name in tensors else 0
-
-    d, width = rows("layer1.query.weight"), rows("neck.weight")
-    expected: dict[str, Shape] = {"classifier.weight": (rows("classifier.weight"), width)}
-    expected |= dict.fromkeys((f"neck.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")), (width,))
-    linear = {"projection": (d, d)}
-    for i in range(1, 1 + count(tensors, lambda i: f"layer{i + 1}.query.weight")):
-        sizes = {"query": (d, d), "key_value": (2 * d, d), "output": (d, d), "ff1": (4 * d, d), "ff2": (d, 4 * d)}
-        linear |= {f"layer{i}.{name}": size for name, size in sizes.items()}
-        expected |= {f"layer{i}.norm{j}.{leaf}": (d,) for j in (1, 2) for leaf in ("weight", "bias")}
-    for name, size in linear.items():
-        expected |= {f"{name}.weight": size, f"{name}.bias": size[:1]}
-    check_shapes(source, expected, {name: tensor.shape for name, tensor in tensors.items()})
-    if np.any(tensors.pop("neck.bias") != 0):
+    Its shapes are compared when a run starts from it.
+    """
+    tensors = _renamed(file, MPN_RULES)
+    if np.any(tensors.pop("neck.bias", 0) != 0):
         raise WeightsError(f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias")
     converted = {}
     for name, tensor in tensors.items():
+        if name.endswith("num_batches_tracked"):
+            continue
         layer, _, leaf = name.replace(".", "/").rpartition("/")
         if leaf.startswith("running_"):
             converted[f"method/state/{layer}/{leaf.removeprefix('running_')}"] = tensor

@@ -15,7 +15,7 @@ import importlib.util
 import json
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -52,9 +52,8 @@ def check_output(directory: Path) -> None:
 
 def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> None:
     """Writes float32 arrays and the content of `weights.json` to a new directory, completely or not at all."""
-    check_output(directory)
     with atomic_directory(directory) as draft:
-        check_output(directory)  # again, now that nobody else can create it
+        check_output(directory)  # now that nobody else can create it
         (draft / WEIGHTS).write_bytes(safetensors.numpy.save(dict(arrays)))
         complete = {**metadata, "weights_sha256": sha256(draft / WEIGHTS)}
         (draft / METADATA).write_text(json.dumps(complete, indent=2) + "\n")
@@ -89,8 +88,6 @@ PACKAGES = {  # name -> SHA-256 of the weight file
     "lite1": "77cc7160d37bebc1e0d68dc9e8d1e836a263e063f0825ec80d85670b2c913850",
     "lite2": "9656183eaeafe8cbf0cf560089305d34668787f6a26377ccbe5be192ed3f855d",
 }
-# SHA-256 of converted weights -> the PUBLISHED network whose tensors they are, so that it need not be traced.
-CONVERTED = {"b83a25f291e38c06a469bc91ad013df296e9815aba29ce4cceceb9ad1855df9a": "lite0"}
 
 
 def directory(model: str | Path) -> Path:
@@ -165,8 +162,8 @@ def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str,
         raise WeightsError(f"{source}: the tensors do not match the network; {'; '.join(problems)}")
 
 
-def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any, bool]:
-    """(params, stats) of a backbone, nested dicts of NumPy arrays, and whether they are known to fit it."""
+def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """(params, stats) of a backbone, nested dicts of NumPy arrays."""
     given = options["pretrained"]
     path, key = directory(Path(given).expanduser()), f"backbone.pretrained={given!r}"
     if not given or not path.is_dir():
@@ -181,10 +178,7 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any, bool]:
     kept = ("name", *SIZES, *getattr(network, "UNSEEN", ()))
     if wrong := differences(metadata["architecture"], options, kept):
         raise WeightsError(f"{key}: are weights of {', '.join(wrong)}; set these values, or give other weights")
-    # The digest does not cover the description of the network in `weights.json`; compare it with the published one.
-    known = getattr(network, "PUBLISHED", {}).get(CONVERTED.get(metadata["weights_sha256"]))
-    fits = known is not None and not differences(asdict(known), options, options.keys() - {"pretrained"})
-    return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/"), fits
+    return subtree(arrays, "backbone/params/"), subtree(arrays, "backbone/stats/")
 
 
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
