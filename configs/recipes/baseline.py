@@ -1,4 +1,4 @@
-"""The baselines on ResNet-50, trained as in the literature: one function per way of training returns the sections.
+"""The baselines on ResNet-50, trained as in the literature: one function per way of training.
 
 Three losses are trained as their authors train them:
 
@@ -29,7 +29,7 @@ length to theirs: only the direction of a proxy matters, and longer proxies turn
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -65,78 +65,76 @@ PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}  # s
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
-class Settings(NamedTuple):
-    """What depends on the data set.
+class Softmax(NamedTuple):
+    """Settings of the normalised softmax that depend on the data set."""
 
-    Attributes:
-      classes, images: in training.
-      softmax: learning rate, and images per class in a batch of 75, of the normalised softmax.
-      anchor: of Proxy-Anchor, see `proxy_anchor`.
-      nca: of ProxyNCA++, see `proxy_nca_pp`.
-      epochs: of the shared recipe.
-    """
-
-    classes: int
-    images: int
-    softmax: tuple[float, int]
-    anchor: dict[str, Any]
-    nca: dict[str, Any]
-    epochs: int
+    learning_rate: float  # of the network
+    images_per_class: int  # in a batch of 75
 
 
-_SMALL = {"learning_rate": 1e-4, "warmup": 5, "gamma": 0.5, "batch_size": 120, "freeze_bn": True}
-_LARGE = {"learning_rate": 6e-4, "warmup": 1, "every": 20, "gamma": 0.25, "batch_size": 180, "freeze_bn": False}
-_NCA = {"learning_rate": 4e-3, "proxies": 4e2, "epochs": 40, "batch": (32, 4)}
-_NCA_LARGE = {"learning_rate": 2.4e-2, "epochs": 80, "batch": (192, 3)}
-SETTINGS = {
-    "cub": Settings(100, 5_864, (1e-3, 25), {**_SMALL, "every": 5}, _NCA, 150),
-    "cars": Settings(98, 8_054, (1e-2, 25), {**_SMALL, "every": 10}, _NCA, 150),
-    "sop": Settings(11_318, 59_551, (1e-2, 5), _LARGE, {**_NCA_LARGE, "proxies": 2.4e2}, 100),
-    "inshop": Settings(3_997, 25_882, (1e-2, 5), _LARGE, {**_NCA_LARGE, "proxies": 2.4e3}, 100),
+class ProxyAnchor(NamedTuple):
+    """Settings of Proxy-Anchor that depend on the data set."""
+
+    learning_rate: float  # of the network; the proxies have 100 times as much
+    warmup: int  # epochs that train all but the backbone
+    every: int  # epochs, warm-up included, between two multiplications of the rates by `gamma`
+    gamma: float
+    batch_size: int
+    freeze_bn: bool  # of the backbone
+
+
+class ProxyNCAPP(NamedTuple):
+    """Settings of ProxyNCA++ that depend on the data set; its authors' rates are for an epsilon of 1."""
+
+    learning_rate: float  # of the network
+    proxies: float  # learning rate of the proxies
+    epochs: int  # after 5 of warm-up
+    batch_size: int
+    images_per_class: int
+
+
+CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
+IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in training
+SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
+SOFTMAX = {"cub": Softmax(1e-3, 25), "cars": Softmax(1e-2, 25), "sop": Softmax(1e-2, 5), "inshop": Softmax(1e-2, 5)}
+ANCHOR = {
+    "cub": ProxyAnchor(1e-4, warmup=5, every=5, gamma=0.5, batch_size=120, freeze_bn=True),
+    "cars": ProxyAnchor(1e-4, warmup=5, every=10, gamma=0.5, batch_size=120, freeze_bn=True),
+    "sop": ProxyAnchor(6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False),
+    "inshop": ProxyAnchor(6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False),
+}
+NCA_PP = {
+    "cub": ProxyNCAPP(4e-3, proxies=4e2, epochs=40, batch_size=32, images_per_class=4),
+    "cars": ProxyNCAPP(4e-3, proxies=4e2, epochs=40, batch_size=32, images_per_class=4),
+    "sop": ProxyNCAPP(2.4e-2, proxies=2.4e2, epochs=80, batch_size=192, images_per_class=3),
+    "inshop": ProxyNCAPP(2.4e-2, proxies=2.4e3, epochs=80, batch_size=192, images_per_class=3),
 }
 
 
 def config(dataset: str, variant: str) -> ConfigDict:
     """A baseline on a data set; `variant` is one of VARIANTS, "" the first."""
-    found = SETTINGS[dataset]
     match variant:
         case "" | "normalized_softmax":
-            rate, images = found.softmax
-            sections = normalized_softmax(dataset, classes=found.classes, learning_rate=rate, images_per_class=images)
+            sections = normalized_softmax(dataset)
         case "proxy_anchor":
-            sections = proxy_anchor(dataset, **found.anchor)
-        case size if size in PROXY_NCA_PP:
-            sections = proxy_nca_pp(dataset, classes=found.classes, variant=size, **found.nca)
-        case loss if loss in MEMORIES:
-            sections = memory(dataset, loss, images=found.images)
-        case loss:
-            sections = shared(dataset, loss, epochs=found.epochs)
+            sections = proxy_anchor(dataset)
+        case "proxy_nca_pp" | "proxy_nca_pp-227":
+            sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[variant])
+        case _ if variant in MEMORIES:
+            sections = memory(dataset, MEMORIES[variant])
+        case _:
+            sections = shared(dataset, variant)
     return base.experiment(f"{dataset}_baseline", variant, **sections, evaluation=base.EVALUATION[dataset])
 
 
-class Sections(TypedDict):
-    """Arguments of `experiment`."""
-
-    data: Data
-    backbone: Any
-    method: Any
-    train: Train
-
-
-def normalized_softmax(dataset: str, *, classes: int, learning_rate: float, images_per_class: int) -> Sections:
-    """Normalised softmax as Zhai & Wu train it, who draw proxies from U(±1/sqrt(D)).
-
-    Args:
-      dataset: "cub", "cars", "sop" or "inshop".
-      classes: in training.
-      learning_rate: of the network.
-      images_per_class: in a batch of 75.
-    """
+def normalized_softmax(dataset: str) -> dict[str, Any]:
+    """Normalised softmax as Zhai & Wu train it, who draw proxies from U(±1/sqrt(D))."""
+    rate, images_per_class = SOFTMAX[dataset]
     return _sections(
         dataset,
         baseline.make_config("normalized_softmax", layer_norm=True),
         Train(
-            groups=_groups(learning_rate, 1e-4, learning_rate * _length_ratio(classes, 1 / 3), warmup="freeze"),
+            groups=_groups(rate, 1e-4, rate * _length_ratio(dataset, 1 / 3), warmup="freeze"),
             epochs=30,
             warmup_epochs=1,
             optimizer="sgd",
@@ -144,112 +142,80 @@ def normalized_softmax(dataset: str, *, classes: int, learning_rate: float, imag
             schedule="step",
             milestones=(15,),
             gamma=0.1,
-            checkpoint_every=1000,
         ),
-        crop="random", batch_size=75, images_per_class=images_per_class, image_size=224,
+        crop="random", batch_size=75, images_per_class=images_per_class,
     )  # fmt: skip
 
 
-def proxy_anchor(
-    dataset: str, *, learning_rate: float, warmup: int, every: int, gamma: float, batch_size: int, freeze_bn: bool
-) -> Sections:
-    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up.
-
-    Args:
-      dataset: "cub", "cars", "sop" or "inshop".
-      learning_rate: of the network; the proxies have 100 times as much.
-      warmup: epochs that train all but the backbone.
-      every: epochs, warm-up included, between two multiplications of the rates by `gamma`.
-      gamma: see `every`.
-      batch_size: images per step.
-      freeze_bn: of the backbone.
-    """
+def proxy_anchor(dataset: str) -> dict[str, Any]:
+    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up."""
+    found = ANCHOR[dataset]
     return _sections(
         dataset,
         baseline.make_config("proxy_anchor", pooling="avg+max"),
         Train(
-            groups=_groups(learning_rate, 1e-4, 100 * learning_rate, warmup="freeze"),
-            epochs=60 - warmup,
-            warmup_epochs=warmup,
+            groups=_groups(found.learning_rate, 1e-4, 100 * found.learning_rate, warmup="freeze"),
+            epochs=60 - found.warmup,
+            warmup_epochs=found.warmup,
             optimizer="adamw",
             schedule="step",
-            milestones=tuple(epoch - warmup for epoch in range(every, 60, every)),
-            gamma=gamma,
-            checkpoint_every=1000,
+            milestones=tuple(epoch - found.warmup for epoch in range(found.every, 60, found.every)),
+            gamma=found.gamma,
         ),
-        freeze_bn=freeze_bn,
-        sampler="shuffled", batch_size=batch_size, image_size=224,
+        freeze_bn=found.freeze_bn,
+        sampler="shuffled", batch_size=found.batch_size,
     )  # fmt: skip
 
 
-def proxy_nca_pp(
-    dataset: str,
-    *,
-    classes: int,
-    learning_rate: float,
-    proxies: float,
-    epochs: int,
-    batch: tuple[int, int],
-    variant: str,
-) -> Sections:
-    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64).
-
-    Args:
-      dataset: "cub", "cars", "sop" or "inshop".
-      classes: in training.
-      learning_rate, proxies: the authors' rates of the network and of the proxies, with an epsilon of 1.
-      epochs: after 5 of warm-up.
-      batch: images per step, and of each class.
-      variant: one of PROXY_NCA_PP; the smaller images are those of Seidenschwarz et al., ICML 2021, Table 6.
-    """
-    image_size, resize = PROXY_NCA_PP[variant]
+def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
+    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels are those of MPN's Table 6."""
+    found = NCA_PP[dataset]
+    proxies = found.proxies / 10 * _length_ratio(dataset, 512 / 64)
     return _sections(
         dataset,
         baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True),
         Train(
-            groups=_groups(
-                learning_rate / 10, 0.0, proxies / 10 * _length_ratio(classes, 512 / 64), warmup="freeze"
-            ),
-            epochs=epochs,
+            groups=_groups(found.learning_rate / 10, 0.0, proxies, warmup="freeze"),
+            epochs=found.epochs,
             warmup_epochs=5,
             optimizer="sgd",
             momentum=0.9,
-            checkpoint_every=1000,
         ),
-        batch_size=batch[0], images_per_class=batch[1], image_size=image_size, resize=resize,
+        batch_size=found.batch_size, images_per_class=found.images_per_class, image_size=image_size, resize=resize,
     )  # fmt: skip
 
 
-def shared(dataset: str, loss: str, *, epochs: int) -> Sections:
+def shared(dataset: str, loss: str) -> dict[str, Any]:
     """One of SHARED by the recipe made for comparing losses."""
     method, own = SHARED[loss]
     return _sections(
         dataset,
         method,
-        Train(groups=_groups(1e-5, 4e-4, own, own_decay=0.0), epochs=epochs, checkpoint_every=1000),
+        Train(groups=_groups(1e-5, 4e-4, own, own_decay=0.0), epochs=SHARED_EPOCHS[dataset]),
         freeze_bn=True,
-        sampler="diva", batch_size=112, images_per_class=2, image_size=224,
+        sampler="diva", batch_size=112, images_per_class=2,
     )  # fmt: skip
 
 
-def memory(dataset: str, variant: str, *, images: int) -> Sections:
-    """One of MEMORIES, with a memory of at most `images`, the number of training images."""
-    method, _ = SHARED[MEMORIES[variant]]
+def memory(dataset: str, loss: str) -> dict[str, Any]:
+    """A pair loss with a memory of at most the number of training images."""
+    method, _ = SHARED[loss]
     return _sections(
         dataset,
-        replace(method, memory=min(55_000, images), memory_after=1000),
-        Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000, checkpoint_every=1000),
-        sampler="ms", batch_size=64, images_per_class=4, image_size=224, resize_first=True, crop_scale=(0.2, 1.0),
+        replace(method, memory=min(55_000, IMAGES[dataset]), memory_after=1000),
+        Train(groups=_groups(1e-4, 5e-4, 0.0), steps=35_000, evaluate_every=1000),
+        sampler="ms", batch_size=64, images_per_class=4, resize_first=True, crop_scale=(0.2, 1.0),
     )  # fmt: skip
 
 
-def _sections(dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any) -> Sections:
-    common: dict[str, Any] = {"crop": "random_resized", "resize": 256, "flip": 0.5}
+def _sections(dataset: str, method: Any, train: Train, *, freeze_bn: bool = False, **data: Any) -> dict[str, Any]:
+    """Arguments of `experiment`."""
+    common: dict[str, Any] = {"crop": "random_resized", "image_size": 224, "resize": 256, "flip": 0.5}
     return {
         "data": Data(name=dataset, path=f"data/{dataset}", **{**common, **data}),
         "backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=freeze_bn),
         "method": method,
-        "train": train,
+        "train": replace(train, checkpoint_every=1000),
     }
 
 
@@ -263,6 +229,6 @@ def _groups(
     }
 
 
-def _length_ratio(classes: int, squared_length: float) -> float:
+def _length_ratio(dataset: str, squared_length: float) -> float:
     """Our initial squared proxy length, 2 D / C in expectation with D = 512, divided by the authors'."""
-    return 2 * 512 / classes / squared_length
+    return 2 * 512 / CLASSES[dataset] / squared_length
