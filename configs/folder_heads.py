@@ -46,7 +46,7 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
             ensemble=(1.0, 1.0, 1.0, 1.0),
             queue_batches=10,
         ),
-        {"model": FASTER, "beta": Group(5e-4), "psi": LAYER, "temperature": Group(5e-4)},
+        {"model": FASTER, "beta": Group(5e-4), "psi": LAYER},
     ),
     **{
         name: (baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)})

@@ -31,6 +31,5 @@ def get_config() -> ConfigDict:
         "model": Group(4e-3, weight_decay=1e-4),
         "beta": Group(5e-3),
         "psi": Group(2e-3),
-        "temperature": Group(2e-3),
     }
     return on_omniglot(method, groups)

@@ -70,7 +70,6 @@ GROUPS = {
     "model": Group(1e-5, weight_decay=4e-4),
     "beta": Group(5e-4),
     "psi": Group(1e-5),
-    "temperature": Group(5e-4),
 }
 
 

@@ -55,7 +55,7 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # by row: the method and i
     ),
     "multi-similarity": (loss("multi_similarity"), WITH_LOSS),
     "normalised softmax": (loss("normalized_softmax"), WITH_LOSS),
-    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4), "temperature": Group(5e-4)}),
+    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4)}),
 }
 
 

@@ -78,23 +78,17 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array, 
     return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1], lower=lower)
 
 
-def across_classes(
-    key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, weigh_positives: bool, lower: float = 0.5
-) -> Triplets:
+def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
-    The negative is distance-weighted; the positive comes from a third class, drawn uniformly or distance-weighted as
-    well. A batch with fewer than three classes gives no valid triplet. Embeddings are of unit length.
+    The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch with fewer than three
+    classes gives no valid triplet. Embeddings are of unit length.
     """
     key_positive, key_negative = jax.random.split(key)
     logits = distance_logits(embeddings, lower=lower)
     other = ~same_class(labels)
     negatives, found = draw(key_negative, logits, other)
-    third = third_classes(labels, negatives)
-    if weigh_positives:
-        positives, paired = draw(key_positive, logits, third)
-    else:
-        positives, paired = draw_uniform(key_positive, third)
+    positives, paired = draw_uniform(key_positive, third_classes(labels, negatives))
     return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
 
 

@@ -47,24 +47,22 @@ def contrastive(
     *,
     positive_margin: NonNegative = 0.0,  # closer positive pairs have no loss
     negative_margin: NonNegative = 1.0,  # more distant negative pairs have no loss
-    squared: bool = False,  # half the squared hinges, as first published
-    average: Literal["all", "active"] = "active",  # over all pairs of a kind, or those with a positive hinge
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
-    """Contrastive loss: the mean hinges of positive and negative pairs, see `contrastive_hinges`, added -> scalar."""
+    """Contrastive loss: the sum of the mean hinges of positive and negative pairs, see `contrastive_hinges` -> scalar.
+
+    Each mean is over the pairs whose hinge is positive.
+    """
     x, others = pairwise.compared(embeddings, labels, candidates, normalize=distance is None)
     near, far = others.positive > 0, others.negative > 0
     of_near, of_far = (pairwise.pair_weights(relation, weights) for relation in others[1:])
     pull, push = contrastive_hinges(
         (distance or pairwise.distances)(x, others.embeddings), near, far,
-        positive_margin=positive_margin, negative_margin=negative_margin, squared=squared,
+        positive_margin=positive_margin, negative_margin=negative_margin,
     )  # fmt: skip
-    if average == "active":
-        least = ROUNDING**2 / 2 if squared else ROUNDING
-        return weighted_mean(pull, pull > least, of_near) + weighted_mean(push, push > least, of_far)
-    return weighted_mean(pull, near, of_near) + weighted_mean(push, far, of_far)
+    return weighted_mean(pull, pull > ROUNDING, of_near) + weighted_mean(push, push > ROUNDING, of_far)
 
 
 def contrastive_hinges(
@@ -74,15 +72,14 @@ def contrastive_hinges(
     *,
     positive_margin: float,
     negative_margin: float,
-    squared: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
 
-    With `squared`, half the square of both, as first published (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
+    As first published, both were squared (Hadsell, Chopra, LeCun, CVPR 2006, Eq. 4).
     """
     pull = jnp.where(positive, jax.nn.relu(distances - positive_margin), 0)
     push = jnp.where(negative, jax.nn.relu(negative_margin - distances), 0)
-    return (pull**2 / 2, push**2 / 2) if squared else (pull, push)
+    return pull, push
 
 
 @loss
@@ -163,27 +160,11 @@ def triplet_loss(
     Distances are squared as in FaceNet (Schroff et al., CVPR 2015) or plain. Positives and negatives index `candidates`
     [M, D], by default the embeddings [B, D]; `weights` [B] are theirs as anchors.
     """
-    hinges = triplet_hinges(
-        embeddings, triplets, margin=margin, squared=squared, smooth=smooth, candidates=candidates, distance=distance
-    )
-    return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
-
-
-def triplet_hinges(
-    embeddings: jax.Array,
-    triplets: Triplets,
-    *,
-    margin: float,
-    squared: bool,
-    smooth: bool = False,
-    candidates: jax.Array | None = None,
-    distance: Distance | None = None,
-) -> jax.Array:
-    """[d_ap - d_an + margin]+ of each triplet, valid or not: [T]; arguments as for `triplet_loss`."""
     near, far = _squared_sides(embeddings, triplets, candidates, distance)
     if not squared:
         near, far = root(near), root(far)
-    return _hinge(near - far + margin, smooth)
+    hinges = _hinge(near - far + margin, smooth)
+    return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
 
 
 @loss
@@ -296,26 +277,18 @@ def lifted_structure(
     weights: jax.Array | None = None,
     distance: Distance | None = None,
 ) -> jax.Array:
-    """Lifted structure loss: the mean of `lifted_structure_losses` over the positive pairs -> scalar."""
-    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize and distance is None)
-    distances = (distance or pairwise.distances)(x, others.embeddings)
-    losses = lifted_structure_losses(distances, others.positive, others.negative, margin=margin)
-    return weighted_mean(losses, others.positive, weights)
+    """Lifted structure loss (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4) -> scalar.
 
-
-def lifted_structure_losses(
-    distances: jax.Array, positive: jax.Array, negative: jax.Array, *, margin: float = 1.0
-) -> jax.Array:
-    """Half of [J_ij]+^2 of each positive pair (Song, Xiang, Jegelka, Savarese, CVPR 2016, Eq. 4), [N, M], 0 elsewhere.
+    The mean of [J_ij]+^2 / 2 over the positive pairs, 0 for a pair without any negative:
 
         J_ij = log(sum over negatives k of i of exp(margin - d_ik) + over negatives l of j of exp(margin - d_lj)) + d_ij
-
-    A pair without any negative gives 0. The margin is the paper's alpha.
     """
-    rows = log_sum_exp(margin - distances, negative, axis=1)
-    columns = log_sum_exp(margin - distances, negative, axis=0)
+    x, others = pairwise.compared(embeddings, labels, candidates, normalize=normalize and distance is None)
+    distances = (distance or pairwise.distances)(x, others.embeddings)
+    rows = log_sum_exp(margin - distances, others.negative, axis=1)
+    columns = log_sum_exp(margin - distances, others.negative, axis=0)
     j = jnp.logaddexp(rows[:, None], columns[None, :]) + distances
-    return jnp.where(positive, jax.nn.relu(j) ** 2 / 2, 0)
+    return weighted_mean(jax.nn.relu(j) ** 2 / 2, others.positive, weights)
 
 
 @loss

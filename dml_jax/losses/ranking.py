@@ -12,9 +12,8 @@ The Recall@k surrogate (Patel, Tolias, Matas, CVPR 2022) is 1 - recall_i(k), ave
 
     recall_i(k) = min(k, sum over the positives j of sigmoid((k - R_i(j, all)) / t_k)) / min(k, number of positives).
 
-Its published results need batches of hundreds to thousands of images; its similarity mixup is not implemented. In both
-papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate) each query is also a candidate of its own ranking,
-for Smooth-AP as a positive: `rank_query`.
+Its published results need batches of hundreds to thousands of images; its similarity mixup is not implemented. A query
+is no candidate of its own ranking, unlike in both papers' code (Andrew-Brown1/Smooth_AP, yash0307/RecallatK_surrogate).
 
 For N queries, M candidates and at most P positives per query, time is O(N M P) and memory O(N M), gradients included.
 """
@@ -37,15 +36,12 @@ def smooth_ap(
     labels: jax.Array,
     *,
     temperature: Positive = 0.01,  # t of the ranks, in cosine
-    rank_query: bool = False,  # in a batch, each query is a positive of itself, as in the authors' code
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Smooth-AP: the mean over the queries that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     positive = others.positive
-    if rank_query and candidates is None:
-        positive = pairwise.same_class(labels)
     similarity = pairwise.inner_products(x, others.embeddings)
     among_positives = soft_ranks(similarity, positive, positive, temperature)
     among_all = soft_ranks(similarity, positive, positive | others.negative, temperature)
@@ -62,15 +58,12 @@ def recall_at_k(
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8, 16),  # of the recalls that are averaged
     k_temperatures: tuple[Positive, ...] = (1.0, 2.0, 4.0, 8.0, 16.0),  # t_k in ranks, one for each k
     temperature: Positive = 0.01,  # t of the ranks, in cosine
-    rank_query: bool = False,  # in a batch, each query is a candidate of its own ranking, as in the authors' code
     candidates: Candidates | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     ranked = others.positive | others.negative
-    if rank_query and candidates is None:
-        ranked = jnp.ones_like(ranked)
     ranks = soft_ranks(pairwise.inner_products(x, others.embeddings), others.positive, ranked, temperature)
     count = others.positive.sum(axis=1)
     recalls = []

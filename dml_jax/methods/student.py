@@ -5,7 +5,7 @@ layer and a linear classifier are trained with the label-smoothed cross-entropy 
 outputs of the teacher (marked *) for the same images. z are logits, f embeddings of unit length, h is the Huber loss
 with delta 1:
 
-    L               = w_l LS(z / T) + w times one of
+    L               = LS(z / T) + w times one of
     distillation    -sum_c p*_c log p_c,          p = softmax(z / tau)      mean over samples; Hinton et al. (2015)
     distillation_kl  sum_c p*_c log(p*_c / p_c)                             mean over samples and classes
     imitation        h(f*_k - f_k)                                          mean over samples and dimensions
@@ -45,7 +45,6 @@ DISTILLED = Needs(
     "a positive method.weight and a distillation as method.kind",
     lambda c: c.method.weight > 0 and c.method.kind.startswith("distillation"),
 )
-LABELLED = Needs("a positive method.label_weight", lambda c: c.method.label_weight > 0)
 
 
 @section
@@ -56,22 +55,15 @@ class Config:
     teacher: str = ""  # work directory of the teacher's run, on the same data
     kind: Kind = "distillation"  # what to learn from the teacher
     weight: NonNegative = 1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
-    label_weight: NonNegative = 1.0  # w_l, weight of the labels' cross-entropy; 0: learn from the teacher alone
     # tau, divides both logits of a distillation; 10 on the authors' other data sets.
     soft_temperature: Annotated[Positive, DISTILLED] = 1.0
     embedding_dim: PositiveInt = 512  # D
-    temperature: Annotated[Positive, LABELLED] = 0.2  # T, divides the logits of the cross-entropy
-    smoothing: Annotated[Fraction, LABELLED] = 0.1  # epsilon of the label smoothing
+    temperature: Positive = 0.2  # T, divides the logits of the cross-entropy
+    smoothing: Fraction = 0.1  # epsilon of the label smoothing
     pooling: Pooling = "max"  # pooling of the feature map
 
     def __post_init__(self) -> None:
         require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
-        require(
-            self.weight + self.label_weight > 0,
-            "weight",
-            self.weight,
-            f"leaves nothing to minimise, since label_weight={self.label_weight}; set one of them above 0",
-        )
 
 
 def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
@@ -160,8 +152,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
         loss_labels = cross_entropy(logits / config.temperature, batch.labels, smoothing=config.smoothing).mean()
         loss_teacher = teacher_loss(unit(encoded), logits, teaching, config)
-        value = config.label_weight * loss_labels + config.weight * loss_teacher
-        return value, Aux(model_state, {"loss_labels": loss_labels, "loss_teacher": loss_teacher})
+        terms = {"loss_labels": loss_labels, "loss_teacher": loss_teacher}
+        return loss_labels + config.weight * loss_teacher, Aux(model_state, terms)
 
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
         logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)

@@ -62,12 +62,10 @@ WITHOUT_EFFECT = [
     "cub_mpn method.k_r=3",
     *(f"cub_mpn {ALONE} method.{o}" for o in ("layers=3", "heads=8", "concatenate=true", "dropout=0.5")),
     "cub_student:imitation method.soft_temperature=3",
-    "cub_student method.label_weight=0 method.smoothing=0.5",
-    "cub_student method.label_weight=0 method.temperature=0.5",
     *(
         f"cub_diva method.tasks=discriminative method.{o}"
-        for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=full", "dance=off",
-                  "selfsimilarity=spread", "temperature=0.5", "learn_temperature=true", "queue_batches=7",
+        for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=standard", "dance=off",
+                  "selfsimilarity=spread", "temperature=0.5", "queue_batches=7",
                   "momentum=0.5", "rho=7,", "psi_dim=7")
     ),
     "cub_diva method.base=triplet method.beta=1",

@@ -29,8 +29,8 @@ from dml_jax.train.step import TrainState, chunked
 from tests import toys
 
 DATA = TrainingSet(classes=8, images=64)
-DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1, learn_temperature=True)
-INSTANCES = replace(DIVA, selfsimilarity="instance", learn_temperature=False)
+DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1)
+INSTANCES = replace(DIVA, selfsimilarity="instance")
 
 
 def with_teacher(body: Backbone) -> Method:
@@ -56,7 +56,6 @@ METHODS: dict[str, Callable[..., Method]] = {
     "student": with_teacher,
     "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, DATA),
 }
-UNUSED = {"temperature"}  # of DaNCE, the only group that may have no parameter
 LONG = ("diva, instances", "student")  # run with the slow tests
 every_method = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in METHODS]
@@ -135,7 +134,7 @@ def test_compiles_once_and_moves_every_group(name: str) -> None:
     assert int(after.step) == 3
     assert all(np.ndim(term) == 0 and np.isfinite(term) for term in terms.values())
     assert not np.array_equal(after.model_state["backbone"]["bn"]["mean"], state.model_state["backbone"]["bn"]["mean"])
-    moved: dict[str, bool] = dict.fromkeys(set(made.groups) - (UNUSED if name == "diva, instances" else set()), False)
+    moved: dict[str, bool] = dict.fromkeys(made.groups, False)
     old = jax.tree_util.tree_leaves_with_path(state.params)
     for (path, before), now in zip(old, jax.tree.leaves(after.params), strict=True):
         group = made.group(tuple(part.key for part in path))

@@ -398,7 +398,6 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
             "model": Group(meta["lr"], meta["weight_decay"]),
             "beta": Group(meta["beta_lr"]),
             "psi": Group(meta["psi_lr"]),
-            "temperature": Group(0.0),
         },
         steps=meta["steps"],
         optimizer=meta["optimizer"],

@@ -18,16 +18,12 @@ from tests.losses.test_public import CALLS, LABELS
 Loss = Callable[[jax.Array, jax.Array], jax.Array]
 MORE: dict[str, Loss] = {
     "contrastive, default margins": losses.contrastive,
-    "contrastive, squared": lambda x, y: losses.contrastive(x, y, squared=True),
-    "contrastive, all": lambda x, y: losses.contrastive(x, y, average="all"),
     "contrastive, memory": lambda x, y: losses.contrastive(x, y, candidates=losses.Candidates(x[::-1], *memory(y))),
     "triplet, hard": lambda x, y: losses.triplet(x, y, mining="hard", squared=False),
     "lifted structure, any norm": lambda x, y: losses.lifted_structure(x, y, normalize=False),
     "multi-similarity, all pairs": lambda x, y: losses.multi_similarity(x, y, copies="keep", mining=False),
     "soft triple, equal centers": lambda x, y: losses.soft_triple(x, y, jnp.ones((6, 3, 5), x.dtype), spread=5.0),
     "subcenter arcface, equal centers": lambda x, y: losses.subcenter_arcface(x, y, jnp.ones((6, 3, 5), x.dtype)),
-    "smooth-AP, with the query": lambda x, y: losses.smooth_ap(x, y, rank_query=True),
-    "recall@k, with the query": lambda x, y: losses.recall_at_k(x, y, rank_query=True),
     "arcface, at a proxy": lambda x, y: losses.arcface(x, y, jnp.concatenate([x[:1], x[2:7]])),
 }
 LOSSES: dict[str, Loss] = {name: call for name, (call, _) in CALLS.items()} | MORE

@@ -66,14 +66,10 @@ def test_distance_weighted() -> None:
     assert_frequencies(frequencies(triplets.negatives, 8)[valid], negatives[valid])
 
 
-@pytest.mark.parametrize("weigh_positives", [False, True])
-def test_across_classes(weigh_positives: bool) -> None:
+def test_across_classes() -> None:
     x = on_sphere(8, 12)
-
-    def draw(key: jax.Array) -> mining.Triplets:
-        return mining.across_classes(key, jnp.asarray(x), jnp.asarray(LABELS), weigh_positives=weigh_positives)
-
-    triplets = jax.jit(jax.vmap(draw))(keys())
+    draw = jax.jit(jax.vmap(lambda k: mining.across_classes(k, jnp.asarray(x), jnp.asarray(LABELS))))
+    triplets = draw(keys())
     assert bool(triplets.valid.all())
     a, p, n = (LABELS[np.asarray(part)] for part in triplets[:3])
     assert np.all((a != p) & (a != n) & (p != n))
@@ -82,8 +78,7 @@ def test_across_classes(weigh_positives: bool) -> None:
         negatives[i] = weights(x, i, [j for j in range(8) if LABELS[j] != LABELS[i]])
         for n in np.flatnonzero(negatives[i]):
             third = [j for j in range(8) if LABELS[j] not in (LABELS[i], LABELS[n])]
-            uniform = np.isin(np.arange(8), third) / len(third)
-            positives[i] += negatives[i, n] * (weights(x, i, third) if weigh_positives else uniform)
+            positives[i] += negatives[i, n] * np.isin(np.arange(8), third) / len(third)
     assert_frequencies(frequencies(triplets.negatives, 8), negatives)
     assert_frequencies(frequencies(triplets.positives, 8), positives)
 
@@ -110,8 +105,7 @@ def test_batches_without_triplets() -> None:
     weighted = jax.jit(mining.distance_weighted)
     assert not weighted(key, x, one).valid.any()
     assert not weighted(key, x, alone).valid.any()
-    across = jax.jit(partial(mining.across_classes, weigh_positives=True))
-    assert not across(key, x, alone // 3).valid.any()
+    assert not jax.jit(mining.across_classes)(key, x, alone // 3).valid.any()
     assert jax.jit(mining.within_class)(key, alone).valid.all()
 
 
@@ -137,7 +131,7 @@ def test_eight_devices_draw_the_same_triplets() -> None:
     draw = jax.jit(
         lambda k, x, y: (
             mining.distance_weighted(k, x, jax.random.permutation(k, y)),
-            mining.across_classes(k, x, y, weigh_positives=True),
+            mining.across_classes(k, x, y),
             mining.within_class(k, y),
         )
     )

@@ -164,20 +164,19 @@ def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:
     return 1 + sum(1 / (1 + np.exp(-(S[i, k] - S[i, j]) / temperature)) for k in among if k != j)
 
 
-def smooth_ap(*, rank_query: bool = False) -> float:
+def smooth_ap() -> float:
     found = []
-    for i in np.flatnonzero(POSITIVE.any(axis=1) | rank_query):
-        positives = np.flatnonzero(SAME[i] if rank_query else POSITIVE[i])
-        everything = [k for k in range(12) if k != i or rank_query]
+    for i in np.flatnonzero(POSITIVE.any(axis=1)):
+        positives, everything = np.flatnonzero(POSITIVE[i]), [k for k in range(12) if k != i]
         found.append(1 - np.mean([rank(i, j, positives, 0.1) / rank(i, j, everything, 0.1) for j in positives]))
     return float(np.mean(found))
 
 
-def recall_at_k(*, rank_query: bool = False) -> float:
+def recall_at_k() -> float:
     found = []
     for i in np.flatnonzero(POSITIVE.any(axis=1)):
         positives, recalls = np.flatnonzero(POSITIVE[i]), []
-        everything = [k for k in range(12) if k != i or rank_query]
+        everything = [k for k in range(12) if k != i]
         for k, temperature in ((1, 0.7), (4, 2.0)):
             near = sum(1 / (1 + np.exp(-(k - rank(i, j, everything, 0.1)) / temperature)) for j in positives)
             recalls.append(min(k, near) / min(k, len(positives)))
@@ -306,7 +305,7 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "anti_collapse": {"epsilon": 0.5},
     "arcface": {"margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
-    "contrastive": {"positive_margin": 0, "negative_margin": 1, "squared": False, "average": "active"},
+    "contrastive": {"positive_margin": 0, "negative_margin": 1},
     "cosface": {"margin": 0.35, "scale": 64},
     "cross_entropy": {"smoothing": 0},
     "lifted_structure": {"margin": 1, "normalize": True},
@@ -322,10 +321,8 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "proxy_anchor": {"margin": 0.1, "alpha": 32},
     "proxy_nca": {"scale": 3},
     "proxy_nca_pp": {"temperature": 1 / 9},
-    "recall_at_k": {
-        "ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01, "rank_query": False,
-    },
-    "smooth_ap": {"temperature": 0.01, "rank_query": False},
+    "recall_at_k": {"ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01},
+    "smooth_ap": {"temperature": 0.01},
     "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
     "subcenter_arcface": {"centers": 3, "margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "sup_con": {"temperature": 0.1},

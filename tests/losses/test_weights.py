@@ -29,7 +29,6 @@ OF_CLASSES: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
 }
 OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "contrastive": (losses.contrastive, (), {}),
-    "contrastive, all": (losses.contrastive, (), {"average": "all"}),
     "triplet": (losses.triplet, (), {"mining": "hard"}),
     "triplet, all": (losses.triplet, (), {"mining": "all"}),
     "nt_xent": (losses.nt_xent, (), {}),

@@ -134,8 +134,6 @@ def test_invalid_options() -> None:
     with pytest.raises(ConfigError, match=r"prototypes=\(49, 64\): branches that share .* need the same number"):
         crt.Config(prototypes=(49, 64))
     assert crt.Config(prototypes=(49, 64), sharing="separate").prototypes == (49, 64)
-    with pytest.raises(ConfigError, match=r"method\.tau: there is no such key"):
-        validate(crt.Config, {"name": "crt", "tau": 1.0}, "method")
     with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
         validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
     with pytest.raises(ConfigError, match="needs 2 training classes, the data has 1"):

@@ -19,7 +19,6 @@ from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
-from dml_jax.numerics import unit
 from dml_jax.train import step
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
@@ -93,9 +92,8 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
         {"base": "triplet"},
         {"base": "triplet", "equations": "paper"},
         {"shared": "standard", "dance": "fixed"},
-        {"shared": "full", "dance": "off"},
+        {"dance": "off"},
         {"directions": ("shared-selfsimilarity", "intra-discriminative"), "rho": (1.0, 2.0)},
-        {"learn_temperature": True},
         {"directions": ()},
     ],
     ids=str,
@@ -107,32 +105,22 @@ def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any])
     grads, _ = jax.eval_shape(gradient, params, model_state, batch(), jax.random.key(1))
     groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), grads)
     assert set(jax.tree.leaves([groups["backbone"], groups["heads"]])) == {"model"}
-    losses = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi", "temperature")}
+    losses = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi")}
     assert losses["beta"] == ({"beta"} if options.get("base") != "triplet" else set())
     assert losses["psi"] == ({"psi"} if options.get("directions") != () else set())
-    assert losses["temperature"] == ({"temperature"} if "learn_temperature" in options else set())
     assert set(jax.tree.leaves(groups)) <= set(method.groups)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"tasks": ("discriminative", "classes")}, "method.tasks[1]='classes'"),
-        ({"tasks": ()}, "method.tasks=[]: "),
         ({"tasks": ("shared", "shared")}, "must not repeat a name"),
         (
             {"tasks": ("shared",), "ensemble": (1.0, 1.0, 0.0, 1.0)},
             "method.ensemble=(1.0, 1.0, 0.0, 1.0): must have a positive weight for one of tasks",
         ),
-        ({"ensemble": (1.0, 2.0)}, "method.ensemble=[1.0, 2.0]: has the wrong number of values"),
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
-        ({"directions": ("shared-shared",)}, "must be source-target"),
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
-        ({"momentum": 1.1}, "method.momentum=1.1: must be less than or equal to 1"),
-        ({"temperature": 0}, "method.temperature=0: must be greater than 0"),
-        ({"alpha_intra": -0.1}, "method.alpha_intra=-0.1: must be greater than or equal to 0"),
-        ({"dance": "moco"}, "method.dance='moco'"),
-        ({"tau": 32.0}, "method.tau: there is no such key"),
     ],
 )
 def test_invalid_options(options: dict[str, Any], message: str) -> None:
@@ -142,7 +130,7 @@ def test_invalid_options(options: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("full", 2)])
+@pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("standard", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
     with pytest.raises(ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"):
         diva.build(dataclasses.replace(SMALL, shared=shared), toy(), DATA._replace(classes=classes))
@@ -199,23 +187,6 @@ def test_a_queue_that_cannot_be_filled() -> None:
         method.hooks.fill(params, model_state, [batch()])
 
 
-def degenerate(dtype: Any) -> dict[str, tuple[Any, Any]]:
-    """Embeddings [16, 6] of one task and labels: duplicates, zeros, opposites, one class, singletons."""
-    axis = jnp.eye(6)[jnp.arange(16) % 6]
-    cases = {
-        "duplicates": (jnp.ones((16, 6)), jnp.arange(16) // 4),
-        "zero vectors": (jnp.zeros((16, 6)), jnp.arange(16) // 4),
-        "opposites": (
-            jnp.where(jnp.arange(16)[:, None] % 2 == 0, 1.0, -1.0) * jnp.eye(6)[:1],
-            jnp.arange(16) // 4,
-        ),
-        "one class": (axis, jnp.zeros(16, int)),
-        "singletons": (axis, jnp.arange(16)),
-        "two classes": (axis, jnp.arange(16) // 8),
-    }
-    return {name: (unit(x).astype(dtype), labels) for name, (x, labels) in cases.items()}
-
-
 @pytest.mark.parametrize("dance", ["original", "fixed"])
 def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
     """In float32, where the authors' floor of 1e-45 is denormal, a row or column cut off still sums to one."""
@@ -243,19 +214,3 @@ def test_reversed_gradients() -> None:
     value, pull = jax.vjp(diva.reverse_gradient, x)
     np.testing.assert_array_equal(value, x)
     np.testing.assert_array_equal(pull(jnp.asarray([1.0, 2.0, 3.0]))[0], [-1.0, -2.0, -3.0])
-
-
-def test_learned_temperature_is_used() -> None:
-    config = dataclasses.replace(SMALL, tasks=("selfsimilarity",), learn_temperature=True)
-    x = unit(jnp.asarray(np.random.default_rng(0).normal(size=(3, 8, 6))))
-
-    @jax.jit
-    def loss(temperature: float) -> Any:
-        params = diva.loss_init(jax.random.key(0), config, 4) | {"temperature": temperature}
-        embeddings = {"selfsimilarity": x[0]}
-        return diva.loss(params, embeddings, jnp.zeros(8, int), {}, x[1], x[2], config)[1]["selfsimilarity"]
-
-    value, slope = jax.value_and_grad(loss)(0.3)
-    np.testing.assert_allclose(value, diva.dance(x[0], x[1], x[2], 0.3, config).mean(), rtol=1e-6)
-    np.testing.assert_allclose(slope, (loss(0.301) - loss(0.299)) / 0.002, rtol=1e-2)
-    np.testing.assert_allclose(loss(-1.0), loss(1e-8), rtol=1e-6)

@@ -206,7 +206,6 @@ def test_rotated_images_are_classified() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"selfsimilarity": "moco"}, "method.selfsimilarity='moco'"),
         (
             {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
             "method.selfsimilarity='rotnet': has no embedding; add another task to tasks=('selfsimilarity',)",

@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.errors import ConfigError
 from dml_jax.methods import group_loss
 from dml_jax.methods.contract import TrainingSet, teaching
 from dml_jax.methods.group_loss import Config
@@ -107,9 +106,3 @@ def test_teaches_its_embedding_and_logits() -> None:
     of_unit = np.asarray(outputs.embeddings) @ np.asarray(params["classifier"]["kernel"])
     lengths = np.linalg.norm(logits, axis=1) / np.linalg.norm(of_unit, axis=1)
     np.testing.assert_allclose(logits, lengths[:, None] * of_unit, atol=1e-5)
-
-
-@pytest.mark.parametrize("key", ["embedding_dim", "anchors", "iterations", "temperature", "weight"])
-def test_options_are_checked(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"{key}=-1: must"):
-        Config(**{key: -1})

@@ -59,27 +59,9 @@ def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings
     return unit(mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config))
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"embedding_dim": 10, "heads": 4}, "method.heads=4: must divide embedding_dim=10"),
-        ({"layers": 0}, "method.layers=0"),
-        ({"heads": 0}, "method.heads=0"),
-        ({"temperature": 0.0}, "method.temperature=0.0"),
-        ({"smoothing": 1.0}, "method.smoothing=1.0"),
-        ({"dropout": 1.0}, "method.dropout=1.0"),
-        ({"k": 1}, "method.k=1"),
-        ({"k_r": 1}, "method.k_r=1"),
-        ({"equations": "printed"}, "method.equations='printed'"),
-        ({"losses": "lsce"}, "method.losses='lsce'"),
-        ({"tau": 32.0}, "method.tau"),
-    ],
-)
-def test_options_are_checked(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate(mpn.Config, options, "method")
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+def test_heads_must_divide_the_dimensions() -> None:
+    with pytest.raises(ConfigError, match=r"^method\.heads=4: must divide embedding_dim=10"):
+        validate(mpn.Config, {"embedding_dim": 10, "heads": 4}, "method")
 
 
 def test_attention_of_the_authors_is_a_softmax_with_an_additional_zero_score(x64: None) -> None:

@@ -34,7 +34,6 @@ from dml_jax.methods.diva.options import (
     decorrelation_weights,
     embedding_tasks,
     ranking_tasks,
-    self_supervised_task,
 )
 from dml_jax.numerics import at_least_float32, root, unit
 
@@ -54,7 +53,7 @@ class Psi(nn.Module):
 
 
 def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]:
-    """Parameters of the losses: "beta" [C] of each ranking task, "psi" of each direction, "temperature" []."""
+    """Parameters of the losses: "beta" [C] of each ranking task, "psi" of each direction."""
     params: dict[str, PyTree] = {}
     if config.base == "margin":
         params["beta"] = {task: config.beta * jnp.ones(classes) for task in ranking_tasks(config)}
@@ -64,8 +63,6 @@ def loss_init(key: jax.Array, config: Config, classes: int) -> dict[str, PyTree]
         direction: functional.init(psi, subkey, x)[0]
         for direction, subkey in zip(directions, jax.random.split(key, len(directions)), strict=True)
     }
-    if config.learn_temperature and self_supervised_task(config) == "contrast":
-        params["temperature"] = jnp.asarray(config.temperature, jnp.float32)
     return params
 
 
@@ -92,9 +89,8 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
             case "random":
                 permuted = jax.random.permutation(key_labels, labels)
                 triplets["shared"] = mining.distance_weighted(key_shared, x, permuted, lower=lower)
-            case "standard" | "full":
-                weigh = config.shared == "full"
-                triplets["shared"] = mining.across_classes(key_shared, x, labels, weigh_positives=weigh, lower=lower)
+            case "standard":
+                triplets["shared"] = mining.across_classes(key_shared, x, labels, lower=lower)
     if "intra" in config.tasks:
         triplets["intra"] = mining.within_class(key_intra, labels)
     return triplets
@@ -187,8 +183,7 @@ def loss(
         task: ranking_loss(params, task, embeddings[task], labels, chosen, config) for task, chosen in triplets.items()
     }
     if keys is not None and queue is not None:
-        temperature = jnp.clip(params["temperature"], 1e-8, 1e4) if "temperature" in params else config.temperature
-        terms["selfsimilarity"] = dance(embeddings["selfsimilarity"], keys, queue, temperature, config).mean()
+        terms["selfsimilarity"] = dance(embeddings["selfsimilarity"], keys, queue, config.temperature, config).mean()
     for direction, rho in decorrelation_weights(config).items():
         source, target = (embeddings[task] for task in direction.split("-"))
         term = -rho * correlation(params["psi"][direction], source, target, config)

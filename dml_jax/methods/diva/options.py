@@ -11,7 +11,7 @@ SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 TEST_TIME = ("ensemble",)  # options of the test-time embedding alone
-GROUPS = ("model", "beta", "psi", "temperature")  # parameter groups
+GROUPS = ("model", "beta", "psi")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
@@ -55,8 +55,8 @@ class Config:
     # Initial boundary of the margin loss, which is learned per class and task.
     beta: Annotated[Positive, BOUNDARIES] = 1.2
     # Shared triplets: discriminative triplets after permuting the labels; or three different classes with a
-    # distance-weighted negative ("standard") and also a distance-weighted positive ("full").
-    shared: Annotated[Literal["random", "standard", "full"], _task("shared"), DIVERSE] = "random"
+    # distance-weighted negative ("standard").
+    shared: Annotated[Literal["random", "standard"], _task("shared"), DIVERSE] = "random"
     # The self-similarity task: DaNCE ("contrast") or one of the tasks in `self_supervision`.
     selfsimilarity: Annotated[SelfSupervision, _task("selfsimilarity")] = "contrast"
     # Weights of DaNCE: normalised over the queries, as in the code first published ("original"); over the queue, as in
@@ -65,7 +65,6 @@ class Config:
     # Upper bound of 1/q with equations="paper", which does not give it.
     dance_lambda: Annotated[Positive, PRINTED_DANCE] = 1.0
     temperature: Annotated[Positive, DANCE] = 0.01  # tau of DaNCE; 0.1 in the paper
-    learn_temperature: Annotated[bool, DANCE] = False  # start tau at this value and train it
     queue_batches: Annotated[PositiveInt, DANCE] = 30  # length of the queue in batches
     momentum: Annotated[Probability, DANCE] = 0.9  # momentum of the key network
     # Decorrelated pairs, source-target, used if both tasks have an embedding; psi maps the source to the target.
