@@ -1,4 +1,4 @@
-"""A backbone small enough to compile quickly, with batch statistics, and images for it."""
+"""Backbones small enough to compile quickly, with and without batch statistics, and images for them."""
 
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
+from dml_jax.backbones.layers import Dense
 from dml_jax.methods.contract import Batch, TrainingSet
 
 SIDE, PATCH = 8, 4
@@ -48,6 +49,22 @@ def backbone(channels: int = 12, dtype: Any = None) -> Backbone:
         return features, stats
 
     return Backbone(init, apply, channels, preprocess=lambda images: images.astype(float) / 255)
+
+
+def linear(channels: int = 7, dtype: Any = jnp.float32) -> Backbone:
+    """One linear layer applied to every pixel, without batch statistics, whose feature maps are of type `dtype`."""
+    layer = Dense(channels)
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
+        features: Any = layer.apply({"params": params}, inputs)
+        return features.astype(dtype), stats
+
+    return Backbone(
+        init=lambda key, shape: functional.init(layer, key, functional.struct(1, 3)),
+        apply=apply,
+        channels=channels,
+        preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
+    )
 
 
 def training_set(classes: int, images: int = 64) -> TrainingSet:

@@ -14,13 +14,11 @@ import optax
 import pytest
 
 from dml_jax import losses
-from dml_jax.backbones import functional
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
+from tests import toys
 from tests.plugins import distance, relation
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
@@ -29,30 +27,14 @@ SIZE = 16
 DATA = TrainingSet(classes=SIZE, images=SIZE)
 
 
-def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer applied to every pixel."""
-    layer = Dense(7)
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, /, *, train: bool, key: Any = None) -> tuple[jax.Array, Any]:
-        return layer.apply({"params": params}, inputs).astype(dtype), stats  # type: ignore[union-attr]
-
-    return Backbone(
-        init=lambda key, shape: functional.init(layer, key, functional.struct(1, 3)),
-        apply=apply,
-        channels=7,
-        preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
-    )
-
-
 def batch(labels: Any = None, seed: int = 0) -> Batch:
-    images = np.random.default_rng(seed).integers(0, 256, (1, SIZE, 2, 4, 3))
-    labels = np.arange(SIZE) // 4 if labels is None else labels
-    return Batch(jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(SIZE))
+    drawn = toys.batch(1, size=SIZE, seed=seed)
+    return drawn if labels is None else drawn._replace(labels=jnp.asarray(labels, jnp.int32))
 
 
 def built(config: baseline.Config, dtype: Any = jnp.float32, rate: float = 0.1) -> tuple[Any, Any, Any]:
     """(method, initial state, jitted step)."""
-    method, optimizer = baseline.build(config, toy(dtype), DATA), optax.sgd(rate)
+    method, optimizer = baseline.build(config, toys.linear(dtype=dtype), DATA), optax.sgd(rate)
     state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
     return method, state, jax.jit(step.build(method, optimizer))
 
@@ -113,7 +95,7 @@ def test_loss_from_pixels() -> None:
 def test_without_a_linear_layer() -> None:
     """The embeddings are the pooled features; proxies and memory have as many dimensions."""
     config = baseline.make_config("contrastive+proxy_nca", embedding_dim=0, memory=SIZE)
-    method = baseline.build(config, toy(), DATA)
+    method = baseline.build(config, toys.linear(), DATA)
     params, model_state = method.init(jax.random.key(0), batch())
     assert params["loss"]["proxy_nca_proxies"].shape == (SIZE, 7)
     assert model_state["memory"]["embeddings"].shape == (SIZE, 7)
@@ -135,7 +117,7 @@ def test_a_sum_of_losses_with_weights() -> None:
     method, state, update = built(config, rate=0.0)
     alone = {}
     for loss, options in {"contrastive": {}, "normalized_softmax": {"temperature": 0.3}, "proxy_nca": {}}.items():
-        single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toy(), DATA)
+        single = baseline.build(baseline.make_config(loss, options, embedding_dim=5), toys.linear(), DATA)
         own = {name.removeprefix(f"{loss}_"): leaf for name, leaf in state.params["loss"].items() if loss in name}
         params = {**state.params, "loss": own}
         of_batch = jax.jit(partial(step.loss, single))
@@ -179,7 +161,7 @@ def test_a_distance_in_training_and_evaluation() -> None:
     expected = losses.triplet(x, batch().labels, mining="all", distance=distance.poincare)
     assert float(terms["loss"]) == pytest.approx(float(expected), rel=1e-5)
     with pytest.raises(ConfigError, match=r"^method\.distance='tests.plugins.distance.absent': .* no function absent"):
-        baseline.build(replace(config, distance=f"{path}.absent"), toy(), DATA)
+        baseline.build(replace(config, distance=f"{path}.absent"), toys.linear(), DATA)
 
 
 def test_the_memory_adds_the_loss_against_past_batches() -> None:
@@ -196,7 +178,7 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
     np.testing.assert_array_equal(state.model_state["memory"]["labels"], np.tile(np.arange(SIZE) // 4, 2))
 
     # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
-    method = baseline.build(config, toy(), DATA)
+    method = baseline.build(config, toys.linear(), DATA)
     x, y, z = (np.asarray(method.embed(state.params, state.model_state, batch(seed=i).images[0])) for i in (3, 1, 2))
     classes = np.arange(SIZE) // 4
 
@@ -214,7 +196,7 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
 def test_parameters_of_the_losses() -> None:
     shapes = {}
     for loss in LOSSES:
-        method = baseline.build(baseline.make_config(loss, embedding_dim=5), toy(), TrainingSet(6, 6))
+        method = baseline.build(baseline.make_config(loss, embedding_dim=5), toys.linear(), TrainingSet(6, 6))
         params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
         assert set(params) == {"backbone", "embedding", "loss"}
         assert {name: leaf.shape for name, leaf in params["embedding"].items()} == {"kernel": (7, 5), "bias": (5,)}
@@ -230,7 +212,9 @@ def test_parameters_of_the_losses() -> None:
 
 def test_initial_parameters_of_the_losses() -> None:
     def initial(loss: str, options: dict[str, Any] | None = None) -> Any:
-        method = baseline.build(baseline.make_config(loss, options, embedding_dim=50), toy(), TrainingSet(400, 400))
+        method = baseline.build(
+            baseline.make_config(loss, options, embedding_dim=50), toys.linear(), TrainingSet(400, 400)
+        )
         return jax.jit(method.init)(jax.random.key(0), batch())[0]["loss"]
 
     np.testing.assert_array_equal(initial("margin", {"beta": 0.7})["beta"], np.full(400, 0.7, np.float32))
@@ -289,25 +273,15 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
         ({"loss": "tripet"}, r"method\.loss='tripet': did you mean triplet"),
         ({"loss": ["triplet"]}, r"method\.loss=\['triplet'\]: "),
         ({"loss": "triplet", "triplet": {"marign": 0.3}}, r"method\.triplet\.marign: .*did you mean margin"),
-        (
-            {"normalized_softmax": {"temperature": 0.0}},
-            r"method\.normalized_softmax\.temperature=0\.0: must be greater than 0",
-        ),
-        (
-            {"loss": "triplet", "triplet": {"margin": -1.0}},
-            r"method\.triplet\.margin=-1\.0: must be greater than or equal to 0",
-        ),
-        ({"loss": "triplet", "triplet": {"mining": "easy"}}, r"method\.triplet\.mining='easy'"),
-        (
-            {"loss": "multi_similarity", "multi_similarity": {"alpha": 0.0}},
-            r"method\.multi_similarity\.alpha=0\.0: must be greater than 0",
-        ),
-        ({"los": "triplet"}, r"method\.los: .*did you mean loss"),
         ({"loss": "triplet+arcfce"}, r"method\.loss='triplet\+arcfce': did you mean arcface"),
         ({"loss": "triplet+triplet"}, r"method\.loss='triplet\+triplet': names a loss twice"),
         (
             {"loss": "triplet+arcface", "weights": [1.0]},
             r"method\.weights=\(1\.0,\): give one for each loss of loss=triplet\+arcface",
+        ),
+        (
+            {"loss": "triplet", "embedding_dim": 8, "prefixes": [4, 8]},
+            r"prefixes=\(4, 8\): must be increasing and less than embedding_dim=8",
         ),
     ],
 )
@@ -318,7 +292,7 @@ def test_invalid_options(values: dict[str, Any], message: str) -> None:
 
 def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
     """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
-    method = baseline.build(baseline.resolve(options), toy(), data)
+    method = baseline.build(baseline.resolve(options), toys.linear(), data)
     params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
     given = batch()._replace(labels=labels)
 
@@ -376,12 +350,3 @@ def test_prefixes_share_the_parameters(loss: str) -> None:
     exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
     np.testing.assert_allclose(value, exact, rtol=1e-5)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
-
-
-def test_prefixes_that_do_not_fit() -> None:
-    for options, message in (
-        ({"prefixes": (4, 2)}, r"prefixes=\(4, 2\): must be increasing and less than embedding_dim=8"),
-        ({"prefixes": (4, 8)}, r"must be increasing and less than embedding_dim=8"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            baseline.make_config("triplet", embedding_dim=8, **options)

@@ -9,39 +9,15 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import functional
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.methods import crt
-from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.contract import TrainingSet
 from dml_jax.train import step
+from tests import toys
 
 SMALL = {"embedding_dims": (4, 6), "prototypes": (3, 3), "hidden_dim": 5}
 DATA = TrainingSet(classes=4, images=16)
-
-
-def toy(dtype: Any = jnp.float32) -> Backbone:
-    """One linear layer applied to every pixel."""
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return Dense(7).apply({"params": params}, inputs).astype(dtype), stats
-
-    return Backbone(
-        init=lambda key, shape: functional.init(Dense(7), key, functional.struct(1, 3)),
-        apply=apply,
-        channels=7,
-        preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
-    )
-
-
-def images(seed: int = 0, count: int = 16) -> jax.Array:
-    return jnp.asarray(np.random.default_rng(seed).integers(0, 256, (1, count, 2, 4, 3)), jnp.uint8)
-
-
-def batch(labels: Any = None, seed: int = 0) -> Batch:
-    labels = jnp.asarray(np.arange(16) // 4 if labels is None else labels, jnp.int32)
-    return Batch(images(seed), labels, jnp.arange(16, dtype=jnp.int32))
 
 
 def parameters(key: jax.Array, channels: int, config: crt.Config) -> Any:
@@ -116,16 +92,17 @@ def test_initial_values_follow_torch_linear() -> None:
 )
 def test_variants(options: dict[str, Any], terms: set[str], leaves: int) -> None:
     config = crt.Config(**(SMALL | options))
-    method = crt.build(config, toy(), DATA)
-    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
-    loss, aux = jax.jit(partial(step.loss, method))(params, model_state, batch(), jnp.zeros((), int), jax.random.key(1))
+    method = crt.build(config, toys.linear(), DATA)
+    batch = toys.batch(1)
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch)
+    loss, aux = jax.jit(partial(step.loss, method))(params, model_state, batch, jnp.zeros((), int), jax.random.key(1))
     counts = {f"{kind}{b}" for kind in ("positives", "negatives", "multi_similarity") for b in (1, 2)}
     assert set(aux.metrics) == counts | terms | {"consistency"}
     logged = aux.metrics
     weighted = logged["multi_similarity1"] + 0.1 * logged["multi_similarity2"] + 0.9 * logged["consistency"]
     np.testing.assert_allclose(loss, weighted + sum(logged[term] for term in terms), rtol=1e-6)
     assert len(jax.tree.leaves({key: params[key] for key in crt.BRANCHES})) == leaves
-    embedded = jax.jit(method.embed)(params, model_state, images()[0])
+    embedded = jax.jit(method.embed)(params, model_state, batch.images[0])
     assert embedded.shape == (16, 4)
     np.testing.assert_allclose(jnp.linalg.norm(embedded, axis=1), 1, rtol=1e-6)
 
@@ -137,4 +114,4 @@ def test_invalid_options() -> None:
     with pytest.raises(ConfigError, match=r"method\.multi_similarity\.divisor='pairs'"):
         validate(crt.Config, {"multi_similarity": {"divisor": "pairs"}}, "method")
     with pytest.raises(ConfigError, match="needs 2 training classes, the data has 1"):
-        crt.build(crt.Config(**SMALL), toy(), DATA._replace(classes=1))
+        crt.build(crt.Config(**SMALL), toys.linear(), DATA._replace(classes=1))

@@ -10,41 +10,19 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import functional
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods import mpn
-from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.contract import TrainingSet
 from dml_jax.numerics import unit
 from dml_jax.train import step
+from tests import toys
 
 SMALL = mpn.Config(embedding_dim=8, heads=2, k=4, k_r=3)
 CLASSES = 5
 DATA = TrainingSet(CLASSES, 16)
-
-
-def toy(dtype: Any = jnp.float32) -> Backbone:
-    """A linear layer on each pixel."""
-    layer = Dense(7)
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return layer.apply({"params": params}, inputs).astype(dtype), stats
-
-    return Backbone(
-        init=lambda key, shape: functional.init(layer, key, functional.struct(1, 3)),
-        apply=apply,
-        channels=7,
-        preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
-    )
-
-
-def batch(count: int = 16) -> Batch:
-    images = np.random.default_rng(0).integers(0, 256, (1, count, 2, 3, 3))
-    index = jnp.arange(count, dtype=jnp.int32)
-    return Batch(jnp.asarray(images, jnp.uint8), index // 4, index)
 
 
 def network_and_params(config: mpn.Config) -> tuple[mpn.MessagePassingNetwork, Any]:
@@ -133,13 +111,13 @@ def test_dropout() -> None:
 @pytest.mark.parametrize("equations", ["authors", "paper"])
 def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> None:
     config = dataclasses.replace(SMALL, losses=losses, equations=equations)
-    method = mpn.build(config, toy(), DATA)
-    params, state = jax.eval_shape(method.init, jax.random.key(0), batch())
+    method = mpn.build(config, toys.linear(), DATA)
+    params, state = jax.eval_shape(method.init, jax.random.key(0), toys.batch(1))
     assert ("auxiliary" in params) == (losses != "mpn")
     assert ("mpn" in params) == (losses != "auxiliary")
     assert (method.hooks.refine is None) == (losses == "auxiliary")
     gradient = jax.value_and_grad(partial(step.loss, method), has_aux=True)
-    (value, aux), grads = jax.eval_shape(gradient, params, state, batch(), jnp.int32(0), jax.random.key(1))
+    (value, aux), grads = jax.eval_shape(gradient, params, state, toys.batch(1), jnp.int32(0), jax.random.key(1))
     assert value.shape == ()
     assert len(aux.metrics) == (2 if losses == "both" else 1)
     same = lambda a, b: jax.tree.structure(a) == jax.tree.structure(b)  # noqa: E731
@@ -149,7 +127,7 @@ def test_only_what_the_losses_need_is_created(losses: Any, equations: Any) -> No
 
 def test_refined_queries_are_the_first_nodes_of_their_batches() -> None:
     config = dataclasses.replace(SMALL, layers=2, concatenate=True)
-    method = mpn.build(config, toy(), DATA)
+    method = mpn.build(config, toys.linear(), DATA)
     network, params = network_and_params(config)
     embeddings = unit(jax.random.normal(jax.random.key(1), (20, 8)))
     refined = method.hooks.refine({"mpn": params}, {}, embeddings)
@@ -166,19 +144,19 @@ def test_the_last_layer_computes_only_the_first_nodes() -> None:
 
 
 def test_refinement_against_a_gallery() -> None:
-    method = mpn.build(SMALL, toy(), DATA)
+    method = mpn.build(SMALL, toys.linear(), DATA)
     _, params = network_and_params(SMALL)
     queries, gallery = unit(jax.random.normal(jax.random.key(1), (2, 20, 8)))
     refined = method.hooks.refine({"mpn": params}, {}, queries, gallery)
     assert refined.shape == (20, 8)
     np.testing.assert_allclose(jnp.linalg.norm(refined, axis=1), 1, rtol=1e-5)
-    concatenated = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toy(), DATA)
+    concatenated = mpn.build(dataclasses.replace(SMALL, layers=2, concatenate=True), toys.linear(), DATA)
     with pytest.raises(ConfigError, match=r"method\.concatenate=True: .* 16 dimensions and the gallery 8"):
         concatenated.hooks.refine({"mpn": params}, {}, queries, gallery)
 
 
 def test_refinement_of_a_single_image() -> None:
-    method = mpn.build(SMALL, toy(), DATA)
+    method = mpn.build(SMALL, toys.linear(), DATA)
     _, params = network_and_params(SMALL)
     assert jnp.isfinite(method.hooks.refine({"mpn": params}, {}, jnp.zeros((1, 8)))).all()
 
@@ -192,7 +170,7 @@ def test_refinement_in_given_groups(equations: mpn.Equations, x64: None) -> None
     # Row 4 occurs three times, twice in one batch; its first occurrence is used.
     batches = np.array([[0, 4, 2, 7, 8], [1, 4, 4, 3, 0], [5, 6, 7, 8, 1]])
     groups = Groups(batches, refined=4)
-    refine = mpn.build(config, toy(), DATA).hooks.refine
+    refine = mpn.build(config, toys.linear(), DATA).hooks.refine
     refined = np.asarray(refine({"mpn": params}, {}, embeddings, groups=groups))
     assert refined.shape == (9, 16)
     first = {0: (0, 0), 4: (0, 1), 2: (0, 2), 7: (0, 3), 1: (1, 0), 3: (1, 3), 5: (2, 0), 6: (2, 1), 8: (2, 3)}
