@@ -22,9 +22,7 @@ from dml_jax.losses.pairwise import distances, masks, same_class
 
 Mining = Literal["random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"]
 
-TripletMining = Literal[
-    "random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted", "all"
-]
+TripletMining = Literal[Mining, "all"]
 
 
 class Triplets(NamedTuple):

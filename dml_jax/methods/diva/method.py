@@ -44,49 +44,9 @@ class Heads(nn.Module):
         return {task: unit(Dense(self.dim, name=task)(features)) for task in self.tasks}
 
 
-# A momentum copy of a network and a queue of its outputs as negatives (MoCo; He, Fan, Wu, Xie, Girshick, CVPR 2020).
-# Both are part of the model state: "key", whose parameters are a moving average of the trained ones, and "queue",
-# float [K, D], the last K outputs of the key network, first in, first out.
-
-
-def queue_init(network: dict[str, PyTree], size: int, dim: int) -> dict[str, PyTree]:
-    """Initial state: a queue of zeros [size, dim], and a copy of a network."""
-    # Copied because the training step donates its state, and a buffer cannot be donated twice.
-    return {"key": jax.tree.map(jnp.copy, network), "queue": jnp.zeros((size, dim))}
-
-
 def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
     """momentum * average + (1 - momentum) * params."""
     return jax.tree.map(lambda a, p: momentum * a + (1 - momentum) * p, average, params)
-
-
-def queue_update(
-    model_state: PyTree, params: PyTree, outputs: jax.Array, *, averaged: Iterable[str], momentum: float
-) -> PyTree:
-    """The model state after an update of the parameters; the key network follows their `averaged` subtrees.
-
-    `outputs` [B, D] of the key network for this batch are appended to the queue.
-    """
-    key = model_state["key"]
-    averages = {name: moving_average(key[name], params[name], momentum) for name in averaged}
-    return {**model_state, "key": {**key, **averages}, "queue": enqueue(model_state["queue"], outputs)}
-
-
-def queue_fill(
-    model_state: PyTree, batches: Iterable[jax.Array], outputs: Callable[[PyTree, jax.Array], jax.Array]
-) -> PyTree:
-    """Fills the queue before training, by `outputs`: (key network, images [B, H, W, 3]) -> [B, D]."""
-
-    @jax.jit
-    def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
-        return enqueue(queue, outputs(network, images))
-
-    queue, filled = model_state["queue"], 0
-    for images in batches:
-        queue, filled = push(model_state["key"], queue, images), filled + len(images)
-        if filled >= len(queue):
-            return {**model_state, "queue": queue}
-    raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches")
 
 
 def check_data(config: Config, data: TrainingSet) -> None:
@@ -100,8 +60,10 @@ def check_data(config: Config, data: TrainingSet) -> None:
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
     """DiVA on the average-pooled feature map of a backbone.
 
-    The key network runs in evaluation mode with the backbone's initial batch statistics: only parameters are averaged.
-    Before the first step, the queue is filled with the keys of first views.
+    The key network is a momentum copy of the network, and its outputs are queued as negatives (MoCo; He, Fan, Wu, Xie,
+    Girshick, CVPR 2020). Both are part of the model state: "key", whose parameters are a moving average of the trained
+    ones, and "queue", float [K, D], its last K outputs. It runs in evaluation mode with the backbone's initial batch
+    statistics: only parameters are averaged. Before the first step, the queue is filled with the keys of first views.
 
     `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking task.
     """
@@ -117,7 +79,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return functional.apply(layer, params, {}, features)[0]["selfsimilarity"]
 
     def key_network(params: PyTree, model_state: PyTree) -> PyTree:
-        return {name: params[name] for name in AVERAGED} | {"stats": model_state["backbone"]}
+        # Copied because the training step donates its state, and a buffer cannot be donated twice.
+        network = {name: params[name] for name in AVERAGED} | {"stats": model_state["backbone"]}
+        return jax.tree.map(jnp.copy, network)
 
     def key_outputs(network: PyTree, images: jax.Array) -> jax.Array:
         """Keys [B, D] of images [B, H, W, 3] by the key network."""
@@ -133,8 +97,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         params = {"backbone": body, "heads": head, **equations.loss_init(key_loss, config, data.classes)}
         model_state = {"backbone": stats}
         if task == "contrast":
-            size = config.queue_batches * len(batch.labels)
-            model_state |= queue_init(key_network(params, model_state), size, config.embedding_dim)
+            queue = jnp.zeros((config.queue_batches * len(batch.labels), config.embedding_dim))
+            model_state |= {"key": key_network(params, model_state), "queue": queue}
         task_params, task_state = self_supervision.init(key_task, config, backbone.channels, data.images)
         return params | task_params, model_state | task_state
 
@@ -183,13 +147,22 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return equations.ensemble(encoded.embeddings, config)
 
     def after(params: PyTree, model_state: PyTree, keys: jax.Array) -> PyTree:
-        return queue_update(model_state, params, keys, averaged=AVERAGED, momentum=config.momentum)
+        network = model_state["key"]
+        averages = {name: moving_average(network[name], params[name], config.momentum) for name in AVERAGED}
+        return {**model_state, "key": {**network, **averages}, "queue": enqueue(model_state["queue"], keys)}
 
     def fill(params: PyTree, model_state: PyTree, batches: Iterable[Batch]) -> PyTree:
-        # A warm start may have replaced the parameters since `init`.
-        model_state = {**model_state, "key": jax.tree.map(jnp.copy, key_network(params, model_state))}
-        images = (batch.images[0] for batch in batches)
-        return queue_fill(model_state, images, key_outputs)
+        @jax.jit
+        def push(network: PyTree, queue: jax.Array, images: jax.Array) -> jax.Array:
+            return enqueue(queue, key_outputs(network, images))
+
+        network = key_network(params, model_state)  # a warm start may have replaced the parameters since `init`
+        queue, filled = model_state["queue"], 0
+        for batch in batches:
+            queue, filled = push(network, queue, batch.images[0]), filled + len(batch.labels)
+            if filled >= len(queue):
+                return {**model_state, "key": network, "queue": queue}
+        raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches")
 
     def pooled_features(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return pool(params, model_state, images[None], train=False)[0]
