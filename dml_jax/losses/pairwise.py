@@ -170,20 +170,13 @@ def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: 
     Values [N, …] of anchors or their pairs are left out of both sums unless `counted`; `weights` are of the anchors [N]
     or of the pairs [N, M].
     """
-    if weights is not None and jnp.ndim(weights) == 2:
-        w = jnp.asarray(weights, values.dtype) if counted is None else jnp.where(counted, weights, 0)
-        total = w.sum()
-        return jnp.sum(jnp.where(w > 0, w * values, 0)) / jnp.where(total > 0, total, 1)
-    if weights is None:
-        if counted is None:
-            return values.mean()
-        return jnp.sum(values, where=counted) / jnp.maximum(counted.sum(), 1)
     counted = jnp.ones(values.shape, bool) if counted is None else counted
-    others = tuple(range(1, values.ndim))
+    if weights is None:
+        return jnp.sum(values, where=counted) / jnp.maximum(counted.sum(), 1)
     w = jnp.asarray(weights, values.dtype)
-    total = jnp.sum(w * counted.sum(axis=others, dtype=w.dtype))
-    sums = jnp.where(w > 0, w * jnp.sum(values, axis=others, where=counted), 0)
-    return sums.sum() / jnp.where(total > 0, total, 1)
+    w = jnp.where(counted, w.reshape(w.shape + (1,) * (values.ndim - w.ndim)), 0)
+    total = w.sum()
+    return jnp.sum(jnp.where(w > 0, w * values, 0)) / jnp.where(total > 0, total, 1)
 
 
 def per_anchor(

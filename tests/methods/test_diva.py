@@ -4,50 +4,25 @@ import dataclasses
 import itertools
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
-from dml_jax.backbones import functional
-from dml_jax.backbones.batch_norm import BatchNorm
-from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.train import step
+from tests import toys
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
 DATA = TrainingSet(classes=4, images=16)
 
 
-class Toy(nn.Module):
-    """One linear layer applied to every pixel, and a batch normalisation."""
-
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        return BatchNorm(name="bn")(Dense(7, name="layer")(x), train)
-
-
-def toy(dtype: Any = jnp.float32) -> Backbone:
-    def init(key: jax.Array, shape: tuple[int, int]) -> tuple[Any, Any]:
-        return functional.init(Toy(), key, functional.struct(1, *shape, 3), False)
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        features, stats = functional.apply(Toy(), params, stats, inputs, train, mutable=train)
-        return features.astype(dtype), stats
-
-    return Backbone(init, apply, 7, preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5)
-
-
-def batch(labels: Any = None, seed: int = 0, count: int = 16) -> Batch:
-    images = np.random.default_rng(seed).integers(0, 256, (2, count, 2, 3, 3))
-    labels = np.arange(count) // 4 if labels is None else labels
-    return Batch(jnp.asarray(images, jnp.uint8), jnp.asarray(labels, jnp.int32), jnp.arange(count, dtype=jnp.int32))
+def batch(seed: int = 0) -> Batch:
+    return toys.batch(2, seed=seed)
 
 
 def loss(method: Any) -> Any:
@@ -64,7 +39,7 @@ def subsets() -> list[tuple[str, ...]]:
 @pytest.mark.parametrize("tasks", subsets(), ids="+".join)
 def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     config = dataclasses.replace(SMALL, tasks=tasks)
-    method = diva.build(config, toy(), DATA)
+    method = diva.build(config, toys.backbone(), DATA)
     params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
     value, aux = jax.eval_shape(loss(method), params, model_state, batch(), jax.random.key(1))
     assert value.shape == ()
@@ -99,7 +74,7 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
     ids=str,
 )
 def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any]) -> None:
-    method = diva.build(dataclasses.replace(SMALL, **options), toy(), DATA)
+    method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), DATA)
     params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
     gradient = jax.grad(loss(method), has_aux=True)
     grads, _ = jax.eval_shape(gradient, params, model_state, batch(), jax.random.key(1))
@@ -133,26 +108,22 @@ def test_invalid_options(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(("shared", "classes"), [("random", 1), ("standard", 2)])
 def test_too_few_classes_for_the_triplets(shared: Any, classes: int) -> None:
     with pytest.raises(ConfigError, match=f"needs {classes + 1} training classes, the data has {classes}"):
-        diva.build(dataclasses.replace(SMALL, shared=shared), toy(), DATA._replace(classes=classes))
+        diva.build(dataclasses.replace(SMALL, shared=shared), toys.backbone(), DATA._replace(classes=classes))
 
 
 def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
-    """The toy network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy float64."""
-    x = np.asarray(images, np.float64) / 255 - 0.5
-    layer, bn, head = (
-        network["backbone"]["layer"],
-        network["backbone"]["bn"],
-        network["heads"]["selfsimilarity"],
-    )
-    x = (x @ np.asarray(layer["kernel"]) + np.asarray(layer["bias"])) / np.sqrt(1 + 1e-5)
-    x = (x * np.asarray(bn["scale"]) + np.asarray(bn["bias"])).mean(axis=(1, 2))
+    """The network in evaluation mode with statistics 0 and 1, then average pooling and head; NumPy float64."""
+    patches = np.asarray(images, np.float64).reshape(len(images), 2, 4, 2, 4, 3).transpose(0, 1, 3, 2, 4, 5) / 255
+    body, head = network["backbone"], network["heads"]["selfsimilarity"]
+    x = patches.reshape(len(images), 4, 48) @ np.asarray(body["kernel"]) / np.sqrt(1 + 1e-5)
+    x = np.maximum(x * np.asarray(body["bn"]["scale"]) + np.asarray(body["bn"]["bias"]), 0).mean(axis=1)
     y = x @ np.asarray(head["kernel"]) + np.asarray(head["bias"])
     return y / np.linalg.norm(y, axis=1, keepdims=True)
 
 
 def test_momentum_network_and_queue() -> None:
     """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
-    method = diva.build(SMALL, toy(), DATA)
+    method = diva.build(SMALL, toys.backbone(), DATA)
     optimizer = optax.sgd(0.1)
     state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
     first = jax.tree.map(np.asarray, state.params)
@@ -176,12 +147,12 @@ def test_momentum_network_and_queue() -> None:
             expected,
         )
     assert float(jnp.abs(state.model_state["backbone"]["bn"]["mean"]).max()) > 0.01
-    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["mean"], np.zeros(7))
-    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["var"], np.ones(7))
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["mean"], np.zeros(12))
+    np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["var"], np.ones(12))
 
 
 def test_a_queue_that_cannot_be_filled() -> None:
-    method = diva.build(SMALL, toy(), DATA)
+    method = diva.build(SMALL, toys.backbone(), DATA)
     params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
     with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: lower method\.queue_batches"):
         method.hooks.fill(params, model_state, [batch()])
