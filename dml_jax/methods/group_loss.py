@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, Rule, section
+from dml_jax.config.fields import NonNegativeInt, Positive, PositiveInt, Rule, section
 from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
@@ -37,13 +37,10 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching
 from dml_jax.numerics import at_least_float32, unit
 
 GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
-ONLY_CROSS_ENTROPY = "leaves only the cross-entropy"
 SOME_LEFT = Rule(
-    f"{ONLY_CROSS_ENTROPY}, because all images are anchors; lower it below data.images_per_class",
+    "leaves only the cross-entropy, because all images are anchors; lower it below data.images_per_class",
     lambda c: c.data.sampler in WITHOUT_CLASSES or c.method.anchors < c.data.images_per_class,
 )
-ITERATED = Rule("leaves the probabilities as they are; give 1 or more", lambda c: c.method.iterations > 0)
-WEIGHTED = Rule(f"{ONLY_CROSS_ENTROPY}; give a positive weight", lambda c: c.method.weight > 0)
 
 
 @section
@@ -54,9 +51,9 @@ class Config:
     embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: no such layer
     pooling: Pooling = "avg"  # pooling of the feature map
     anchors: Annotated[NonNegativeInt, SOME_LEFT] = 2  # images of each class with a given label
-    iterations: Annotated[NonNegativeInt, ITERATED] = 1  # t_end; 1 in the authors' code
+    iterations: PositiveInt = 1  # t_end; 1 in the authors' code
     temperature: Positive = 24.0  # T, divides the logits in the priors
-    weight: Annotated[NonNegative, WEIGHTED] = 1.0  # weight of the group loss; the cross-entropy has weight 1
+    weight: Positive = 1.0  # weight of the group loss; the cross-entropy has weight 1
 
 
 FLOOR = 1e-30  # lower bound of the support, which is 0 if an embedding is constant

@@ -51,8 +51,6 @@ WITHOUT_EFFECT = [
     "digits_hist train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_after=5",
-    "cub_group_loss method.weight=0",
-    "cub_group_loss method.iterations=0",
     "cub_group_loss method.anchors=9",
     *(f"cub_crt {AVERAGE} method.{o}" for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")),
     f"cub_crt {AVERAGE} method.w_div=2",

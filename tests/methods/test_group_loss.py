@@ -1,7 +1,5 @@
 """The Group Loss against NumPy in float64 (its equations in probabilities, one image at a time)."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,9 +30,7 @@ def reference(logits: np.ndarray, embeddings: np.ndarray, anchors: list[int], it
     return -np.log(x[np.arange(COUNT), LABELS])
 
 
-@pytest.mark.parametrize(
-    ("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5), (1, 0, 2.0)]
-)
+@pytest.mark.parametrize(("anchors", "iterations", "temperature"), [(1, 1, 24.0), (2, 3, 1.0), (0, 2, 0.5)])
 def test_values_and_gradients(anchors: int, iterations: int, temperature: float) -> None:
     logits, embeddings = sample()
     config = Config(anchors=anchors, iterations=iterations, temperature=temperature)
@@ -67,10 +63,9 @@ def test_similarity_to_the_anchor_of_the_class_lowers_the_loss() -> None:
     logits = jnp.asarray([[9.0, 0], [0, 1], [0, 9], [0, 1]])
     separated = jnp.asarray([[1.0, -1, 0], [1, -1, 0.1], [-1, 1, 0], [-1, 1, 0.1]])
     mixed = separated[jnp.asarray([0, 2, 1, 3])]
-    second = jax.jit(lambda x, config: group_loss.group_loss(logits, x, labels, config)[1], static_argnums=1)
-    config = Config(anchors=1, temperature=1.0)
-    prior = second(separated, replace(config, iterations=0))
-    assert second(separated, config) < prior < second(mixed, config)
+    second = jax.jit(lambda x: group_loss.group_loss(logits, x, labels, Config(anchors=1, temperature=1.0))[1])
+    prior = np.log(1 + np.e)  # the cross-entropy of its logits
+    assert second(separated) < prior < second(mixed)
 
 
 def test_no_support_and_extreme_logits() -> None:
