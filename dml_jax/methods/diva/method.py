@@ -158,8 +158,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
 
         network = key_network(params, model_state)  # a warm start may have replaced the parameters since `init`
         queue, filled = model_state["queue"], 0
-        for batch in batches:
-            queue, filled = push(network, queue, batch.images[0]), filled + len(batch.labels)
+        for images in (batch.images[0] for batch in batches):
+            queue, filled = push(network, queue, images), filled + len(images)
             if filled >= len(queue):
                 return {**model_state, "key": network, "queue": queue}
         raise DataError(f"{filled} images cannot fill a queue of {len(queue)}: lower method.queue_batches")
