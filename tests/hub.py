@@ -111,10 +111,12 @@ def running() -> Iterator[Hub]:
     with Server(("127.0.0.1", PORT), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        yield hub
-        hub.stopped.set()
-        server.shutdown()
-        thread.join()
+        try:
+            yield hub
+        finally:
+            hub.stopped.set()
+            server.shutdown()
+            thread.join()
     shutil.rmtree(CACHE, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
+from PIL import Image
 
 import dml_jax
 from dml_jax import config as configs
@@ -144,6 +145,7 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
 }
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
+    "check mypaper": "schematic",
     "HOST:PORT": "schematic",
     "--coordinator=auto": "needs a cluster",
     "configs/cub_": "needs CUB-200-2011",
@@ -153,6 +155,9 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "hist.py:layers": "needs Cars196 or Omniglot, and hours",
     "--claims=": "takes hours; tests/studies/test_claims.py",
     "hist-layers": "needs such a study; tests/e2e/test_studies.py",
+    "studies/comparison": "needs such a study; tests/e2e/test_studies.py",
+    "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
+    "check tests.plugins": "takes minutes; tests/commands/test_check.py",
     "--on=cub": "needs CUB-200-2011",
     "embeddings.parquet": "needs such files; tests/inference/test_large_search.py",
     "configs/folder_vit.py\n": "needs photographs",
@@ -386,19 +391,29 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def run_every_command(tmp_path: Path) -> None:
-    for seed in range(18):
-        for i in range(4):
-            pictures.write(tmp_path / "photos" / ("wren" if seed == 0 else f"class {seed}") / f"{i}.jpg", 20 * seed + i)
-            pictures.write(tmp_path / "other_products" / f"other {seed}" / f"{i}.jpg", 20 * seed + i + 1000)
-    for name in ("gallery", "new_photos"):
-        shutil.copytree(tmp_path / "photos", tmp_path / name)
+    def folder(name: str, classes: list[str], first: int) -> None:
+        for seed, label in enumerate(classes):
+            for i in range(4):  # on two days
+                exif = Image.Exif()
+                exif[0x0132] = f"2026:05:{1 + i % 2:02} 10:00:00"
+                path = tmp_path / name / label / f"{i}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(pictures.encoded(first + 20 * seed + i, quality=90, exif=exif))
+
+    products = ["wren", *(f"product {i}" for i in range(8))]
+    folder("photos", ["wren", *(f"class {i}" for i in range(17))], 0)
+    folder("others", [f"other {i}" for i in range(18)], 1000)
+    folder("gallery", products, 2000)
+    for name, first in (("later", 3000), ("new_photos", 4000)):
+        folder(name, products, first)
     for name in ("this_one", "photo"):
         pictures.write(tmp_path / f"{name}.jpg", 900)
+    shutil.copytree(ROOT / "tests/plugins", tmp_path / "tests/plugins")
     rng = np.random.default_rng(0)
     np.save(tmp_path / "embeddings.npy", rng.normal(size=(40, 4)))
     np.save(tmp_path / "labels.npy", np.arange(40) % 4)
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    ran = 0
+    ran, failures = 0, []
     model = ("main", "--config=configs/folder_baseline.py:small", "--config.data.path=photos/")  # runs/folder_baseline
     commands = dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page))
     for module, *arguments in (model, *commands):
@@ -409,12 +424,19 @@ def run_every_command(tmp_path: Path) -> None:
         configurations = ("digits_hist.py", "digits_baseline.py", "folder_vit.py", "folder_baseline.py:frozen")
         short = {f"--config=configs/{name}": steps for name in configurations}
         short[model[1]] = ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]
-        short |= {key: ["--list"] for key in ("--study=configs/studies/folder_methods.py", "--claims=all")}
+        short |= {
+            f"--study={name}": ["--list"]
+            for name in ("configs/studies/folder_methods.py", "tests/plugins/comparison.py")
+        }
+        short |= {"--claims=all": ["--list"], "--config=tests/plugins/experiment.py": steps}
         more = short.get(arguments[0], []) if arguments else []
         command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
-        assert done.returncode == 0, f"{shown}{done.stderr}"
         ran += 1
+        if done.returncode:
+            failures.append(f"{shown}{done.stderr}")
+            print(failures[-1], file=sys.stderr, flush=True)  # TRACE
+    assert not failures, "\n".join(failures)
     assert ran >= 10
 
 

@@ -267,7 +267,9 @@ def _expected(index: Index, false_accept_rate: float) -> str:
         except DataError as error:
             lines.append(f"{rate:6g}  {error}")
             continue
-        lines.append(f"{rate:6g}{point.threshold:11.4f}" + "".join(f"{_interval(share):>19}" for share in point[2:]))
+        few = "  too few classes of strangers for this rate" if point.strangers[0] > rate else ""
+        shares = "".join(f"{_interval(share):>19}" for share in point[2:])
+        lines.append(f"{rate:6g}{point.threshold:11.4f}{shares}{few}")
     if chosen.unknown[0] > 0.5:
         lines.append(f"warning: {_percent(chosen.unknown[0])} % would be unknown; {'; '.join(_causes(index, across))}")
     return "\n".join(lines)

@@ -213,14 +213,17 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
 
     Strangers are the images of the background, each as if its own class were not in the background. Known images are
     those of enrolled classes with several sessions, each classified without its session, and those of classes of the
-    background with several sessions, each as if the other sessions of its class were enrolled, with as many images as
-    the median enrolled class has. No image takes part in the covariance by which it is judged: tenths of the classes of
-    the background are judged in turn (cross-conformal prediction by classes: Vovk, "Cross-conformal predictors", 2015).
+    background with several sessions, each as if other sessions of its class were enrolled, with as many sessions and
+    images as the median enrolled class has. No image takes part in the covariance by which it is judged: tenths of the
+    classes of the background are judged in turn (cross-conformal prediction by classes: Vovk, "Cross-conformal
+    predictors", 2015).
     """
     groups, own_groups = session_groups(background), session_groups(enrolled)
     names, position = np.unique(background.labels, return_inverse=True)
     fold = np.random.default_rng(0).permutation(len(names))[position] % min(FOLDS, len(names))
     size = int(np.median(np.unique(enrolled.labels, return_counts=True)[1]))
+    of_class = np.unique(np.stack([enrolled.labels, own_groups]), axis=1)[0]
+    taken = int(np.median(np.unique(of_class, return_counts=True)[1]))
     strangers = np.zeros(len(position), np.float32)
     known: list[np.ndarray] = [np.zeros((0, 4))]  # margin, whether the class is right, class, session
     for i in range(fold.max() + 1):
@@ -231,8 +234,9 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
             own = position == label
             others = np.delete(to_others[own], label, axis=1)
             strangers[own] = margins(to_index[own], others)[1]
-            for session in np.unique(groups[own]) if groups[own].any() else ():
-                gallery = np.flatnonzero(own & (groups != session))[:size]
+            sessions = np.unique(groups[own])
+            for i, session in enumerate(sessions) if len(sessions) > 1 else ():
+                gallery = np.flatnonzero(own & np.isin(groups, np.roll(sessions, -i)[1 : 1 + taken]))[:size]
                 asked = own & (groups == session)
                 to_own = Classes(rows[gallery], position[gallery]).similarities(rows[asked])
                 best, found = margins(np.concatenate([to_own, to_index[asked]], axis=1), others[groups[own] == session])
@@ -255,11 +259,15 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
 
 
 def promise(measured: Measured, false_accept_rate: float) -> Point:
-    """The lowest threshold that at most a share of the strangers passes, and what to expect of sessions to come.
+    """The lowest threshold that at most a share of the strangers of a new class passes, and what to expect of it.
 
-    Classes of strangers are drawn again, with replacement; each draw sets a threshold, and the classes that were not
-    drawn measure how many strangers it accepts. Known classes and their sessions are drawn for the same thresholds, as
-    many as make the variance that of the difference to a measurement on the enrolled classes.
+    That share is estimated by leaving out one class of strangers after the other, and applying the threshold that the
+    others set to it. With few classes, it exceeds the share of all strangers that pass, and may exceed the rate at any
+    threshold; then the threshold is above all strangers.
+
+    For the intervals, classes of strangers are drawn again, with replacement; each draw sets a threshold, and the
+    classes that were not drawn measure how many strangers it accepts. Known classes and their sessions are drawn for
+    the same thresholds, as many as make the variance that of the difference to a measurement on the enrolled classes.
 
     Raises:
       DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per accepted one.
@@ -273,6 +281,7 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
             f"which {100 * false_accept_rate:g} % of strangers are accepted; give --calibrate=DIRECTORY with class "
             f"folders of {FEWEST} other classes or more"
         )
+    passing, expected = _corrected_rate(margins, position, false_accept_rate)
     rng = np.random.default_rng(0)
     order = np.argsort(margins)
     ascending, by_class = margins[order], np.searchsorted(classes, position[order])
@@ -282,13 +291,13 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
     weights = np.empty((DRAWS, len(measured.known)))
     for draw in range(DRAWS):
         times = np.bincount(rng.integers(len(classes), size=len(classes)), minlength=len(classes))
-        thresholds[draw] = _threshold(ascending, times[by_class], false_accept_rate)
+        thresholds[draw] = _threshold(ascending, times[by_class], passing)
         if len(out := ascending[times[by_class] == 0]):
             outside[draw] = (out >= thresholds[draw]).mean()
         if len(place):
             drawn = np.bincount(rng.integers(len(known_classes), size=count), minlength=len(known_classes))
             weights[draw] = drawn[place] * _session_weights(place, measured.known_groups[:, 1], rng)
-    threshold = _threshold(ascending, np.ones(len(ascending)), false_accept_rate)
+    threshold = _threshold(ascending, np.ones(len(ascending)), passing)
 
     def share(chosen: Callable[[float], np.ndarray]) -> tuple[float, float, float]:
         if not len(measured.known):
@@ -305,14 +314,31 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
         share(lambda t: (known >= t) & right),
         share(lambda t: (known >= t) & ~right),
         share(lambda t: known < t),
-        (float(np.nanmean(outside)), float(low), float(high)),
+        (expected, float(low), float(high)),
     )
+
+
+def _corrected_rate(margins: np.ndarray, classes: np.ndarray, rate: float) -> tuple[float, float]:
+    """The share of all strangers that may pass so that at most `rate` of a new class do, and what is then expected."""
+
+    def of_new_classes(passing: float) -> float:
+        accepted = 0
+        for label in np.unique(classes):
+            others = np.sort(margins[classes != label])
+            accepted += np.sum(margins[classes == label] >= _threshold(others, np.ones(len(others)), passing))
+        return float(accepted / len(margins))
+
+    low, high = 0, int(rate * len(margins)) + 1  # numbers of strangers that pass: the largest wanted, and too many
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if of_new_classes(middle / len(margins)) <= rate else (low, middle)
+    return low / len(margins), of_new_classes(low / len(margins))
 
 
 def _threshold(ascending: np.ndarray, weights: np.ndarray, rate: float) -> float:
     """The lowest threshold that at most a share of the weighted strangers passes."""
     passing = weights.sum() - np.cumsum(weights)  # of a threshold just above each margin
-    return float(np.nextafter(ascending[np.argmax(passing <= rate * weights.sum())], np.float32(np.inf)))
+    return float(np.nextafter(ascending[np.argmax(passing <= rate * weights.sum() + 1e-9)], np.float32(np.inf)))
 
 
 def _session_weights(place: np.ndarray, sessions: np.ndarray, rng: np.random.Generator) -> np.ndarray:

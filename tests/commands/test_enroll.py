@@ -79,7 +79,8 @@ def test_enroll_classify_add(photos, tmp_path):
     np.testing.assert_array_equal(index.classify(asked)[1], scorer.decide(Colours().embed(asked)).margins)
     for rate in (0.05, 0.5):
         point = index.expect(rate)
-        assert (index.measured.strangers >= point.threshold).mean() == pytest.approx(rate, abs=0.01)
+        assert (index.measured.strangers >= point.threshold).mean() <= rate
+        assert point.strangers[0] == pytest.approx(rate, abs=0.015)
         assert point.right[0] + point.wrong[0] + point.unknown[0] == pytest.approx(1)
 
     index.save(tmp_path / "index.npz")
@@ -131,7 +132,7 @@ def test_restore(photos, tmp_path):
         [0, 0, 0, 1, 1, 1],
     )
     np.testing.assert_array_equal(index.embeddings[3:], before)
-    assert index.classify(photos["blue"])[0] == ["blue"] * 3
+    assert index.classify(photos["blue"], false_accept_rate=0.1)[0] == ["blue"] * 3
     with pytest.raises(DataError, match="blue: is not a removed class; removed: green"):
         index.restore("blue")
     index.add({"green": photos["green"][:1]})

@@ -101,6 +101,27 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
     assert np.mean(unaware) > np.mean(promised) + 0.1
 
 
+@pytest.mark.parametrize("rate", [0.05, 0.2])
+def test_a_new_class_passes_at_the_promised_rate(rate: float) -> None:
+    """Against loops: the most strangers pass with which at most a share of those of a class left out would."""
+    taken = in_sessions(16, 4, 5)
+    measured = open_set.measure(taken.where(taken.labels > 5), taken.where(taken.labels < 6))
+    classes = measured.stranger_groups[:, 0]
+
+    def of_new_classes(passing: int) -> float:
+        accepted = 0
+        for label in np.unique(classes):
+            others = sorted(measured.strangers[classes != label], reverse=True)
+            allowed = int(passing / len(classes) * len(others) + 1e-9)
+            accepted += (measured.strangers[classes == label] > others[allowed]).sum()
+        return accepted / len(classes)
+
+    point = open_set.promise(measured, rate)
+    passing = int((measured.strangers >= point.threshold).sum())
+    assert point.strangers[0] == pytest.approx(of_new_classes(passing))
+    assert of_new_classes(passing) <= rate < of_new_classes(passing + 1)
+
+
 def test_no_image_decides_how_it_is_judged() -> None:
     """Margins of strangers and of held-out sessions, against an index and a background without them."""
     rows, labels = photographs(12, 4, seed=3)
