@@ -435,7 +435,6 @@ def run_every_command(tmp_path: Path) -> None:
         ran += 1
         if done.returncode:
             failures.append(f"{shown}{done.stderr}")
-            print(failures[-1], file=sys.stderr, flush=True)  # TRACE
     assert not failures, "\n".join(failures)
     assert ran >= 10
 
