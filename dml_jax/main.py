@@ -24,12 +24,11 @@ MODES = ("train", "evaluate", "export", "check", "show", "compile")
 VALID_WITH = {
     "checkpoint": ("evaluate", "export"),
     "output": ("evaluate",),
-    "log": ("train",),
+    "tensorboard": ("train",),
     "profile": ("train",),
     "topology": ("compile",),
 }
 HELP = ("-h", "--help")
-LOGGERS = {"tensorboard": "tensorboardX", "wandb": "wandb"}  # by name: module and package
 
 
 def parser() -> cli.Parser:
@@ -65,7 +64,7 @@ def parser() -> cli.Parser:
         metavar="FIRST:LAST",
         help="writes a trace of these training steps to WORKDIR/profile, for XProf or ui.perfetto.dev",
     )
-    flags.add_argument("--log", metavar="NAME,…", help="show the training in tensorboard, wandb or both")
+    flags.add_argument("--tensorboard", action="store_true", help="show the training in TensorBoard")
     flags.add_argument("--trust_code", action="store_true", help=cli.TRUST_CODE)
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     flags.add_argument(
@@ -89,9 +88,8 @@ def execute(arguments: list[str]) -> None:
     explain = any(a in HELP for a in arguments) and any(a.startswith("--config=") for a in arguments)
     options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
     check_options(options)
-    log = cli.choices("--log", options.log, LOGGERS) if options.log else ()
-    for name in log:
-        cli.check_installed(f"--log={options.log}", LOGGERS[name], LOGGERS[name])
+    if options.tensorboard:
+        cli.check_installed("--tensorboard", "tensorboardX", "tensorboardX")
     directory = work_directory(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
     warn = lambda text: print(f"warning: {text}", flush=True)  # noqa: E731
@@ -105,7 +103,7 @@ def execute(arguments: list[str]) -> None:
     elif options.mode == "compile":
         compile_programs(config, options, directory)
     else:
-        run_mode(options, config, overrides, directory, output, log)
+        run_mode(options, config, overrides, directory, output)
 
 
 def check_options(options: Namespace) -> None:
@@ -173,9 +171,8 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
 
 
 def run_mode(
-    options: Namespace, config: Config, typed: Collection[str], where: Path | str, output: Path | None,
-    log: tuple[str, ...],
-) -> None:  # fmt: skip
+    options: Namespace, config: Config, typed: Collection[str], where: Path | str, output: Path | None
+) -> None:
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
     from dml_jax import run
@@ -199,7 +196,7 @@ def run_mode(
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(config, directory, console, stop, log, options.profile, typed)
+                    run.train(config, directory, console, stop, options.tensorboard, options.profile, typed)
                 case "evaluate":
                     run.evaluate(config, directory, options.checkpoint, console, output, typed)
                 case "export":

@@ -5,7 +5,7 @@ file of the method with its losses, and, for the parts of a run, `train.experime
 """
 
 import socket
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -43,14 +43,13 @@ def train(
     directory: Path,
     console: Console,
     stop: Stop,
-    log: Sequence[str] = (),
+    tensorboard: bool = False,
     traced: tuple[int, int] | None = None,
     typed: Collection[str] = (),
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
-    `log` are the trackers of metrics, `traced` the first and last step of a trace, `typed` the keys of the
-    configuration that the command line sets.
+    `traced` are the first and last step of a trace, `typed` the keys of the configuration that the command line sets.
     """
     workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
@@ -59,8 +58,7 @@ def train(
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
-    metrics = jsonl.TrackedLines(directory / "metrics.jsonl", log, config, main)
-    with workdir.locked(directory, active=main), metrics, console:
+    with workdir.locked(directory, active=main), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
             workdir.check_same_sources(directory, {key: run[key] for key in ("config", "data_hash")})
@@ -88,6 +86,8 @@ def train(
             experiment = frozen_features.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
+        show = jsonl.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
+        metrics = JsonLines(directory / "metrics.jsonl", main, show)
         recorded = loop.opened(directory, run, experiment.template, console, metrics, traced)
         with recorded as out, loop.training_memory(config):
             state = inference_state(loop.train(experiment, out, stop))
@@ -115,7 +115,11 @@ def train(
             files.write_json(directory / "results.json", results)
             kind = "latest" if config.train.select == "last" else "best"
             workdir.finish(directory, f"{kind}/{int(state.step)}")
-        metrics.finish(results)
+        if show:
+            show(
+                {"step": experiment.steps}
+                | {f"final/{name}": value for name, value in results.items() if isinstance(value, float)}
+            )
         run_report.print_table(config, results, console.rich)
         console.print(f"report: {directory / 'report.html'}   embeddings: {directory / 'embeddings'}")
 

@@ -171,7 +171,6 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "serve ": "serves until it is stopped; test_main.py does so",
     "explore ": "serves until it is stopped; test_main.py does so",
     "onnx": "needs an optional package; test_snippets_with_other_packages",
-    "wandb": "needs an optional package; test_trackers.py",
     "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
     "--compare": "takes long; tests/e2e/test_studies.py",
     "subcenter_arcface": "takes minutes; test_baseline.py",

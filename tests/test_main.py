@@ -67,11 +67,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.no_such_key=1"], "no_such_key: there is no such key"),
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
         ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
-        (
-            [CONFIG, "--log=wandb,tensorbord"],
-            "--log=wandb,tensorbord: there is no 'tensorbord'; did you mean tensorboard?",
-        ),
-        ([CONFIG, "--log=wandb", "--mode=check"], "--log is only valid with --mode=train"),
+        ([CONFIG, "--tensorboard", "--mode=check"], "--tensorboard is only valid with --mode=train"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--silence=60"], "--silence=60: must be 5 to 86400 s, and needs --coordinator"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),

@@ -1,7 +1,7 @@
 """Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -127,7 +127,6 @@ def write_page(directory: Path, config: Config, results: dict[str, Any], lines: 
         f"{config.method.name} on {config.data.name}: image retrieval on classes not seen in training.",
         (
             Section("Results", _results(config, results)),
-            Section("Training warnings", _warnings(lines)),
             *findings.read(directory, (TRAINING, *SUBJECTS)),
             Section("Configuration", details),
         ),
@@ -222,13 +221,3 @@ def _explanations(results: Mapping[str, Any]) -> str:
         "NMI: agreement of clusters with classes",
     ]
     return ". ".join((*controls, *about)) + "."
-
-
-def _warnings(lines: Sequence[Mapping[str, Any]]) -> str:
-    """Each warning of the training with the first step at which it occurred."""
-    first: dict[str, tuple[int, str]] = {}
-    for line in lines:
-        for name, words in line.get("warnings", {}).items():
-            first.setdefault(name, (line["step"], words))
-    entries = "".join(f"<li>step {step}: {text(words)}</li>" for step, words in first.values())
-    return f'<ul class="warnings">{entries}</ul>' if entries else ""

@@ -15,7 +15,7 @@
     evaluations         metrics of splits during training, and at its end beside controls
 
     distributed/        mesh, processes, signals
-    records/            the work directory: metrics, timing, diagnostics, kept models
+    records/            the work directory: metrics, timing, kept models
 
 `dml_jax.run` calls `loop.train`.
 """

@@ -40,11 +40,11 @@ KEPT = {"latest": 3, "best": 2}
 NONE = -1  # instead of a step
 CORRUPT = "the checkpoint is corrupt"
 NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
-ON_DISK = ("step", "params", "method", "optimizer", "average")  # names of the fields of `TrainState` in a checkpoint
+ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
 
 
 def _to_disk(state: TrainState) -> dict[str, Any]:
-    return {name: part for name, part in zip(ON_DISK, state, strict=True) if part is not None}
+    return dict(zip(ON_DISK, state, strict=True))
 
 
 class Checkpoints:
@@ -228,7 +228,7 @@ class Checkpoints:
                 restored = checkpointer.restore(path, args=items)
         except Exception as error:  # orbax and tensorstore raise many types of exceptions
             raise CheckpointError(f"{path}: does not fit this model ({reason(error)})") from error
-        return TrainState(*(restored.state.get(name) for name in ON_DISK)), dict(restored.notes)
+        return TrainState(*(restored.state[name] for name in ON_DISK)), dict(restored.notes)
 
     def close(self) -> None:
         """Waits until everything is on disk, and stops the threads."""

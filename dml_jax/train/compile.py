@@ -221,8 +221,6 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
     }
     limit = max(seconds, key=lambda name: seconds[name])
     kinds = {"parameters": state.params, "optimizer": state.opt_state, "model state": state.model_state}
-    if state.average is not None:
-        kinds["moving average"] = state.average
     memory = {name: _bytes(tree) for name, tree in kinds.items()} | {"activations": found["memory"]["temporary"]}
     return {
         "memory_by_kind": memory,

@@ -112,16 +112,16 @@ class Experiment(NamedTuple):
 
         Each device computes what it holds: a table of classes that is spread over the devices may not fit into one.
         """
-        ema, batch = self.config.train.ema, self.example_batch()
+        batch = self.example_batch()
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         key = meshes.replicate(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
         compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
         state: TrainState
         if self.config.backbone.pretrained == "none":
-            state = compiled(step.initial, static_argnums=(0, 1, 4))(self.method, self.optimizer, key, batch, ema)
+            state = compiled(step.initial, static_argnums=(0, 1))(self.method, self.optimizer, key, batch)
             return state
         # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
-        initial = partial(step.initial, self.method, self.optimizer, ema=ema)
+        initial = partial(step.initial, self.method, self.optimizer)
         program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
 
         def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
@@ -139,7 +139,7 @@ class Experiment(NamedTuple):
             layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
         else:
             layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        built = step.build(self.method, self.optimizer, self.augment, ema=self.config.train.ema)
+        built = step.build(self.method, self.optimizer, self.augment)
 
         def update(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
             with batches_over(self.mesh):

@@ -18,7 +18,7 @@ from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
 from dml_jax.errors import ConfigError, DivergedError, counted
 from dml_jax.methods.contract import Refresh
-from dml_jax.train import class_tables, evaluations, other_models
+from dml_jax.train import evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
@@ -26,10 +26,12 @@ from dml_jax.train.distributed.watch import Watch
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import diagnostics, kept_models, timing, workdir
+from dml_jax.train.records import kept_models, timing, workdir
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
+
+REMEDIES = "train.precision=bfloat16, backbone.remat=true or a larger train.chunks"  # of too little memory
 
 
 class RunRecords(NamedTuple):
@@ -99,7 +101,6 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
     clock = timing.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
-    monitor = diagnostics.Monitor(method, experiment.mesh, config.chunks, out.console)
     previous: dict[str, jax.Array] = {}
     with batches, out.trace, out.watch:
         for done in range(start + 1, total + 1):
@@ -123,7 +124,6 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
                 clock.fastest = timing.fastest_step(experiment, state, batch, key)
-                jax.block_until_ready(monitor.embed(state, batch))  # and its compilation, too
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
 
@@ -143,8 +143,6 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
                 speed = clock.read(done)
                 out.timing.write(speed)
                 out.console.update_progress(done, f"loss {values['loss']:.4f}  {timing.describe(speed)}")
-            if logging or evaluating:
-                line |= monitor.measure(state, batch, values["grad_norm"])
             if evaluating:
                 best_before = progress.best
                 progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)
@@ -190,10 +188,9 @@ def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState
     start = int(state.step)
     out.checkpoints.drop_newer("best", start)
     kept_models.drop_newer(out.checkpoints.kept, start)
-    out.metrics.truncate(start - 1 if progress.pending else start)
+    due = logging_due(experiment, start) or evaluation_due(experiment, start)  # not at the end of a shorter run
+    out.metrics.truncate(start if due and not progress.pending else start - 1)
     out.timing.truncate(start)
-    if not (logging_due(experiment, start) or evaluation_due(experiment, start)):  # at the end of a shorter run
-        out.metrics.truncate(start - 1)
     return state, progress
 
 
@@ -295,8 +292,7 @@ def refresh_state(
 
 def training_memory(config: Config) -> AbstractContextManager[None]:
     """Context in which too little memory for training is a ConfigError with the remedies."""
-    helpful = " or ".join([*memory_remedies(config, jax.device_count()), "a smaller batch size"])
-    return _memory(f"data.batch_size={config.data.batch_size}: the training", helpful)
+    return _memory(f"data.batch_size={config.data.batch_size}: the training", f"a smaller one, or {REMEDIES}")
 
 
 def evaluation_memory(config: Config) -> AbstractContextManager[None]:
@@ -312,17 +308,3 @@ def _memory(what: str, helpful: str) -> Iterator[None]:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
         raise ConfigError(f"{what} needs more memory than a device has; set {helpful}") from error
-
-
-def memory_remedies(config: Config, devices: int) -> list[str]:
-    """The options that would lower the memory of a training step, cheapest first."""
-    train, backbone = config.train, config.backbone
-    shared = devices > 1 and class_tables.MULTIPLE % devices == 0
-    freeze = " with backbone.freeze_bn=true" if getattr(backbone, "freeze_bn", None) is False else ""
-    found = {
-        "train.precision=bfloat16": train.precision == getattr(backbone, "dtype", "") == "float32",
-        "backbone.remat=true": getattr(backbone, "remat", None) is False,
-        f"train.chunks={2 * train.chunks}{freeze}": config.data.batch_size % (2 * train.chunks * devices) == 0,
-        "train.shard_classes=true (for many classes)": shared and not train.shard_classes,
-    }
-    return [remedy for remedy, helps in found.items() if helps]

@@ -137,12 +137,6 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
     if any(group.rank for group in train.groups.values()):  # else the checkpoints of other runs would not fit
         transforms[FIXED] = optax.set_to_zero()
     optimizer = optax.partition(transforms, labels)
-    if train.clip_norm:
-
-        def trained(params: Any) -> Any:
-            return jax.tree.map(lambda name: name != FIXED and not train.groups[name].freeze, labels(params))
-
-        optimizer = optax.chain(optax.masked(optax.clip_by_global_norm(train.clip_norm), trained), optimizer)
     return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay))
 
 

@@ -27,13 +27,10 @@ class TrainState(NamedTuple):
     params: Any  # trained parameters, nested dict
     model_state: Any  # state that is not trained by gradients (batch statistics, queue, momentum encoder), nested dict
     opt_state: Any  # the optimizer's state
-    average: Any = None  # moving averages of params and model_state, a pair; None unless `train.ema` is set
 
 
 def inference_state(state: TrainState) -> TrainState:
-    """The state that is evaluated: with the moving average, where there is one, and with low-rank updates merged."""
-    if state.average is not None:
-        state = state._replace(params=state.average[0], model_state=state.average[1])
+    """The state that is evaluated: with low-rank updates merged."""
     return state._replace(params=parameter_groups.merged(state.params))
 
 
@@ -82,29 +79,14 @@ def loss(
     return method.loss(params, model_state, encoded, batch, step, key_loss)
 
 
-def moving_average(average: PyTree, new: PyTree, step: jax.Array, decay: float) -> PyTree:
-    """min(decay, step / (step + 10)) average + (1 - …) new; whole numbers, such as labels in a memory, are the new.
-
-    The smaller decay at first lets the initial model vanish at once. What never changes stays as it is, bit for bit.
-    """
-    kept = jnp.minimum(decay, step.astype(float) / (step + 10))
-
-    def of(a: jax.Array, x: jax.Array) -> jax.Array:
-        if not jnp.issubdtype(x.dtype, jnp.floating):
-            return jnp.copy(x)
-        return a + (1 - kept).astype(x.dtype) * (x - a)
-
-    return jax.tree.map(of, average, new)
-
-
 def build(
-    method: Method, optimizer: optax.GradientTransformation, augment: Augment | None = None, *, ema: float = 0.0
+    method: Method, optimizer: optax.GradientTransformation, augment: Augment | None = None
 ) -> Callable[[TrainState, Batch, jax.Array], tuple[TrainState, dict[str, jax.Array]]]:
     """The training step as a pure function, to be jitted with its state donated.
 
     The batch is the global one: under `jit`, with its rows sharded over the devices, batch statistics and pair losses
     keep their global meaning and the gradient needs no factor. Metrics are float scalars: the loss, its terms, and
-    `grad_norm`, the global L2 norm of the gradient. `ema` is the decay of the moving average; 0 if there is none.
+    `grad_norm`, the global L2 norm of the gradient.
     """
 
     def step(state: TrainState, batch: Batch, key: jax.Array) -> tuple[TrainState, dict[str, jax.Array]]:
@@ -119,23 +101,18 @@ def build(
         after = method.hooks.after
         model_state = after(params, aux.model_state, aux.carry) if after else aux.model_state
         metrics = {"loss": value, **aux.metrics, "grad_norm": optax.tree.norm(grads)}
-        average = moving_average(state.average, (params, model_state), state.step, ema) if ema else None
-        return TrainState(state.step + 1, params, model_state, opt_state, average), metrics
+        return TrainState(state.step + 1, params, model_state, opt_state), metrics
 
     return step
 
 
-def initial(
-    method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch, ema: float = 0.0
-) -> TrainState:
+def initial(method: Method, optimizer: optax.GradientTransformation, key: jax.Array, batch: Batch) -> TrainState:
     """The state before the first step; `batch` gives the shapes."""
     params, model_state = method.init(key, batch)
-    # A copy, because the training step donates the state, and a buffer cannot be donated twice.
-    average = jax.tree.map(jnp.copy, (params, model_state)) if ema else None
-    return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params), average)
+    return TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
 
 
-_initial = jax.jit(initial, static_argnums=(0, 1, 4))  # whose shapes JAX remembers
+_initial = jax.jit(initial, static_argnums=(0, 1))  # whose shapes JAX remembers
 
 
 def state_shapes(
@@ -145,9 +122,9 @@ def state_shapes(
     batch = zeros(config.data.batch_size, shape, method.hooks.views)
     key = jax.eval_shape(lambda: jax.random.key(config.seed))
     if config.backbone.pretrained == "none":
-        shapes = _initial.eval_shape(method, optimizer, key, batch, config.train.ema)
+        shapes = _initial.eval_shape(method, optimizer, key, batch)
     else:  # the weights that are read would be constants that JAX remembers, too
-        shapes = jax.eval_shape(partial(initial, method, optimizer, ema=config.train.ema), key, batch)
+        shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
     shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings

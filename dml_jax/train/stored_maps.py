@@ -144,8 +144,8 @@ class Head:
         sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
         experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        method, ema = experiment.method, config.train.ema
-        state = step.initial(method, experiment.optimizer, key, experiment.example_batch(), ema)
+        method = experiment.method
+        state = step.initial(method, experiment.optimizer, key, experiment.example_batch())
         if method.hooks.fill:
             with experiment.batches(0, 2**31 - 1) as reader:
                 read = (experiment.device_batch(*arrays) for arrays in reader)

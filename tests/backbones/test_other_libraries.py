@@ -5,10 +5,10 @@ import json
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import jax
@@ -20,13 +20,12 @@ from flax import nnx
 import dml_jax
 from dml_jax import config as configs
 from dml_jax import main
-from dml_jax.backbones.contract import Pixels
 from dml_jax.commands import cli, export
 from dml_jax.config import Group
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet
-from dml_jax.train import loop, optimizers, step
+from dml_jax.train import optimizers, step
 from dml_jax.train.model import build_method
 from tests import toys
 from tests.train.experiments import values
@@ -131,14 +130,6 @@ def test_the_contract_suffices(options: tuple[str, ...], capsys: pytest.CaptureF
     assert cli.exit_code(lambda: export.execute(arguments)) == 0, capsys.readouterr().err
     program = jax.export.deserialize(bytearray(Path("exported/model.stablehlo").read_bytes()))
     np.testing.assert_allclose(program.call(images), rows, atol=1e-5)
-
-
-def test_remedies_without_options_of_the_network() -> None:
-    """Too little memory: only options that the network has are proposed."""
-    config = configs.resolve(values(steps=1))
-    assert "backbone.remat=true" in loop.memory_remedies(config, 1)
-    bare = replace(config, backbone=SimpleNamespace(name="mypaper.net", pretrained="none", pixels=Pixels()))
-    assert loop.memory_remedies(bare, 1) == ["train.chunks=2"]
 
 
 @pytest.mark.usefixtures("package")

@@ -121,14 +121,14 @@ def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     made, teacher = build(name)
     data = replace(small(steps=1).data, flip=0.5, jitter=0.2, greyscale=0.2)
     groups = {group: Group(1e-3, weight_decay=1e-4) for group in made.groups}
-    train = Train(groups=groups, steps=9, schedule="cosine", linear_warmup=2, clip_norm=1.0, ema=0.9)
+    train = Train(groups=groups, steps=9, schedule="cosine", linear_warmup=2)
     schedule = optimizers.rate_factor(train, start=2, stop=9, milestones=())
     optimizer = optimizers.build(train, made, schedule, warmup_steps=2)
     given = toys.batch(made.hooks.views, size=BATCH)
-    state = jax.eval_shape(partial(step.initial, made, optimizer, ema=train.ema), jax.random.key(0), given)
+    state = jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given)
     with jax.enable_x64(True):
         state, teacher = (jax.eval_shape(partial(cast, dtype="float64"), tree) for tree in (state, teacher))
-        update = step.build(made, optimizer, partial(augment.apply, data=data), ema=train.ema)
+        update = step.build(made, optimizer, partial(augment.apply, data=data))
         program = jax.make_jaxpr(update)(state, given._replace(teacher=teacher), jax.random.key(0))
     assert narrow(program.jaxpr) == []
 

@@ -11,7 +11,7 @@ import pytest
 from dml_jax import run
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.train import evaluations, loop, other_models
+from dml_jax.train import evaluations, other_models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder
 from tests.train.experiments import linear, small
@@ -26,26 +26,10 @@ def too_large(*_: Any, **__: Any) -> jax.Array:
 def test_too_little_memory_is_one_sentence_with_the_remedies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(other_models, "initial_state", too_large)
     with pytest.raises(
-        ConfigError, match=r"data\.batch_size=16: .*precision=bfloat16 or backbone\.remat=true or "
+        ConfigError, match=r"data\.batch_size=16: .*precision=bfloat16, backbone\.remat=true or a larger train\.chunks$"
     ) as caught:
         run.check(small(steps=1), Console(quiet=True))
     assert "\n" not in str(caught.value)
-
-
-def test_only_what_would_help_is_named() -> None:
-    config = small(steps=1)
-    assert loop.memory_remedies(config, 1) == [
-        "train.precision=bfloat16",
-        "backbone.remat=true",
-        "train.chunks=2 with backbone.freeze_bn=true",
-    ]
-    frozen = replace(config, backbone=replace(config.backbone, remat=True, freeze_bn=True))
-    assert loop.memory_remedies(frozen, 8)[1:] == ["train.chunks=2", "train.shard_classes=true (for many classes)"]
-    everything = replace(frozen, train=replace(frozen.train, precision="bfloat16", chunks=2, shard_classes=True))
-    assert loop.memory_remedies(everything, 8) == []
-    assert not any("shard_classes" in text for text in loop.memory_remedies(frozen, 3))  # it would be refused
-    rounded = replace(frozen, backbone=replace(frozen.backbone, dtype="bfloat16"))
-    assert "train.precision=bfloat16" not in loop.memory_remedies(rounded, 1)
 
 
 def test_too_little_memory_for_an_evaluation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

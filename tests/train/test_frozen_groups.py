@@ -1,10 +1,9 @@
-"""Frozen groups: parameters, batch statistics and moving averages stay as they are, bit for bit."""
+"""Frozen groups: parameters and batch statistics stay as they are, bit for bit."""
 
 from dataclasses import asdict, replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -29,7 +28,7 @@ METHODS = {
 
 def config_of(name: str, frozen: tuple[str, ...]) -> Config:
     groups = {group: Group(0.05, 0.1, freeze=group in frozen) for group in configs.module("method", name).GROUPS}
-    given = values(steps=4, ema=0.7) | {"method": asdict(METHODS[name])}
+    given = values(steps=4) | {"method": asdict(METHODS[name])}
     made = configs.resolve(given | {"train": given["train"] | {"groups": {n: asdict(g) for n, g in groups.items()}}})
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
@@ -43,16 +42,16 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(3)]
-    state = step.initial(method, optimizer, jax.random.key(0), batches[0], config.train.ema)
+    state = step.initial(method, optimizer, jax.random.key(0), batches[0])
     if method.hooks.fill:
         filled = method.hooks.fill(state.params, state.model_state, iter(batches[:2]))
-        state = state._replace(model_state=filled, average=jax.tree.map(jnp.copy, (state.params, filled)))
-    update = jax.jit(step.build(method, optimizer, ema=config.train.ema))
+        state = state._replace(model_state=filled)
+    update = jax.jit(step.build(method, optimizer))
     after = state
     for batch in batches:
         after, _ = update(after, batch, jax.random.key(1))
     moved: dict[str, bool] = {}
-    for part in ("params", "model_state", "average"):
+    for part in ("params", "model_state"):
         old = jax.tree_util.tree_leaves_with_path(getattr(state, part))
         for (path, before), now in zip(old, jax.tree.leaves(getattr(after, part)), strict=True):
             keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))

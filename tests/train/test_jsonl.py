@@ -1,13 +1,18 @@
 """Logs: an incomplete last line is left by a kill; any other damage is reported, and a full disk names the file."""
 
 import resource
+import struct
 from pathlib import Path
 
 import pytest
 
-from dml_jax import files, manifest
+from dml_jax import files, manifest, run
+from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
+from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.records.jsonl import JsonLines
+from tests.train.experiments import small
+from tests.train.test_loop import StopAt
 
 WHOLE = ['{"step": 1, "loss": 0.5}', '{"step": 2, "loss": 0.25}', '{"step": 3, "loss": 0.125}']
 
@@ -65,3 +70,33 @@ def test_a_line_that_has_changed_since_the_run_finished(tmp_path: Path) -> None:
     log.path.write_text('{"step": 1, "loss": 1.5}\n')
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: has changed since it was written"):
         log.read()
+
+
+def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
+    """(step, tag, value) of the scalars in the only event file, in order; the framing is that of TFRecord."""
+    from tensorboardX.proto.event_pb2 import Event
+
+    (file,) = directory.iterdir()
+    content, found = file.read_bytes(), []
+    while content:
+        (length,) = struct.unpack("<Q", content[:8])
+        event = Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
+        found += [(event.step, v.tag, v.simple_value) for v in event.summary.value if v.HasField("simple_value")]
+    return found
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_every_line_once(tmp_path: Path) -> None:
+    """Also those from before an interruption, and in a run that did not show them so far."""
+    pytest.importorskip("tensorboardX")
+    config = small(steps=6, log_every=2, evaluate_every=5, checkpoint_every=3)
+    with pytest.raises(Interrupted):
+        run.train(config, tmp_path, Console(quiet=True), StopAt(5), tensorboard=True)
+    run.train(config, tmp_path, Console(quiet=True), Stop(), tensorboard=True)
+    lines = JsonLines(tmp_path / "metrics.jsonl").read()
+    scalars = event_scalars(tmp_path / "tensorboard")
+    assert [(step, value) for step, tag, value in scalars if tag == "train/loss"] == [
+        (line["step"], pytest.approx(line["loss"])) for line in lines
+    ]
+    assert {"train/grad_norm", "test/recall_at_1", "final/recall_at_1"} <= {tag for _, tag, _ in scalars}

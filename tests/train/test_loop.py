@@ -29,7 +29,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.loop import RunRecords
-from dml_jax.train.records import diagnostics, kept_models, timing
+from dml_jax.train.records import kept_models, timing
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState
 from tests.train.experiments import linear, on_patches
@@ -232,18 +232,6 @@ def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> 
         data=replace(CONFIG.data, threads=3),
     )
     assert bits(train(on_patches(config), tmp_path)) == whole[0]
-
-
-def test_health_changes_no_bit(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without it, the training and all other metrics are the same."""
-    monkeypatch.setattr(diagnostics.Monitor, "measure", lambda *arguments: {})
-    assert bits(train(experiment, tmp_path)) == whole[0]
-    lines = [json.loads(line) for line in whole[1].splitlines()]
-    assert all(any(name.startswith(diagnostics.PREFIX) for name in line) for line in lines)
-    plain = [{name: line[name] for name in line if not name.startswith(diagnostics.PREFIX)} for line in lines]
-    assert [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()] == plain
 
 
 def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:

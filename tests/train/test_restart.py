@@ -41,7 +41,7 @@ def test_eight_two_and_one_device(
     for count in (8, 2, 1):
         mesh = jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
         monkeypatch.setattr(meshes, "make", lambda mesh=mesh: mesh)
-        run = experiment.build(small(steps=3, ema=0.9, shard_classes=shard_classes))
+        run = experiment.build(small(steps=3, shard_classes=shard_classes))
         store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
         found = store.restore()
         if saved is None:

@@ -22,7 +22,7 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.files import read_json, sha256, write_json
 from dml_jax.train.distributed.stop_signals import Interrupted
 
-UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboard", "wandb"}  # of a failed start
+UNUSED = {".config.json.lock", "starts.json", "config.json", "logs", "tensorboard"}  # of a failed start
 STARTS = 5  # that may fail without a newer checkpoint
 SHOWN = 5  # differences that an error message lists
 LIBRARIES = ("jax", "flax", "optax", "orbax-checkpoint", "grain", "numpy", "pillow")
