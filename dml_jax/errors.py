@@ -91,10 +91,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the most similar known names, or all of them if none is similar.
-
-    Dotted keys are also compared word by word, so that `evaluation.every` finds `train.evaluate_every`.
-    """
+    """The end of an error message: the most similar known names, or all of them if none is similar."""
     names = sorted(set(known))
     scored = sorted(((_similarity(word, name), name) for name in names), reverse=True)
     near = [name for score, name in scored[:2] if score >= 0.6 and score > scored[0][0] - 0.15]
@@ -109,11 +106,6 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def _similarity(word: str, name: str) -> float:
-    letters, last = (
-        SequenceMatcher(None, a.lower(), b.lower()).ratio()
-        for a, b in ((word, name), (word.rpartition(".")[2], name.rpartition(".")[2]))
-    )
-    stems, others = ({part[:5] for part in re.split(r"[._]", text.lower())} for text in (word, name))
-    # Shared words count slightly more than shared letters: `train.evaluate_every` comes before `train.log_every`.
-    shared = 1.15 * len(stems & others) / len(stems | others) if "." in word + name else 0.0
-    return max(letters if "." not in word else 0.0, last, shared)
+    """Of the names, or of their last parts; those of an option that is in the wrong section are the same."""
+    pairs = ((word, name), (word.rpartition(".")[2], name.rpartition(".")[2]))
+    return max(SequenceMatcher(None, a.lower(), b.lower()).ratio() for a, b in pairs)

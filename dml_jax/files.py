@@ -19,8 +19,6 @@ import pydantic
 
 from dml_jax.errors import PASSING, UNWRITABLE, ConfigError, DataError, UserError
 
-FORMULA_STARTS = tuple("=+-@\uff1d\uff0b\uff0d\uff20")  # in spreadsheets, including full-width characters
-HARMLESS = re.compile(r"[+-](inf|[\d\s.,±%]*(e[+-]?\d+)?)")  # numbers and differences
 BUCKETS = ("gs://", "s3://")  # URLs of data sets and shards of images
 NO_URL = "is a URL; give a path, e.g. one where the bucket is mounted (gcsfuse, mount-s3)"
 
@@ -34,23 +32,12 @@ def expand_path(option: str, path: str | Path) -> Path:
     """The path in an option or configuration key, with `~` expanded; raises ConfigError for an invalid file name."""
     if is_url(path):
         raise ConfigError(f"{option}={path}: {NO_URL}")
-    if "\0" in str(path):
-        raise ConfigError(f"{option}={path}: contains a NUL character; remove it")
     try:
         expanded = Path(path).expanduser()
+        str(expanded.absolute()).encode()  # libraries accept only UTF-8
         expanded.is_dir()  # fails if the name is too long
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, UnicodeEncodeError) as error:
         raise ConfigError(f"{option}={path}: cannot be used ({reason(error)})") from None
-    return expanded
-
-
-def utf8_path(option: str, path: str | Path) -> Path:
-    """Like `expand_path`, for libraries that only accept paths in UTF-8; raises `ConfigError` for any other."""
-    expanded = expand_path(option, path)
-    try:
-        str(expanded.absolute()).encode()
-    except UnicodeEncodeError:
-        raise ConfigError(f"{option}={path}: is not UTF-8; rename it") from None
     return expanded
 
 
@@ -236,13 +223,8 @@ def make_accessible(path: Path) -> None:
 
 
 def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows of a table; text that a spreadsheet would evaluate is prefixed with an apostrophe."""
-    csv.writer(file, lineterminator="\n").writerows([_escape_formula(cell) for cell in row] for row in rows)
-
-
-def _escape_formula(cell: Any) -> Any:
-    formula = isinstance(cell, str) and cell.lstrip().startswith(FORMULA_STARTS) and not HARMLESS.fullmatch(cell)
-    return f"'{cell}" if formula else cell
+    """Writes rows of a table."""
+    csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -143,7 +143,7 @@ def work_directory(options: Namespace) -> Path | str:
     if options.workdir:
         if files.is_url(options.workdir):
             return buckets.check_url("--workdir", options.workdir)
-        return files.utf8_path("--workdir", options.workdir)
+        return files.expand_path("--workdir", options.workdir)
     file, _, variant = options.config.partition(":")
     protocol = "" if options.protocol == "clean" else options.protocol
     return Path("runs") / "-".join(filter(None, (Path(file).stem, variant, protocol)))

@@ -1,6 +1,5 @@
 """Every failure of reading a file is one error that names it; outputs with long names; names of all kinds."""
 
-import csv
 import errno
 import io
 import lzma
@@ -99,13 +98,11 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
 
 
 def test_paths_that_no_file_or_no_library_can_have() -> None:
-    with pytest.raises(ConfigError, match=r"^--output=a\x00b: contains a NUL"):
-        files.expand_path("--output", "a\0b")
-    with pytest.raises(ConfigError, match="is not UTF-8; rename it"):
-        files.utf8_path("--output", os.fsdecode(b"caf\xe9"))
+    with pytest.raises(ConfigError, match="'utf-8' codec can't encode character"):
+        files.expand_path("--output", os.fsdecode(b"caf\xe9"))
     with pytest.raises(ConfigError, match=r"^--output=x+: cannot be used \(File name too long\)"):
         files.expand_path("--output", 256 * "x")
-    assert files.utf8_path("--output", "café") == Path("café")
+    assert files.expand_path("--output", "café") == Path("café")
 
 
 @pytest.mark.parametrize(
@@ -129,17 +126,6 @@ def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> No
     for other in (RuntimeError("Failed"), DataError("x: No space left on device")):
         with pytest.raises(type(other)), files.name_file(Path("data/x")):
             raise other
-
-
-def test_cells_of_tables_are_not_formulas() -> None:
-    """Text that a spreadsheet would compute gets an apostrophe in front; numbers and differences stay."""
-    formulas = ["=cmd|'/c calc'!A1", "+cmd|x", "-2+3+cmd|x", "@SUM(A1)", " =1+1", "\t=1", "\uff1d1+1"]
-    harmless = ["-0.5", "-0.3 ± 0.1", "+1.2 %", "-inf", "oak=1", "", "-", "'x"]
-    file = io.StringIO()
-    files.write_csv(file, [formulas, [*harmless, -1.5, 2]])
-    first, second = csv.reader(file.getvalue().splitlines())
-    assert first == [f"'{text}" for text in formulas]
-    assert second == [*harmless, "-1.5", "2"]
 
 
 def test_a_cache_of_programs_that_cannot_be_used_is_not_needed(tmp_path: Path) -> None:

@@ -111,7 +111,10 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         (["--config=configs/base.py"], "--config=configs/base.py: has no get_config()"),
         ([CONFIG + ":odd"], "there is no variant 'odd'"),
         (["--config=" + 300 * "x"], "x: cannot be used (File name too long)"),
-        ([CONFIG, f"--config.init_from={os.fsdecode(b'caf' + bytes([233]))}"], r"init_from=caf\udce9: is not UTF-8"),
+        (
+            [CONFIG, f"--config.init_from={os.fsdecode(b'caf' + bytes([233]))}"],
+            r"init_from=caf\udce9: cannot be used ('utf-8' codec",
+        ),
         ([CONFIG, "--config.init_from=\x1b[2J"], r"init_from=\x1b[2J: there is no such directory"),
         ([], "--config: missing"),
     ],

@@ -72,7 +72,7 @@ def execute(arguments: list[str]) -> None:
     if options.backbone:
         cli.choices("--backbone", options.backbone, named)
     if options.output:
-        store.check_output(files.utf8_path("--output", options.output))
+        store.check_output(files.expand_path("--output", options.output))
     paths = [tensor_files.fetch(source) for source in options.weights.split(",")]
     converted = convert.convert({str(path): tensor_files.read(path) for path in paths})
     names = fitting(converted.network.config, named)
@@ -89,7 +89,7 @@ def execute(arguments: list[str]) -> None:
         named_config = replace(named_config, interpolation=config.interpolation)
         converted = converted._replace(network=converted.network._replace(config=named_config))
     stem = known if converted.kind == "backbone" else paths[0].stem
-    out = files.utf8_path("--output", options.output or str(Path("weights") / stem))
+    out = files.expand_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.finite(converted.tensors, options.weights)
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
     store.write(out, arrays, metadata)

@@ -88,7 +88,7 @@ def execute(arguments: list[str]) -> None:
     request = prepare_dataset.Request(
         name=options.name,
         sources=prepare_dataset.archives(options.name, recipe) if options.download else given,
-        output=files.utf8_path("--output", options.output),
+        output=files.expand_path("--output", options.output),
         options=Options(options.test_share, options.splits),
         short_side=options.short_side,
         pixels=options.pixels,

@@ -17,7 +17,7 @@ from dml_jax.config.fields import Values, flatten, require, section, validate, w
 from dml_jax.config.modules import module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
 from dml_jax.errors import ConfigError
-from dml_jax.files import BUCKETS, utf8_path
+from dml_jax.files import BUCKETS, expand_path
 
 PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")  # keys that hold a path
 
@@ -80,7 +80,7 @@ def _validated(values: Values) -> Config:
     flat = flatten(values)
     for key in PATHS:
         if isinstance(flat.get(key), str) and not (key == "data.path" and flat[key].startswith(BUCKETS)):
-            utf8_path(key, flat[key])
+            expand_path(key, flat[key])
     kinds = {}
     for kind in ("backbone", "method"):
         found = module(kind, flat.get(f"{kind}.name"))

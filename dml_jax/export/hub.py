@@ -4,7 +4,6 @@ A repository holds `config.json`, `results.json`, `model/<step>.safetensors`, `m
 alone is not pulled; none of them can contain code.
 """
 
-import fnmatch
 import shutil
 import tempfile
 import warnings
@@ -119,13 +118,8 @@ def pull(address: str) -> Path:
     `address` is `hf://user/name`, optionally followed by `@` and a branch, tag or commit.
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
-
-    def run(names: Sequence[str]) -> list[str]:
-        """The files of a run; none if any is missing."""
-        files_of = [fnmatch.filter(names, pattern) for pattern in PULLED]
-        return [name for found in files_of for name in found] if all(files_of) else []
-
-    found = hub_client.fetch(repository, revision or None, run, DataError)
-    if not found:
+    with hub_client.downloading(address, DataError) as library:
+        run = library.snapshot_download(repository, revision=revision or None, allow_patterns=list(PULLED))
+    if not all(any(Path(run).glob(pattern)) for pattern in PULLED):
         raise DataError(f"{address}: is not a run of dml_jax; it must contain {', '.join(PULLED)}")
-    return found[PULLED[0]].parent
+    return Path(run)

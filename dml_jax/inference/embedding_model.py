@@ -13,7 +13,7 @@ from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
 from dml_jax.data.read_ahead import check_finite
 from dml_jax.errors import CheckpointError, DataError
-from dml_jax.files import is_url, utf8_path
+from dml_jax.files import expand_path, is_url
 from dml_jax.inference.inputs import Item
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def locate(model: str | Path) -> Path:
         from dml_jax import buckets
 
         return buckets.read_copy("--model", str(model))
-    return store.directory(utf8_path("--model", model))
+    return store.directory(expand_path("--model", model))
 
 
 def is_run(directory: Path) -> bool:

@@ -157,17 +157,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     if experiment.readings:
         each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
         results |= {"reading": reading, "readings": each}
-    results["protocol"] = protocol.description(
-        config.evaluation.protocol,
-        cluster=config.evaluation.cluster,
-        classes=len(test.classes),
-        average=config.evaluation.nmi_average,
-        gallery=test.gallery is not None,
-        **config.evaluation.kmeans,
-        metric=experiment.method.distance,
-        lone_queries="omit" if config.data.session else config.evaluation.lone_queries,
-        groups=bool(config.data.session),
-    )
+    results["protocol"] = protocol_of(experiment, test)
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
     elif config.data.name == "folder" and (share := protocol.near_copies(*embeddings.values())) > protocol.MANY_COPIES:
@@ -193,6 +183,22 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     }
     controls = _controls(experiment, console)
     return results | ({"controls": controls} if controls else {}), embeddings
+
+
+def protocol_of(experiment: Experiment, split: Split) -> str:
+    """How a split is evaluated, in words."""
+    options, session = experiment.config.evaluation, bool(experiment.config.data.session)
+    return protocol.description(
+        options.protocol,
+        cluster=options.cluster,
+        classes=len(split.classes),
+        average=options.nmi_average,
+        gallery=split.gallery is not None,
+        **options.kmeans,
+        metric=experiment.method.distance,
+        lone_queries="omit" if session else options.lone_queries,
+        groups=session,
+    )
 
 
 def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:

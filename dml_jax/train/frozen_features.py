@@ -9,8 +9,10 @@ run the whole network. The features are kept in the work directory, under the di
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +31,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, other_models
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
+from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState, fingerprint
@@ -51,35 +54,51 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     state = other_models.initial_state(experiment, console)
     features = _features(config)
     _check_method(experiment, features, state)
-    embedder = experiment.embedder(features)
-    split, data = experiment.splits["train"], config.data
-    digest = _digest(experiment, state)
-    uncropped = replace(data, crop="none", image_size=0, resize=0, training_size=0)
-    cropped = embedder._replace(data=uncropped)
-    views = []
-    for view in range(config.train.feature_views):
-        path = directory / DIRECTORY / f"{digest}-{view}.npy"
-        if path.exists() and jax.process_count() == 1:
-            with files.reading(path, "remove it"):
-                views.append(np.load(path, allow_pickle=False))
+    embedder, split = experiment.embedder(features), experiment.splits["train"]
+    digest, count = _digest(experiment, state), config.train.feature_views
+    console.start_progress("features", count * len(split.labels))
+
+    def shown(done: int) -> None:
+        console.update_progress(done, "of the frozen backbone")
+        stop.raise_if_stopped()
+
+    found = views(
+        embedder, state, split, count, config.seed, lambda view: directory / DIRECTORY / f"{digest}-{view}.npy", shown
+    )
+    return experiment._replace(features=found, augment=lambda images, key: images)
+
+
+def views(
+    embedder: Embedder,
+    model: Variables,
+    split: Split,
+    count: int,
+    seed: int,
+    path: Callable[[int], Path],
+    on_progress: Callable[[int], None] = lambda done: None,
+    dtype: type[np.floating[Any]] = np.float32,
+) -> np.ndarray:
+    """The outputs [N, count, ...] for all images as in evaluation and as random crops.
+
+    Those of view i are kept in the file `path(i)`, and read from it by a process that is alone.
+    """
+    uncropped = embedder._replace(data=replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0))
+    found = []
+    for view in range(count):
+        file, before = path(view), view * len(split.labels)
+        if file.exists() and jax.process_count() == 1:
+            with files.reading(file, "remove it"):
+                found.append(np.load(file, allow_pickle=False))
             continue
-        done = view * len(split.labels)
-        console.start_progress("features", config.train.feature_views * len(split.labels), done)
-
-        def shown(count: int, before: int = done) -> None:
-            console.update_progress(before + count, "of the frozen backbone")
-            stop.raise_if_stopped()
-
-        if view == 0:
-            rows = embedder.embed_split(state, split, shown)
-        else:
-            rows = cropped.embed_split(state, crops(split, data, config.seed, view), shown)
+        seen = crops(split, embedder.data, seed, view) if view else split
+        shown = lambda done, before=before: on_progress(before + done)  # noqa: E731
+        rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if meshes.is_main_process():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with files.atomic_write(path) as draft, draft.open("wb") as file:
-                np.save(file, rows)
-        views.append(rows)
-    return experiment._replace(features=np.stack(views, axis=1), augment=lambda images, key: images)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with files.atomic_write(file) as draft, draft.open("wb") as stream:
+                np.save(stream, rows)
+        found.append(rows)
+    return np.stack(found, axis=1)
 
 
 def _features(config: Config) -> Embed:

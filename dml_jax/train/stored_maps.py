@@ -32,7 +32,7 @@ from dml_jax.console import Console
 from dml_jax.data import formats, samplers
 from dml_jax.data.split import Split, digest
 from dml_jax.errors import DivergedError, UserError
-from dml_jax.evaluation import geometry, protocol
+from dml_jax.evaluation import geometry
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import evaluations, frozen_features, step
@@ -102,22 +102,14 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
         return maps.astype(jnp.float16)
 
     embedder = experiment.embedder(compute)
-    uncropped = embedder._replace(data=replace(data, crop="none", image_size=0, resize=0, training_size=0))
     state = TrainState(jnp.zeros((), jnp.int32), variables[0], variables[1], ())
     found = {}
     for name, split in experiment.splits.items():
-        views = []
-        for view in range(config.train.feature_views if name == "train" else 1):
-            path = directory / f"{key}-{name}-{view}.npy"
-            if not path.exists():
-                console.print(f"computing maps: {name}, view {view}")
-                seen = frozen_features.crops(split, data, 0, view) if view else split
-                rows = (uncropped if view else embedder).embed_split(state, seen)
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with files.atomic_write(path) as draft, draft.open("wb") as file:
-                    np.save(file, rows.astype(np.float16))
-            views.append(np.load(path))
-        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, np.stack(views, axis=1))
+        console.print(f"maps of the frozen backbone: {name}")
+        count = config.train.feature_views if name == "train" else 1
+        files_of = lambda view, name=name: directory / f"{key}-{name}-{view}.npy"  # noqa: E731
+        values = frozen_features.views(embedder, state, split, count, 0, files_of, dtype=np.float16)
+        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values)
     return found
 
 
@@ -179,11 +171,7 @@ class Head:
             results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
         if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
             results |= self.attention(experiment, state)
-        options = experiment.config.evaluation
-        results["protocol"] = protocol.description(
-            options.protocol, cluster=options.cluster, classes=len(split.classes), average=options.nmi_average,
-            gallery=False, **options.kmeans, metric=experiment.method.distance, lone_queries=options.lone_queries,
-        )  # fmt: skip
+        results["protocol"] = evaluations.protocol_of(experiment, split)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
         results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
         return results | {"timing": {"seconds": seconds}, "machine": timing.machine()}, rows

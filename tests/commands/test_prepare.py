@@ -98,7 +98,10 @@ def test_each_image_is_decoded_once_on_all_cores(
         (["--name=folder", "--source=nowhere", "--output=y"], "--source=nowhere: must be an existing folder"),
         (["--name=folder", "--source=x", "--output=y", "--splits=odd"], "--splits: invalid choice: 'odd'"),
         (["--name=folder", "--source=.", f"--output={300 * 'y'}"], "File name too long"),
-        (["--name=folder", "--source=.", f"--output={os.fsdecode(NOT_UTF8)}"], r"--output=caf\\udce9: is not UTF-8"),
+        (
+            ["--name=folder", "--source=.", f"--output={os.fsdecode(NOT_UTF8)}"],
+            r"--output=caf\\udce9: cannot be used \('utf-8' codec",
+        ),
         (["--name=folder", "--source=x", "--output=y", "--sourse=z"], "--sourse=z.*--source"),
         (["--verify=nowhere"], "nowhere"),
     ],

@@ -1,4 +1,4 @@
-"""Downloads from a local server that sends parts, breaks off, moves files and changes them."""
+"""Downloads from a local server that breaks off, moves files and changes them."""
 
 import hashlib
 import http.server
@@ -14,7 +14,6 @@ from types import ModuleType
 import pytest
 import tensorflow_datasets
 
-from dml_jax import files
 from dml_jax.commands import cli, prepare
 from dml_jax.data import store
 from dml_jax.data.formats import cub, omniglot, sop
@@ -27,25 +26,23 @@ DIGEST = hashlib.sha256(CONTENT).hexdigest()
 
 
 class Server:
-    """What is served by path, how, and which parts were asked for.
+    """What is served by path, how, and which paths were asked for.
 
     Attributes:
       files: content by path.
       breaks: path -> bytes of an answer after which the connection is closed.
-      ranges: whether parts are sent.
       moved: path -> new path.
       failures: statuses of the answers to the next requests; 0 for none.
-      asked: (path, value of the header Range) of each request.
+      asked: the path of each request.
     """
 
     def __init__(self) -> None:
         self.address = ""
         self.files: dict[str, bytes] = {}
         self.breaks: dict[str, int] = {}
-        self.ranges = True
         self.moved: dict[str, str] = {}
         self.failures: list[int] = []
-        self.asked: list[tuple[str, str | None]] = []
+        self.asked: list[str] = []
 
 
 @pytest.fixture
@@ -54,8 +51,7 @@ def server() -> Iterator[Server]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = self.headers["Range"]
-            state.asked.append((self.path, asked))
+            state.asked.append(self.path)
             if state.failures:
                 if status := state.failures.pop():
                     self.send_error(status)
@@ -71,17 +67,11 @@ def server() -> Iterator[Server]:
                 self.send_error(404)
                 return
             content = state.files[self.path]
-            start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and state.ranges else 0
-            if start >= len(content) > 0 and start:
-                self.send_error(416)
-                return
-            self.send_response(206 if start else 200)
-            if start:
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+            self.send_response(200)
             self.send_header("Content-Type", "text/html" if self.path.endswith("html") else "application/gzip")
-            self.send_header("Content-Length", str(len(content) - start))
+            self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content[start:][: state.breaks.get(self.path)])
+            self.wfile.write(content[: state.breaks.get(self.path)])
 
         def log_message(self, *_: object) -> None:
             pass
@@ -102,75 +92,38 @@ def fetch(
     downloads.fetch(downloads.Source(server.address + path, size, sha256), target, DataError, "ask the owner")
 
 
-def part(target: Path) -> Path:
-    return target.with_name(f"{target.name}.part")
-
-
-@pytest.mark.parametrize("ranges", [True, False])
-def test_an_interrupted_download_is_continued(server: Server, tmp_path: Path, ranges: bool) -> None:
-    """Twice interrupted; a server that sends no parts begins again."""
-    server.files["/x"], server.ranges = CONTENT, ranges
-    target, done = tmp_path / "x", []
-    for break_after in (100_000, 1_000):
-        server.breaks["/x"] = break_after
-        done.append(sum(done) * ranges + break_after)
-        message = (
-            rf"\(ended after {done[-1]} of 256000 bytes\); run the same command again to continue after {done[-1]} "
-        )
-        done = done[-1:]
-        with pytest.raises(DataError, match=rf"^{server.address}/x: cannot be downloaded {message}bytes, or ask the"):
-            fetch(server, target)
-        assert part(target).read_bytes() == CONTENT[: done[-1]]
-        assert not target.exists()
+def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    server.files["/x"], server.breaks["/x"] = CONTENT, 1000
+    with pytest.raises(
+        DataError,
+        match=rf"^{server.address}/x: cannot be downloaded \(ended after 1000 of 256000 bytes\); try again, or ask the",
+    ):
+        fetch(server, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
     server.breaks.clear()
-    fetch(server, target)
-    assert target.read_bytes() == CONTENT
-    assert [p.name for p in tmp_path.iterdir()] == ["x"]
-    assert [asked for _, asked in server.asked] == [None, "bytes=100000-", f"bytes={done[-1]}-"]
+    fetch(server, tmp_path / "x")
+    assert (tmp_path / "x").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(("status", "why"), [(0, "timed out"), (503, "HTTP Error 503: Service Unavailable")])
 def test_a_server_that_does_not_answer(
     status: int, why: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has been downloaded before is kept."""
     monkeypatch.setattr(downloads, "SECONDS", 0.2)
-    target = tmp_path / "x"
-    part(target).write_bytes(CONTENT[:1000])
     server.files["/x"], server.failures = CONTENT, [status]
-    with pytest.raises(DataError, match=rf"\({why}\); run the same command again to continue after 1000 bytes, or ask"):
-        fetch(server, target)
-    fetch(server, target)
-    assert server.asked[-1] == ("/x", "bytes=1000-")
-    assert target.read_bytes() == CONTENT
-
-
-def test_without_a_digest_nothing_is_continued(server: Server, tmp_path: Path) -> None:
-    server.files["/x"], server.breaks["/x"] = CONTENT, 1000
-    for _ in range(2):
-        with pytest.raises(DataError, match=r"ended after 1000 of 256000 bytes\); try again, or ask the owner"):
-            fetch(server, tmp_path / "x", None, "")
-        assert list(tmp_path.iterdir()) == []
-    part(tmp_path / "x").write_bytes(b"of a killed process")
-    server.breaks.clear()
-    fetch(server, tmp_path / "x", None, "")
-    assert (tmp_path / "x").read_bytes() == CONTENT
-    assert {asked for _, asked in server.asked} == {None}
+    with pytest.raises(DataError, match=rf"\({why}\); try again, or ask"):
+        fetch(server, tmp_path / "x")
 
 
 def test_bytes_of_another_file_are_noticed(server: Server, tmp_path: Path) -> None:
-    """The digest covers what was there before; a wrong file is not kept, so that the next attempt begins again."""
-    target = tmp_path / "x"
+    server.files["/x"] = b"y" * len(CONTENT)
+    wrong = hashlib.sha256(server.files["/x"]).hexdigest()
+    with pytest.raises(DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"):
+        fetch(server, tmp_path / "x")
+    assert list(tmp_path.iterdir()) == []
     server.files["/x"] = CONTENT
-    for before in (b"y" * 1000, b"y" * len(CONTENT)):
-        part(target).write_bytes(before)
-        wrong = hashlib.sha256(before + CONTENT[len(before) :]).hexdigest()
-        with pytest.raises(DataError, match=rf"\(its SHA-256 is {wrong} instead of {DIGEST}\); try again"):
-            fetch(server, target)
-        assert list(tmp_path.iterdir()) == []
-    part(target).write_bytes(CONTENT)  # complete, of unknown length: the server has no more
-    fetch(server, target, None, DIGEST[:8])
-    assert target.read_bytes() == CONTENT
+    fetch(server, tmp_path / "x", None, DIGEST[:8])
+    assert (tmp_path / "x").read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize(
@@ -193,7 +146,6 @@ def test_moved_and_changed_files(server: Server, tmp_path: Path, path: str, mess
 
 
 def test_a_full_disk(server: Server, tmp_path: Path) -> None:
-    """The download is continued from the bytes that had room."""
     server.files["/x"], target = CONTENT, tmp_path / "x"
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
@@ -203,19 +155,8 @@ def test_a_full_disk(server: Server, tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert caught.value.filename == str(part(target))
-    assert part(target).read_bytes() == CONTENT[:100_000]
-    fetch(server, target)
-    assert server.asked[-1] == ("/x", "bytes=100000-")
-    assert target.read_bytes() == CONTENT
-
-
-def test_two_processes(server: Server, tmp_path: Path) -> None:
-    with (
-        files.locked(part(tmp_path / "x")),
-        pytest.raises(DataError, match=r"another process is downloading it to .*; try again, or ask"),
-    ):
-        fetch(server, tmp_path / "x")
+    assert caught.value.filename == str(target)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -255,8 +196,8 @@ def test_prepare_downloads(
     assert code == 2
     assert re.fullmatch(
         rf"error: {server.address}/CUB\.tgz\?download=1: cannot be downloaded \(ended after {len(content) // 2} of "
-        rf"{len(content)} bytes\); run the same command again to continue after {len(content) // 2} bytes, or download "
-        r"it in a browser, from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
+        rf"{len(content)} bytes\); try again, or download it in a browser, "
+        r" from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
         err,
     )
     assert out.startswith(f"terms: {cub.RECIPE.terms}\nowners: https://www.vision.caltech.edu/")
@@ -266,7 +207,6 @@ def test_prepare_downloads(
     assert (code, err) == (0, "")
     assert "train: 9 images of 3 classes" in out
     store.verify(tmp_path / "data" / "cub")
-    assert server.asked[-1][1] == f"bytes={len(content) // 2}-"
     requests = len(server.asked)
     assert run(capsys, *command)[0] == 0
     code, out, err = run(capsys, *command, "--output=again", "--short_side=16")  # the archive was kept

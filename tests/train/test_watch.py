@@ -69,7 +69,6 @@ def test_a_line_per_minute(tmp_path: Path) -> None:
     first, second = map(json.loads, (tmp_path / "host-0.jsonl").read_text().splitlines())
     assert first["step"] == second["step"] == 6
     assert first["step_seconds"] == 1
-    assert first["memory"] > 10**7
     assert first["peers"] == {}
 
 

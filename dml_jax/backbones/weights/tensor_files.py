@@ -3,7 +3,8 @@
 import pickle
 import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -157,15 +158,12 @@ def _fetch_from_hub(source: str) -> Path:
     if not (owner and repository):
         raise WeightsError(f"{source}: must be hf://owner/repository or hf://owner/repository/file")
     names = (file,) if file else _HUB_FILES
-
-    def first(there: Sequence[str]) -> list[str]:
-        return [name for name in names if name in there][:1]
-
     elsewhere = (
         ", or, on a machine with network access, download the file from "
         f"https://huggingface.co/{owner}/{repository} and give its path"
     )
-    found = hub_client.fetch(f"{owner}/{repository}", None, first, WeightsError, elsewhere)
-    if not found:
-        raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")
-    return next(iter(found.values()))
+    with hub_client.downloading(f"hf://{owner}/{repository}", WeightsError, elsewhere) as library:
+        for name in names:
+            with suppress(library.errors.RemoteEntryNotFoundError):
+                return Path(library.hf_hub_download(f"{owner}/{repository}", name))
+    raise WeightsError(f"{source}: contains none of {', '.join(names)}; name the file")

@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any, TextIO
 
 import jax
@@ -41,37 +40,25 @@ ADDRESS = 256  # bytes
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
     """Joins the other processes of the run; must come before any device is used.
 
-    While this process waits, SIGTERM and Ctrl-C end it at once, also as PID 1 of a container, which has no default
-    action for signals. `coordinator` is "host:port" of process 0, or "auto" to ask the cluster.
+    While this process waits, SIGTERM and Ctrl-C end it at once. `coordinator` is "host:port" of process 0, or "auto" to
+    ask the cluster.
     """
     address = None if coordinator == "auto" else coordinator
     jax.config.update("jax_enable_preemption_service", False)  # it would replace the handlers of `stop_signals`
     end = threading.Timer(START_PATIENCE, _give_up, (coordinator,))
     end.daemon = True
     end.start()
-    failures: list[Exception] = []
-
-    def initialize() -> None:
-        try:
-            jax.distributed.initialize(
-                address,
-                processes if address else None,
-                process if address else None,
-                local_device_ids=local_devices(),
-                initialization_timeout=int(2 * START_PATIENCE),
-                heartbeat_timeout_seconds=max(100, int(2 * silence)),
-            )
-        except Exception as error:
-            failures.append(error)
-
-    previous = {number: signal.signal(number, _leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    # Python would call its handlers only once JAX returns.
+    previous = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        # Python handles signals in the main thread only, and not while that thread waits in JAX.
-        thread = threading.Thread(target=initialize, daemon=True)
-        thread.start()
-        thread.join()
-        if failures:
-            raise failures[0]
+        jax.distributed.initialize(
+            address,
+            processes if address else None,
+            process if address else None,
+            local_device_ids=local_devices(),
+            initialization_timeout=int(2 * START_PATIENCE),
+            heartbeat_timeout_seconds=max(100, int(2 * silence)),
+        )
     except (ModuleNotFoundError, ValueError) as error:  # of a missing package, JAX warns or raises the former
         problem = f"no Slurm, TPU pod or Kubernetes can be asked ({files.reason(error)})"
         raise ConfigError(f"--coordinator=auto: {problem}; give HOST:PORT, --processes and --process") from error
@@ -82,11 +69,6 @@ def connect(coordinator: str, processes: int, process: int, silence: float = SIL
         end.cancel()
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    print(f"stopped by {signal.Signals(number).name} before all processes had connected", file=sys.stderr, flush=True)
-    os._exit(128 + number)
 
 
 def _give_up(coordinator: str) -> None:

@@ -71,8 +71,6 @@ class Watch:
             "step": self._step,
             "step_seconds": median,
             "busy_with": "training" if self._began else "evaluating or saving",
-            "threads": threading.active_count(),
-            "memory": _resident(),
             "peers": {index: {"step": step, "silent": silent} for index, step, silent in process_group.peers()},
         }
         with suppress(OSError), open(self._file or os.devnull, "a", encoding="utf-8") as file:
@@ -99,11 +97,3 @@ def late(step: int, peers: list[tuple[int, int, float]]) -> str:
     if silent or behind:
         return f"; late: process {', '.join(silent or behind)}"
     return f"; late: this process (at step {step})" if any(other > step for _, other, _ in peers) else ""
-
-
-def _resident() -> int:
-    """Bytes of memory of this process; 0 where /proc does not say."""
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return 0

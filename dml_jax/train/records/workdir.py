@@ -303,10 +303,9 @@ def _commit() -> str | None:
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    # `git describe --dirty` would lock the index, and on a full disk leave the lock behind.
-    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
-    with suppress(OSError):
-        lines = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False).stdout.splitlines()
-        commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), None)
-        return f"{commit}-dirty" if commit and not all(line.startswith("#") for line in lines) else commit
+    git = ["git", "--no-optional-locks"]  # which on a full disk would be left behind
+    with suppress(OSError, subprocess.CalledProcessError):
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], cwd=root, capture_output=True, check=False)
+        return commit.stdout.strip() + "-dirty" * (changed.returncode != 0)
     return None
