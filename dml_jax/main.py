@@ -18,7 +18,7 @@ from dml_jax import buckets, files
 from dml_jax.commands import cli, runtime
 from dml_jax.config import Config, show
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError, suggest
+from dml_jax.errors import ConfigError
 
 MODES = ("train", "evaluate", "export", "check", "show", "compile")
 VALID_WITH = {
@@ -49,6 +49,7 @@ def parser() -> cli.Parser:
     )
     flags.add_argument(
         "--mode",
+        choices=MODES,
         default="train",
         help="train (default: also evaluates, exports, reports); evaluate or export a checkpoint; check: make one "
         "step; show: print the resolved configuration; compile: compile the programs for --topology, on any machine",
@@ -110,8 +111,6 @@ def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
     if options.config is None:
         raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
-    if options.mode not in MODES:
-        raise ConfigError(f"--mode={options.mode}: {suggest(options.mode, MODES)}")
     for option, modes in VALID_WITH.items():
         if getattr(options, option) and options.mode not in modes:
             raise ConfigError(f"--{option} is only valid with --mode={' or '.join(modes)}")
@@ -190,7 +189,7 @@ def run_mode(
         "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()
     )  # fmt: skip
     try:
-        with process_group.end_together(silence) as end_now, copy as directory, Stop(end_now) as stop:
+        with process_group.end_together(silence), copy as directory, Stop() as stop:
             console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()

@@ -193,7 +193,7 @@ def check(config: Config, console: Console, typed: Collection[str] = ()) -> None
     print_summary(experiment, None, console)
     with loop.training_memory(config):
         state = other_models.initial_state(experiment, console)
-        key = mesh.replicate(experiment.mesh, jax.random.key(config.seed))
+        key = mesh.place(experiment.mesh, jax.random.key(config.seed))
         with experiment.batches(0, 1) as batches:
             batch = experiment.device_batch(*next(batches))
         update = experiment.jitted_step().lower(state, batch, key).compile()

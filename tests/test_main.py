@@ -99,7 +99,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
         ([CONFIG, "--config.backbone.pretrained=/no/weights"], "/no/weights"),
         ([CONFIG, "stray"], "stray: there is no such option"),
         ([CONFIG, "--nonsense=1"], "--nonsense=1: there is no such option"),
-        ([CONFIG, "--mode=trian"], "--mode=trian: did you mean train?"),
+        ([CONFIG, "--mode=trian"], "--mode: invalid choice: 'trian'"),
         ([CONFIG, "--checkpoint=best"], "--checkpoint is only valid with --mode=evaluate or export"),
         ([CONFIG, "--checkpoint=²"], "--checkpoint is only valid with --mode=evaluate or export"),
         ([CONFIG, "--profile=20:10"], "--profile=20:10: must be FIRST:LAST, two steps in order, e.g. 10:20"),

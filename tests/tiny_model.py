@@ -37,7 +37,7 @@ class Tiny(Model):
         self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
         nothing: Any = None
         method = Method(nothing, nothing, nothing, self._project, groups=(), group=nothing)
-        params, model_state = mesh.replicate(mesh.make(), ({"matrix": self.matrix}, {}))
+        params, model_state = mesh.place(mesh.make(), ({"matrix": self.matrix}, {}))
         self._use(TrainedModel(config, method, params, model_state, 1, (SIDE, SIDE), ()))
 
     def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:

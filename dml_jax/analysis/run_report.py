@@ -69,7 +69,6 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     reading = f", reading {results['reading']}" if "reading" in results else ""
     ours = [(f"{config.method.name}, {results['model']} (step {results['step']}){reading}", results)]
     others = {name: numbers for name, numbers in results.get("readings", {}).items() if name != results["reading"]}
-    ours += [(f"first {length} dimensions", numbers) for length, numbers in results.get("prefixes", {}).items()]
     ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
     paper = {

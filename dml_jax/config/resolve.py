@@ -112,7 +112,7 @@ READING = (
 # Options that may differ from the experiment of a published number.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.prefixes", "evaluation.full_ranking", "evaluation.batch_size",
+    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size",
     "evaluation.metrics", "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps",
     "evaluation.refine_min_samples", "evaluation.controls", "evaluation.readings", "evaluation.reading",
     "method.ensemble", "backbone.pretrained",

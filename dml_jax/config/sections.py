@@ -261,7 +261,6 @@ class Evaluation:
     ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
     # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
     lone_queries: Literal["miss", "omit"] = "miss"
-    prefixes: tuple[PositiveInt, ...] = ()  # numbers of leading dimensions that are also evaluated alone
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
     flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image

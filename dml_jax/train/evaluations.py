@@ -6,7 +6,7 @@ before the first step, and the published weights that it started from.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -93,7 +93,6 @@ def metrics(
     cluster: bool,
     per_query: bool = False,
     shared: bool = False,
-    prefixes: Sequence[int] = (),
 ) -> dict[str, Any]:
     """`protocol.evaluate` for the embeddings of a split."""
     (queries, *others) = (rows for name, rows in sorted(embeddings.items(), key=lambda entry: entry[0] == "gallery"))
@@ -113,7 +112,6 @@ def metrics(
         metric=distance,
         **options.kmeans,
         lone_queries="omit" if across else options.lone_queries,  # of classes with one session
-        prefixes=prefixes,
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
@@ -150,8 +148,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, "test", test)
     console.print("evaluating on the unseen classes")
-    prefixes = config.evaluation.prefixes
-    found = {name: _metrics(experiment, rows, per_query=True, prefixes=prefixes) for name, rows in tested.items()}
+    found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
     reading = reported(config.evaluation, found)
     results, embeddings = found[reading], tested[reading]
     if experiment.readings:
@@ -238,7 +235,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
 def _published(experiment: Experiment) -> dict[str, Any]:
     method = published_method(experiment.config.backbone)
     variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
-    params, model_state = meshes.replicate(experiment.mesh, variables)
+    params, model_state = meshes.place(experiment.mesh, variables)
     state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
     return _metrics(experiment, _embeddings(experiment, method, state))
 

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh
@@ -114,7 +113,7 @@ class Experiment(NamedTuple):
         """
         batch = self.example_batch()
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        key = meshes.replicate(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
+        key = meshes.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
         compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
         state: TrainState
         if self.config.backbone.pretrained == "none":
@@ -269,8 +268,6 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
 def check_options(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
     """Warns of options that begin with `of` and have no effect; ConfigError if the command line sets one (`typed`)."""
     config = experiment.config
-    if config.evaluation.prefixes:
-        _check_prefixes(experiment)
     params = experiment.template().params if config.train.shard_classes else {}
     paths = (meshes.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
     tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
@@ -278,15 +275,6 @@ def check_options(experiment: Experiment, typed: Collection[str], console: Conso
     head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
     found = [problem for problem in fields.broken(config, run, head) if problem[0].startswith(of)]
     fields.report(found, typed, console.warn)
-
-
-def _check_prefixes(experiment: Experiment) -> None:
-    state, image = experiment.template(), jax.ShapeDtypeStruct((1, *experiment.shape, 3), jnp.uint8)
-    for embed in experiment.readings.values() or [experiment.method.embed]:
-        width = jax.eval_shape(embed, state.params, state.model_state, image).shape[1]
-        longest = max(experiment.config.evaluation.prefixes)
-        if longest > width:
-            raise ConfigError(f"evaluation.prefixes: {longest}, but the embeddings have {width} dimensions")
 
 
 def _run(experiment: Experiment, train: Train, *, tables: bool) -> fields.Run:

@@ -90,7 +90,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
         return state
     update = experiment.jitted_step()
     rate_factor = jax.jit(experiment.schedule)
-    key = mesh.replicate(experiment.mesh, experiment.key)
+    key = mesh.place(experiment.mesh, experiment.key)
     batches = experiment.batches(start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refresh = method.hooks.refresh
@@ -100,9 +100,9 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
         save_unless_held(out, state, progress)
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
-    clock = timing.Meter(batches, experiment.config.data.batch_size, experiment.mesh.size, start)
+    clock = timing.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    with batches, out.trace, out.watch:
+    with batches, out.watch:
         for done in range(start + 1, total + 1):
             out.trace.before(done)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):

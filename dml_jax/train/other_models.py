@@ -36,7 +36,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     config = teacher.config
-    variables = meshes.replicate(experiment.mesh, (teacher.params, teacher.model_state))
+    variables = meshes.place(experiment.mesh, (teacher.params, teacher.model_state))
     origin = {"hash": configs.digest(config), "step": teacher.step, "sha256": fingerprint(variables)}
     origin |= {"finished": not teacher.unfinished}
     teach = jax.tree_util.Partial(teaching(teacher.method), *variables)

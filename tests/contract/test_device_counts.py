@@ -48,8 +48,8 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
     with jax.enable_x64(dtype == "float64"), batches_over(mesh):
-        state = meshes.replicate(mesh, cast(jax.device_get(state), dtype))
-        teacher = meshes.replicate(mesh, cast(jax.device_get(teacher), dtype))
+        state = meshes.place(mesh, cast(jax.device_get(state), dtype))
+        teacher = meshes.place(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
         for seed in range(STEPS[dtype]):
             images, labels, index, _ = toys.batch(made.hooks.views, size=BATCH, classes=8, seed=seed)

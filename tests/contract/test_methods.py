@@ -268,7 +268,7 @@ def test_eight_devices_are_one(name: str) -> None:
     spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     with batches_over(mesh):
         run = jax.jit(step.build(made, optax.sgd(0.01)))
-        eight, eight_terms = run(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
+        eight, eight_terms = run(meshes.place(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
     for a, b in zip(leaves((one.params, one.model_state)), leaves((eight.params, eight.model_state)), strict=True):
@@ -299,7 +299,7 @@ def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
     mesh = meshes.make()
     spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     run = jax.jit(step.build(chunked(made, 2), optimizer))
-    parts, parts_terms = run(meshes.replicate(mesh, state), spread, jax.random.key(KEY))
+    parts, parts_terms = run(meshes.place(mesh, state), spread, jax.random.key(KEY))
     for term, value in terms.items():
         assert float(parts_terms[term]) == pytest.approx(float(value), rel=1e-5), term
     for a, b in zip(leaves((whole.params, whole.model_state)), leaves((parts.params, parts.model_state)), strict=True):

@@ -52,19 +52,14 @@ def test_processes_end_together(tmp_path: Path, failing: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("swallowed", [False, True])
-def test_ctrl_c_in_one_process_outside_training(swallowed: bool) -> None:
-    """Process 1 gets the signal while both are busy (here: sleeping), in code that may swallow exceptions."""
+def test_ctrl_c_in_one_process_outside_training() -> None:
+    """Process 1 gets the signal while both are busy (here: sleeping)."""
     port = free_port()
     program = (
         "import os, signal, sys, time\n"
         "from dml_jax import main, run\n"
         "def busy(*_):\n"
-        "    try:\n"
-        "        if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
-        "        time.sleep(1)\n"
-        f"    except {'Exception' if swallowed else 'ZeroDivisionError'}:\n"
-        "        pass\n"
+        "    if '--process=1' in sys.argv: os.kill(os.getpid(), signal.SIGINT)\n"
         "    time.sleep(120)\n"
         "run.check = busy\n"
         "sys.exit(main.main())\n"

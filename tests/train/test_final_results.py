@@ -3,19 +3,17 @@
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.analysis import run_report
 from dml_jax.console import Console
 from dml_jax.data.split import Split
-from dml_jax.evaluation import metrics
 from dml_jax.train import evaluations
 from dml_jax.train import experiment as experiments
 from tests.train.experiments import values
 
 
 def test_controls_search_the_gallery() -> None:
-    """Raw pixels, the untrained network and prefixes get queries and gallery, as the model does."""
+    """Raw pixels and the untrained network get queries and gallery, as the model does."""
     settings = values(steps=1)
-    settings["evaluation"] |= {"controls": True, "prefixes": (2,)}
+    settings["evaluation"] |= {"controls": True}
     run = experiments.build(configs.resolve(settings))
     test = run.splits["test"]
 
@@ -28,16 +26,7 @@ def test_controls_search_the_gallery() -> None:
     queries, gallery = every_other(0), every_other(1)
     run.splits["test"] = queries._replace(gallery=gallery)
     state = run.initial_state()
-    results, embeddings = evaluations.final(run, state, "last", Console(active=False))
-    (first,) = results["prefixes"].values()
-    halves = {name: rows[:, :2] for name, rows in embeddings.items()}
-    ks = run.config.evaluation.ks
-    expected = metrics.retrieval(
-        halves["test"], queries.labels, ks=ks, gallery=halves["gallery"], gallery_labels=gallery.labels
-    )
-    assert first == expected
-    assert first["recall@1"] != results["recall@1"]
-    assert [name for name, _ in run_report.rows(run.config, results)][-1] == "first 2 dimensions"
+    results, _ = evaluations.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):
         pixels = np.stack([split.read(i, None) for i in range(100)]).reshape(100, -1).astype(np.float64)

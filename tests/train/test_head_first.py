@@ -52,7 +52,7 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(directory: Path) -> dict[str, Any]:
-    with Stop(lambda: None) as stop:
+    with Stop() as stop:
         run.train(config(), directory, Console(active=False), stop)
     found: dict[str, Any] = json.loads((directory / "results.json").read_text())
     return found

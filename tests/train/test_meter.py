@@ -89,15 +89,15 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     now, batches = [100.0], SimpleNamespace(waited=7.0)
     monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(timing, "peak_memory", lambda: 3 * 2**30)
-    clock = timing.Meter(batches, 32, 4, 20)  # type: ignore[arg-type]
+    clock = timing.Meter(batches, 32, 20)  # type: ignore[arg-type]
     clock.fastest = 0.1
     now[0], batches.waited = 105.0, 8.0
     line = clock.read(30)
     assert line == {
-        "step": 30, "images_per_second": 64.0, "images_per_second_per_device": 16.0, "data_wait": 0.2,
+        "step": 30, "images_per_second": 64.0, "data_wait": 0.2,
         "peak_memory": 3 * 2**30, "step_seconds": 0.5, "flop_utilisation": 0.2,
     }  # fmt: skip
-    text = "64 images/s (16 per device)  500 ms a step  waiting for data 20%  memory 3.0 GiB  FLOP utilisation 20%"
+    text = "64 images/s  500 ms a step  waiting for data 20%  memory 3.0 GiB  FLOP utilisation 20%"
     assert timing.describe(line) == text
     assert clock.read(30).keys() == line.keys() - {"step_seconds", "flop_utilisation"}
 
@@ -110,11 +110,11 @@ def test_traced_steps(
     events: list[Any] = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: events.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
-    with Trace(tmp_path, steps) as trace:
-        for step in range(start, 6):
-            trace.before(step)
-            events.append(step)
-            assert trace.after(step, ()) == (step == traced[-1] if traced else False)
+    trace = Trace(tmp_path, steps)
+    for step in range(start, 6):
+        trace.before(step)
+        events.append(step)
+        assert trace.after(step, ()) == (step == traced[-1] if traced else False)
     inside = events[events.index("start") + 1 : events.index("stop")] if traced else []
     assert inside == traced
     assert events.count("start") == events.count("stop") == bool(traced)

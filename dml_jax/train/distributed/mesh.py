@@ -62,11 +62,6 @@ def place(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int 
     return jax.tree.map(put, tree, shardings(mesh, tree, class_axis))
 
 
-def replicate(mesh: Mesh, tree: PyTree) -> PyTree:
-    """Copies a tree of values, equal on all hosts, to every device."""
-    return place(mesh, tree)
-
-
 def to_host(value: Any) -> np.ndarray:
     """A whole array on the host; all processes must ask for one that is spread over their devices."""
     if isinstance(value, jax.Array) and not (value.is_fully_addressable or value.is_fully_replicated):

@@ -212,25 +212,18 @@ def peers() -> list[tuple[int, int, float]]:
 
 
 @contextmanager
-def end_together(silence: float = SILENCE) -> Iterator[Callable[[int], None]]:
+def end_together(silence: float = SILENCE) -> Iterator[None]:
     """Within this context, an exception in one of several processes is reported by the others, and all end.
 
     So is a process without a sign of life for `silence` seconds.
-
-    Yields a function that ends this process at once with an exit code, from any thread.
     """
     global _group
     if jax.process_count() == 1:
-        yield os._exit
+        yield
         return
     group = _group = _Group(silence)
-
-    def end_now(code: int) -> None:
-        group.stop(code, signal.Signals(code - 128).name)
-        os._exit(code)
-
     try:
-        yield end_now
+        yield
     except Exception as error:
         if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
             raise

@@ -1,9 +1,6 @@
 """SIGTERM and Ctrl-C: a request to stop, honoured at the next step, or at once when there is nothing to save."""
 
-import os
 import signal
-import sys
-import threading
 from collections.abc import Callable
 from functools import cache
 from types import FrameType
@@ -16,8 +13,6 @@ from jax.sharding import Mesh
 
 from dml_jax.train.distributed import mesh
 
-GRACE = 5.0  # seconds between an exception in a signal handler and the end of the process
-
 
 class Interrupted(Exception):
     """The run stopped on a signal, with its last step on disk; `alone` if the other processes do not know yet."""
@@ -29,42 +24,25 @@ class Interrupted(Exception):
 
 
 class Stop:
-    """Context manager that records the first SIGTERM or SIGINT; a second one stops the process at once by `leave`."""
+    """Context manager that records the first SIGTERM or SIGINT; a second one raises Interrupted at once."""
 
-    def __init__(self, leave: Callable[[int], None] = os._exit) -> None:
+    def __init__(self) -> None:
         self.signal = 0
-        self._leave = leave
         self._immediate = False
         self._asked: jax.Array | None = None
         self._previous: dict[int, object] = {}
-        self._end: threading.Timer | None = None
-        self._report = sys.unraisablehook
 
     def __enter__(self) -> "Stop":
         for number in (signal.SIGTERM, signal.SIGINT):
             self._previous[number] = signal.signal(number, self._receive)
-        self._report, sys.unraisablehook = sys.unraisablehook, self._swallowed
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._end:
-            self._end.cancel()
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
-        sys.unraisablehook = self._report
-
-    def _swallowed(self, error: "sys.UnraisableHookArgs") -> None:
-        """Hides the traceback of a swallowed `Interrupted`: the timer of `_receive` ends the process."""
-        if not isinstance(error.exc_value, Interrupted):
-            self._report(error)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.signal or self._immediate:
-            # The interpreter swallows exceptions raised during a callback, e.g. of the garbage collector; the timer
-            # ends the process all the same.
-            self._end = threading.Timer(GRACE, self._leave, (128 + number,))
-            self._end.daemon = True
-            self._end.start()
             raise Interrupted(number, alone=True)
         self.signal = number
 

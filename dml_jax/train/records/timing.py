@@ -64,8 +64,8 @@ def fastest_step(experiment: Experiment, state: TrainState, batch: Batch, key: j
 class Meter:
     """Reads the speed of the training since the last reading; a batch has `batch_size` images, over all devices."""
 
-    def __init__(self, batches: BatchReader[Any], batch_size: int, devices: int, step: int):
-        self._batches, self._batch_size, self._devices = batches, batch_size, devices
+    def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
+        self._batches, self._batch_size = batches, batch_size
         self.fastest: float | None = None  # seconds of a step at the peak rate of the devices
         self.restart(step)
 
@@ -80,7 +80,6 @@ class Meter:
         line = {
             "step": step,
             "images_per_second": rate,
-            "images_per_second_per_device": rate / self._devices,
             "data_wait": (self._batches.waited - self._waited) / seconds,
             "peak_memory": peak_memory(),
         }
@@ -95,8 +94,6 @@ class Meter:
 def describe(line: dict[str, float]) -> str:
     """A line of `timing.jsonl` as text."""
     text = f"{line['images_per_second']:.0f} images/s"
-    if line["images_per_second_per_device"] < line["images_per_second"]:
-        text += f" ({line['images_per_second_per_device']:.0f} per device)"
     if "step_seconds" in line:
         text += f"  {1000 * line['step_seconds']:.0f} ms a step"
     text += f"  waiting for data {line['data_wait']:.0%}  memory {line['peak_memory'] / 2**30:.1f} GiB"
@@ -136,7 +133,7 @@ def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float
 
 
 class Trace:
-    """Context of the training loop that traces `steps`, the first and the last one, from 1; None: nothing."""
+    """Traces `steps` of the training loop, the first and the last one, from 1; None: nothing."""
 
     def __init__(self, directory: Path = Path(), steps: tuple[int, int] | None = None):
         self._directory, self._steps = directory, steps or (0, -1)
@@ -153,13 +150,6 @@ class Trace:
         if not self._tracing or step < self._steps[1]:
             return False
         jax.block_until_ready(values)
-        self.__exit__()
+        jax.profiler.stop_trace()
+        self._tracing = False
         return True
-
-    def __enter__(self) -> "Trace":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._tracing:
-            self._tracing = False
-            jax.profiler.stop_trace()
