@@ -106,6 +106,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def _similarity(word: str, name: str) -> float:
-    """Of the names, or of their last parts; those of an option that is in the wrong section are the same."""
-    pairs = ((word, name), (word.rpartition(".")[2], name.rpartition(".")[2]))
-    return max(SequenceMatcher(None, a.lower(), b.lower()).ratio() for a, b in pairs)
+    """Of the last parts, because an option may be given in the wrong section."""
+    last, other = (text.rpartition(".")[2].lower() for text in (word, name))
+    whole = SequenceMatcher(None, word.lower(), name.lower()).ratio() if "." not in word else 0.0
+    return max(whole, SequenceMatcher(None, last, other).ratio(), 0.7 * (last in other))

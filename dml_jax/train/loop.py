@@ -179,12 +179,8 @@ def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState
                 f"{counted(before.processes, 'process')}; from here on, equal to the same run up to rounding"
             )
     else:
-        state, progress = other_models.initial_state(experiment, out.console), Progress(**here)
-        if experiment.method.hooks.fill:
-            with experiment.batches(0, 2**31 - 1) as reader:
-                batches = (experiment.device_batch(*arrays) for arrays in reader)
-                filled = experiment.method.hooks.fill(state.params, state.model_state, batches)
-            state = state._replace(model_state=filled)
+        progress = Progress(**here)
+        state = experiment.filled(other_models.initial_state(experiment, out.console))
     start = int(state.step)
     out.checkpoints.drop_newer("best", start)
     kept_models.drop_newer(out.checkpoints.kept, start)

@@ -1,6 +1,6 @@
 """Optimizers with PyTorch's conventions, one per parameter group, and the schedule they share.
 
-Coupled decay ("adam", "sgd", "rmsprop") is added to the gradient; decoupled decay ("adamw", "radam") to the update. The
+Coupled decay ("adam", "sgd") is added to the gradient; decoupled decay ("adamw", "radam") to the update. The
 defaults are PyTorch's, too.
 
 "radam" is Rectified Adam (Liu et al., ICLR 2020) as implemented in the code of Seidenschwarz et al. (ICML 2021):
@@ -69,13 +69,11 @@ def _direction(train: Train, decay: float) -> optax.GradientTransformation:
     if "." in train.optimizer:
         return function("train.optimizer", train.optimizer)(decay)
     coupled, decoupled = optax.add_decayed_weights(decay), optax.add_decayed_weights(decay)
-    momentum = optax.trace(train.momentum) if train.momentum else optax.identity()
     parts = {
         "adam": (coupled, optax.scale_by_adam()),
         "adamw": (optax.scale_by_adam(), decoupled),
         "radam": (scale_by_radam(), decoupled),
-        "sgd": (coupled, momentum),
-        "rmsprop": (coupled, optax.scale_by_rms(train.alpha, eps_in_sqrt=False), momentum),
+        "sgd": (coupled, optax.trace(train.momentum) if train.momentum else optax.identity()),
     }
     return optax.chain(*parts[train.optimizer])
 

@@ -136,14 +136,8 @@ class Head:
         sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
         experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        method = experiment.method
-        state = step.initial(method, experiment.optimizer, key, experiment.example_batch())
-        if method.hooks.fill:
-            with experiment.batches(0, 2**31 - 1) as reader:
-                read = (experiment.device_batch(*arrays) for arrays in reader)
-                ready = (batch._replace(images=self.augment(batch.images, None)) for batch in read)
-                filled = method.hooks.fill(state.params, state.model_state, ready)
-            state = state._replace(model_state=filled)
+        state = step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
+        state = experiment.filled(state, lambda batch: batch._replace(images=self.augment(batch.images, None)))
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
                 state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)

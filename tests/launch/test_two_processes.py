@@ -1,4 +1,4 @@
-"""The launch scripts, with stand-ins for srun, scontrol and gcloud that start two processes on this machine."""
+"""The launch script of a TPU pod, with a stand-in for gcloud that starts two processes on this machine."""
 
 import json
 import os
@@ -34,7 +34,6 @@ for pid in "${{pids[@]}}"; do
 done
 exit "$code"
 """
-SRUN = 'while [[ $1 == --* ]]; do shift; done\necho "$@" > "$STUB/command"\n' + TWO_TASKS.format(start='exec "$@"')
 GCLOUD = "for last; do :; done; command=${last#--command=}\n" + TWO_TASKS.format(
     start='export HOME=$STUB/host-$task; exec bash -c "$command"'
 )
@@ -54,14 +53,10 @@ def checkout(path: Path) -> None:
 
 
 def variables(tmp_path: Path) -> dict[str, str]:
-    executable(tmp_path / "bin/srun", SRUN)
-    executable(tmp_path / "bin/scontrol", 'echo "$@" >> "$STUB/scontrol"')
     executable(tmp_path / "bin/gcloud", GCLOUD)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     port = {"JAX_COORDINATOR_PORT": str(free_port()), "XDG_CACHE_HOME": str(files.cache_dir().parent)}
-    return (
-        environment() | port | {"PATH": path, "STUB": str(tmp_path), "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "77"}
-    )
+    return environment() | port | {"PATH": path, "STUB": str(tmp_path)}
 
 
 def wait_until(condition: Callable[[], object]) -> None:
@@ -84,39 +79,6 @@ def nothing_is_left(tmp_path: Path) -> Iterator[None]:
 def steps(run: Path) -> list[int]:
     lines = (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
     return [json.loads(line)["step"] for line in lines]
-
-
-def test_slurm(tmp_path: Path) -> None:
-    """SIGTERM in the second task alone ends both at the same step, long before one is logged, and requeues the job."""
-    checkout(tmp_path / "project")
-    run = tmp_path / "run"
-    options = (*SHORT, f"--workdir={run}", "--config.train.checkpoint_every=100000", "--config.train.keep_every=5")
-    job = ["bash", str(ROOT / "launch/slurm.sbatch"), CONFIG, *options]
-    place = {"cwd": tmp_path / "project", "env": variables(tmp_path)}
-    endless = ["--config.train.steps=100000", "--config.train.log_every=100000"]
-    process = subprocess.Popen([*job, *endless], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **place)
-    wait_until(lambda: any((run / "checkpoints" / "kept").glob("*.safetensors")))  # after some steps
-    os.kill(int((tmp_path / "pid-1").read_text()), signal.SIGTERM)
-    printed, errors = process.communicate(timeout=300)
-    assert process.returncode == 143, errors
-    assert "Traceback" not in errors
-    assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
-    assert (tmp_path / "command").read_text().startswith(".venv/bin/python -m dml_jax.main --config=configs/digits_")
-    logs = [(run / "logs" / f"host-{task}.log").read_text() for task in range(2)]
-    assert all(log.endswith("Interrupted: SIGTERM\n") for log in logs)
-    (saved,) = (int(path.name) for path in (run / "checkpoints" / "latest").iterdir())
-    assert saved > 1
-    more = ["--config.train.steps=100000", "--config.train.log_every=1"]
-    process = subprocess.Popen([*job, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **place)
-    wait_until(lambda: len(steps(run)) >= 2)
-    os.kill(process.pid, signal.SIGTERM)  # as after scancel, which the tasks receive, too
-    for task in range(2):
-        os.kill(int((tmp_path / f"pid-{task}").read_text()), signal.SIGTERM)
-    printed, errors = process.communicate(timeout=300)
-    assert process.returncode == 143, errors
-    assert f"resuming from step {saved}" in printed
-    assert steps(run)[0] == saved + 1
-    assert (tmp_path / "scontrol").read_text() == "requeue 77\n"  # not again
 
 
 def test_tpu_pod(tmp_path: Path) -> None:

@@ -1,76 +1,14 @@
-"""FLOPs of a step against a count by hand; speed and utilisation of an interval; the traced steps."""
+"""Speed and utilisation of an interval; the traced steps."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import pytest
 
-from dml_jax.methods.contract import Aux
-from dml_jax.train import experiment as experiments
-from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing
 from dml_jax.train.records.timing import Trace
-from tests.train.experiments import small
-
-
-@pytest.fixture(scope="module")
-def experiment() -> Experiment:
-    return experiments.build(small(steps=1))
-
-
-def flops(experiment: Experiment) -> float:
-    key = jax.eval_shape(lambda: experiment.key)
-    return timing.step_flops(experiment, experiment.template(), experiment.example_batch(), key)
-
-
-def test_flops_of_a_linear_model(experiment: Experiment) -> None:
-    """Embedding B images of P values in 4,096 dimensions takes 2·B·P·4096, and so does the gradient of the weights."""
-    size = experiment.config.data.batch_size
-    values = experiment.shape[0] * experiment.shape[1] * 3
-
-    def init(key: jax.Array, batch: Any) -> Any:
-        return {"weights": jnp.zeros((values, 4096))}, {}
-
-    def encode(params: Any, state: Any, images: jax.Array, *, train: bool, key: jax.Array) -> Any:
-        return images.reshape(size, values) @ params["weights"], state
-
-    def loss(params: Any, state: Any, encoded: jax.Array, *rest: Any) -> Any:
-        return jnp.sum(encoded**2), Aux(state, {}, None)
-
-    linear = experiment.method._replace(init=init, encode=encode, loss=loss, group=lambda path: "backbone")
-    sgd = experiments.optax.sgd(0.1)
-    counted = flops(experiment._replace(method=linear, optimizer=sgd, augment=lambda images, key: images))
-    assert counted == pytest.approx(4 * size * values * 4096, rel=0.1)
-
-
-def test_flops_of_a_convolutional_step_as_xla_counts_them(experiment: Experiment) -> None:
-    """XLA also counts everything else, and leaves out padding: both are small here."""
-    shapes = {"first": (3, 3, 3, 32), "second": (3, 3, 32, 64)}
-
-    def init(key: jax.Array, batch: Any) -> Any:
-        return {name: jnp.zeros(shape) for name, shape in shapes.items()}, {}
-
-    def encode(params: Any, state: Any, images: jax.Array, *, train: bool, key: jax.Array) -> Any:
-        x = images[0].astype(jnp.float32)
-        for name in shapes:
-            x = jax.lax.conv_general_dilated(
-                x, params[name], (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-            )
-        return x.mean((1, 2)), state
-
-    def loss(params: Any, state: Any, encoded: jax.Array, *rest: Any) -> Any:
-        return jnp.sum(encoded**2), Aux(state, {}, None)
-
-    method = experiment.method._replace(init=init, encode=encode, loss=loss, group=lambda path: "backbone")
-    changed = experiment._replace(
-        method=method, optimizer=experiments.optax.sgd(0.1), augment=lambda images, key: images, shape=(64, 64)
-    )
-    key = jax.eval_shape(lambda: experiment.key)
-    lowered = changed.jitted_step().lower(changed.template(), changed.example_batch(), key)
-    assert flops(changed) == pytest.approx(lowered.cost_analysis()["flops"], rel=0.05)
 
 
 @pytest.mark.parametrize(

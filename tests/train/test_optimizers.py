@@ -55,20 +55,10 @@ def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, mo
     return x - rate * memory["m"]
 
 
-def rmsprop(
-    x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, alpha: float = 0.99, momentum: float = 0
-) -> np.ndarray:
-    g = g + DECAY * x
-    memory["v"] = alpha * memory.get("v", 0) + (1 - alpha) * g * g
-    memory["m"] = momentum * memory.get("m", 0) + g / (np.sqrt(memory["v"]) + 1e-8)
-    return x - rate * memory["m"]
-
-
 RULES: dict[str, Callable[..., np.ndarray]] = {
     "adam": partial(adam, coupled=True),
     "adamw": partial(adam, coupled=False),
     "sgd": sgd,
-    "rmsprop": rmsprop,
 }
 
 
@@ -91,7 +81,6 @@ def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...]
     [
         *((name, {}) for name in RULES),  # with PyTorch's defaults
         ("sgd", {"momentum": 0.9}),
-        ("rmsprop", {"alpha": 0.9, "momentum": 0.9}),
     ],
 )
 def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None:
