@@ -105,10 +105,7 @@ INDIFFERENT = (
     "paper", "method.ensemble", "method.tested_branch",
 )  # fmt: skip
 # Options of the test-time embedding, which change the selection of a model but no model.
-READING = (
-    "method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading", "evaluation.flip",
-    "evaluation.scales",
-)  # fmt: skip
+READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading")
 # Options that may differ from the experiment of a published number.
 SAME_EXPERIMENT = (
     "seed", "data.path", "data.threads", "train.log_every", "train.checkpoint_every",

@@ -261,9 +261,6 @@ class Evaluation:
     lone_queries: Literal["miss", "omit"] = "miss"
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
     batch_size: PositiveInt = 256  # images embedded at once
-    flip: Annotated[bool, ON_IMAGES] = False  # embeddings are averaged over an image and its mirror image
-    # Factors of the size of an image over which its embeddings are averaged.
-    scales: Annotated[tuple[Positive, ...], NonEmpty, ON_IMAGES, OF_ANY_SIZE] = (1.0,)
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"

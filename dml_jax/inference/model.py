@@ -85,10 +85,8 @@ class Model(EmbeddingModel):
     @cached_property
     def fingerprint(self) -> str:  # type: ignore[override]
         """SHA-256 of all parameters and of the model state; with the versions of an image if several are averaged."""
-        stored = self.config.evaluation
-        versions = [v for v in ((stored.flip, stored.scales), self.added) if v != (False, (1.0,))]
-        variables = self.trained.params, self.trained.model_state
-        return " ".join([step.fingerprint(variables), *map(str, versions)])
+        variables = step.fingerprint((self.trained.params, self.trained.model_state))
+        return variables if self.added == (False, (1.0,)) else f"{variables} {self.added}"
 
     def classify(self, images: Images) -> Classification:
         """Scores of images for the classes that a run was trained on; for other classes, see `enroll`."""

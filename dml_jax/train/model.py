@@ -78,10 +78,6 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
         method = class_tables.spread(build_for, data.classes, batch, mesh or meshes.make())
-    if not config.train.feature_views:
-        evaluation = config.evaluation
-        embed = embedding.averaged(method.embed, flip=evaluation.flip, scales=evaluation.scales)
-        method = method._replace(embed=embed)
     return computed_in(method, config.train.precision)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax.train.distributed import process_group
 from tests.test_main import CONFIG, ROOT, TINY, environment
 
 
@@ -154,45 +153,3 @@ def test_a_signal_during_an_evaluation(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [143, 143], errors
     assert [path.name for path in (tmp_path / "run" / "checkpoints" / "latest").iterdir()] == ["1"]
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_what_differs_is_named() -> None:
-    facts = {"seed": 0, "data (SHA-256)": "a", "version of jax": "1"}
-    assert process_group._difference(facts, 2, dict(facts)) == ""
-    assert process_group._difference(facts, 2, {"seed": 0, "data (SHA-256)": "b"}) == (
-        "processes 0 and 2 differ in data (SHA-256) ('a' and 'b'), version of jax ('1' and None); start all with the "
-        "same options, data and versions"
-    )
-
-
-@pytest.mark.slow
-def test_a_late_process_resumes_with_the_others(tmp_path: Path) -> None:
-    """Process 0 finds the newest checkpoint corrupt and deletes it long before process 1 looks."""
-    port, run = free_port(), f"--workdir={tmp_path / 'run'}"
-    options = [
-        run,
-        "--config.train.schedule=constant",
-        "--config.train.checkpoint_every=2",
-        "--config.evaluation.controls=false",
-    ]
-    late = (
-        "import sys, time\n"
-        "from dml_jax import main\n"
-        "from dml_jax.train import loop\n"
-        "opened = loop.Checkpoints\n"
-        "def slow(*args, **options):\n"
-        "    time.sleep(20 * ('--process=1' in sys.argv))\n"
-        "    return opened(*args, **options)\n"
-        "loop.Checkpoints = slow\n"
-        "sys.exit(main.main())\n"
-    )
-    for steps in (4, 6):
-        more = [*options, f"--config.train.steps={steps}"]
-        processes = [start(*more, port=port, number=number, program=["-c", late]) for number in range(2)]
-        errors = [process.communicate(timeout=300)[1] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], errors
-        newest = tmp_path / "run" / "checkpoints" / "latest" / "4" / "manifest.json"
-        if steps == 4:
-            newest.write_text("{}")
-        port = free_port()
-    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints" / "latest").iterdir()) == ["2", "4", "6"]

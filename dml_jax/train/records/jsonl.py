@@ -4,14 +4,21 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+import pydantic
 
 from dml_jax import manifest
 from dml_jax.config import Config, flatten
 from dml_jax.errors import CheckpointError
-from dml_jax.files import atomic_write, name_file
+from dml_jax.files import atomic_write, name_file, reading
+
+
+@dataclass
+class _Line:
+    step: pydantic.StrictInt
 
 
 class JsonLines:
@@ -38,23 +45,13 @@ class JsonLines:
 
     def read(self) -> list[dict[str, Any]]:
         """All complete lines; an incomplete last one, left by a killed run, is ignored."""
-        lines: list[dict[str, Any]] = []
         if not self.path.exists():
-            return lines
+            return []
         manifest.check_file(self.path, CheckpointError)
-        texts = self.path.read_bytes().splitlines(keepends=True)
-        for number, text in enumerate(texts, start=1):
-            try:
-                line = json.loads(text)
-                if not isinstance(line["step"], int):
-                    raise TypeError
-            except (ValueError, KeyError, TypeError, RecursionError):
-                if number == len(texts) and not text.endswith(b"\n"):
-                    break
-                raise CheckpointError(
-                    f"{self.path}: line {number} is damaged; delete the line or restore the file from a copy"
-                ) from None
-            lines.append(line)
+        with reading(self.path, "restore it from a copy", CheckpointError):
+            complete, _, _ = self.path.read_text(encoding="utf-8").rpartition("\n")
+            lines: list[dict[str, Any]] = [json.loads(text) for text in complete.splitlines()]
+            pydantic.TypeAdapter(list[_Line]).validate_python(lines)
         return lines
 
     def truncate(self, step: int) -> None:
