@@ -20,9 +20,7 @@ from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
 from dml_jax.train import class_tables, experiment, step
 from dml_jax.train import experiment as experiments
-from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.step import TrainState
 from tests import toys
 from tests.train.experiments import small
 
@@ -134,27 +132,6 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     table = 4 * DIM * classes
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes < table
     assert sum(one.bytes for one in collectives(compiled.as_text())) < table / 100
-
-
-def test_a_run_and_its_checkpoint(tmp_path: Path) -> None:
-    """The state is spread when it is made, and again when it is restored; a model for inference is whole."""
-    run = experiment.build(small(steps=2, shard_classes=True))
-    state = run.initial_state()
-    means = state.params["distributions"]["means"]
-    assert means.shape == (256, 8)
-    assert means.addressable_shards[0].data.shape == (32, 8)
-    assert state.opt_state is not None
-    checkpoints = Checkpoints(tmp_path, lambda: run.template(), None, run={})
-    checkpoints.save("latest", state._replace(step=jnp.asarray(1, jnp.int32)), {})
-    found = checkpoints.restore()
-    checkpoints.close()
-    assert found is not None
-    restored: TrainState = found[0]
-    for own, other in zip(jax.tree.leaves(state._replace(step=restored.step)), jax.tree.leaves(restored), strict=True):
-        assert own.sharding.is_equivalent_to(other.sharding, own.ndim)
-        np.testing.assert_array_equal(own, other)
-    plain = experiment.build(small(steps=2)).initial_state()
-    np.testing.assert_allclose(means[:40], plain.params["distributions"]["means"], rtol=1e-5, atol=1e-6)
 
 
 def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
