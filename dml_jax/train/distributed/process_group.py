@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -34,6 +35,7 @@ START_PATIENCE = 300.0  # seconds until all processes must have started
 SILENCE = 30.0  # seconds without a sign of life, after which a process is lost, unless another time is set
 PATIENCE = 10.0  # seconds that a process which ends waits until the others know why
 SHOWN = 5  # differences that an error message lists
+MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
 
 
@@ -268,39 +270,26 @@ def _own_address() -> str:
 
 
 def check_same(facts: dict[str, Any]) -> None:
-    """Raises ConfigError on all processes if one has other facts (JSON values by name) than the first."""
-    if jax.process_count() == 1 or _group is None:
+    """Raises ConfigError on all processes if facts (JSON values by name) differ between them."""
+    if jax.process_count() == 1:
         return
-    if jax.process_index() != 0:
-        _group.send(value=facts)
-
-    def difference(peers: list[_Peer]) -> str:
-        return next(filter(None, (_difference(facts, peer.index, peer.values.get()) for peer in peers)), "")
-
-    peers = _group.peers
-    if message := _from_first(lambda: difference(peers)):
-        raise ConfigError(message)
-
-
-def _difference(facts: dict[str, Any], index: int, other: dict[str, Any]) -> str:
-    """Differences of a process from process 0; empty if there are none."""
-    keys = [key for key in facts | other if facts.get(key) != other.get(key)]
-    if not keys:
-        return ""
-    shown = ", ".join(f"{key} ({facts.get(key)!r} and {other.get(key)!r})" for key in keys[:SHOWN])
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return f"processes 0 and {index} differ in {shown}{more}; start all with the same options, data and versions"
+    digests = np.zeros(MOST_FACTS, np.uint32)
+    digests[: len(facts)] = [zlib.crc32(json.dumps(value).encode()) for value in facts.values()]
+    everywhere = np.asarray(multihost_utils.process_allgather(digests))
+    differing = [name for name, column in zip(facts, everywhere.T, strict=False) if len(np.unique(column)) > 1]
+    if differing:
+        raise ConfigError(
+            f"the processes differ in {', '.join(differing[:SHOWN])}; start all with the same options, data and "
+            "versions"
+        )
 
 
 def decided_by_first(decide: Callable[[], int]) -> int:
     """The value of `decide`, called only in process 0, as it may change files that others read."""
-    return decide() if _group is None else int(_from_first(decide))
-
-
-def _from_first(decide: Callable[[], Any]) -> Any:
-    assert _group is not None
+    if _group is None:
+        return decide()
     if jax.process_index() != 0:
-        return _group.peers[0].values.get()
+        return int(_group.peers[0].values.get())
     decided = decide()
     _group.send(value=decided)
     return decided
