@@ -9,8 +9,8 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
@@ -130,15 +130,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
             yield path
         return
     path = path.resolve()
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:40]}.", suffix=".tmp")
-    os.close(handle)
-    draft = Path(name)
+    draft = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}.tmp")
     try:
         with name_file(path):
+            draft.touch()
             yield draft
             with draft.open("rb") as file:
                 os.fsync(file.fileno())
-        make_accessible(draft)
         os.replace(draft, path)
     except BaseException:
         draft.unlink(missing_ok=True)
@@ -178,14 +176,13 @@ def atomic_directory(directory: Path) -> Iterator[Path]:
         _restore(directory)
         for remains in _beside(directory, "tmp"):  # of writers that were killed, as this one holds the lock
             shutil.rmtree(remains)
-        draft = Path(tempfile.mkdtemp(dir=directory.parent, prefix=f".{directory.name}.", suffix=".tmp"))
+        draft = directory.with_name(f".{directory.name}.{secrets.token_hex(4)}.tmp")
+        draft.mkdir()
         try:
             yield draft
-            for path in (draft, *draft.rglob("*")):
-                make_accessible(path)
-                if path.is_file():
-                    with path.open("rb") as file:
-                        os.fsync(file.fileno())
+            for path in filter(Path.is_file, draft.rglob("*")):
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
             if directory.exists():
                 directory.rename(draft.with_suffix(".old"))
             draft.rename(directory)
@@ -213,13 +210,6 @@ def _restore(directory: Path) -> None:
 
 def _beside(directory: Path, kind: str) -> list[Path]:
     return list(directory.parent.glob(f".{glob.escape(directory.name)}.????????.{kind}"))
-
-
-def make_accessible(path: Path) -> None:
-    """Gives a temporary file or directory, readable only by its owner, the permissions of any new one."""
-    umask = os.umask(0)
-    os.umask(umask)
-    path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:

@@ -61,8 +61,9 @@ class JsonLines:
         kept = [line for line in self.read() if line["step"] <= step]
         with atomic_write(self.path) as draft:
             draft.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        for line in kept if self._show else ():
-            self._show(line)
+        if self._show:
+            for line in kept:
+                self._show(line)
 
 
 def tensorboard(directory: Path, config: Config) -> Callable[[dict[str, Any]], None]:
