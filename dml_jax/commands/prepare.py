@@ -5,8 +5,8 @@
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
 Every image is decoded, and all images that cannot be used are listed; report.html shows them, the sizes of classes and
-images, and duplicates, with --model=lite0 also probable errors of labels. Running the same command again continues an
-interrupted download. --source can be repeated for data sets that consist of several archives.
+images, and duplicates, with --model=lite0 also probable errors of labels. --source can be repeated for data sets that
+consist of several archives.
 """
 
 from __future__ import annotations
