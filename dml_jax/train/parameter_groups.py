@@ -92,16 +92,19 @@ def keeping_state(method: Method, frozen: Collection[str]) -> Method:
 
 def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
     """Raises ConfigError if a pattern fits no parameter, a group with a rank has no matrix, or nothing is trained."""
-    leaves = [(tuple(part.key for part in path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(params)]
-    used = {method.group(path) for path, _ in leaves}
-    for name in filter(is_path, groups):
-        if name not in used:
-            modules = dict.fromkeys("/".join(path[: name.count("/") + 1]) for path, _ in leaves)
+    flat = traverse_util.flatten_dict(params)
+    filled = {method.group(path) for path, leaf in flat.items() if leaf.size}
+    updated = {method.group(path) for path in flat if is_factor(path)}
+    for name, group in groups.items():
+        if is_path(name) and name not in {method.group(path) for path in flat}:
+            modules = dict.fromkeys("/".join(path[: name.count("/") + 1]) for path in flat)
             raise ConfigError(
                 f"train.groups.{name}: fits no parameter that longer patterns leave; {suggest(name, list(modules))}"
             )
-    _check_ranks(groups, method, params)
-    filled = {method.group(path) for path, leaf in leaves if leaf.size}
+        if group.rank and name not in updated:
+            raise ConfigError(
+                f"train.groups.{name}.rank={group.rank}: the group has no dense layers or 1x1 convolutions; set it to 0"
+            )
     if not any(groups[name].learning_rate and not groups[name].freeze for name in filled):
         raise ConfigError(
             f"train.groups: {', '.join(sorted(filled))} have freeze=true or learning_rate=0, so that nothing is "
@@ -215,16 +218,3 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
 
 def _is_matrix(leaf: jax.Array) -> bool:
     return leaf.ndim in (2, 4) and leaf.size == leaf.shape[-2] * leaf.shape[-1] and min(leaf.shape[-2:]) > 1
-
-
-def _check_ranks(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
-    """Raises ConfigError, with the nearest layers, if a group with a rank has no matrix."""
-    flat = traverse_util.flatten_dict(params)
-    updated = {method.group(path) for path in flat if is_factor(path)}
-    for name, group in groups.items():
-        if group.rank and name not in updated:
-            layers = ["/".join(path[:-1]) for path, leaf in flat.items() if not _is_update(path) and _is_matrix(leaf)]
-            raise ConfigError(
-                f"train.groups.{name}.rank={group.rank}: the group has no dense layers or 1x1 convolutions; "
-                f"{suggest(name, layers)}"
-            )

@@ -204,12 +204,7 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
         ),
         (
             {"backbone/blocks_1/norm1": Group(1e-2, rank=2)},
-            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: the group has no dense layers or 1x1 convolutions; did "
-            "you mean backbone/blocks_1/",
-        ),
-        (
-            {"backbone/*/bias": Group(1e-2, rank=2)},
-            r"backbone/\*/bias\.rank=2: .*; known: backbone/blocks_\*/attn/proj, .*/mlp_fc2, embedding, loss$",
+            r"train\.groups\.backbone/blocks_1/norm1\.rank=2: the group has no dense layers or 1x1 convolutions",
         ),
     ],
 )
