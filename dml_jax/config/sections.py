@@ -154,11 +154,9 @@ class Group:
     freeze: bool = False
     # Rank of the updates of the group's matrices that are trained instead of its parameters (LoRA); 0: no updates.
     rank: NonNegativeInt = 0
-    alpha: NonNegative = 0.0  # the updates are multiplied by alpha / rank; 0: by 1
 
     def __post_init__(self) -> None:
         require(not (self.freeze and self.rank), "rank", self.rank, "a frozen group has no updates; set freeze=false")
-        require(self.rank > 0 or not self.alpha, "alpha", self.alpha, "needs a rank")
 
 
 def backbone_is_frozen(groups: Mapping[str, Group]) -> bool:

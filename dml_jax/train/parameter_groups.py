@@ -6,7 +6,7 @@ is left alone, such as batch statistics. The state that past batches leave (`Hoo
 Of a group with a rank r (`train.groups.NAME.rank`: LoRA, Hu et al., ICLR 2022), only the factors A [I, r] and B [r, O]
 of an update of each of its matrices W are trained:
 
-    W + (alpha / r) A B
+    W + A B
 
 W are the kernels of dense layers and 1x1 convolutions, [I, O] or [1, 1, I, O]. A starts as U(±1/sqrt(I)), as in the
 authors' code, and B as zero. The factors are parameters beside W, so that no network knows of them: the functions of a
@@ -112,18 +112,14 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
         )
 
 
-SUFFIX = "_lora"  # of the name of a matrix: its factors "a" and "b", and "scale", float32 [], which is alpha / r
+SUFFIX = "_lora"  # of the name of a matrix, for its factors "a" and "b"
 
 Path = tuple[str, ...]
 
 
 def is_factor(path: Path) -> bool:
     """Whether a path leads to A or B."""
-    return _is_update(path) and path[-1] != "scale"
-
-
-def _is_update(path: Path) -> bool:
-    return len(path) > 1 and path[-2].endswith(SUFFIX) and path[-1] in ("a", "b", "scale")
+    return len(path) > 1 and path[-2].endswith(SUFFIX) and path[-1] in ("a", "b")
 
 
 def _matrix_of(path: Path) -> Path:
@@ -136,7 +132,7 @@ def split(params: PyTree) -> tuple[PyTree, PyTree]:
     base: dict[Path, Any] = {}
     updates: dict[Path, Any] = {}
     for path, leaf in traverse_util.flatten_dict(params, keep_empty_nodes=True).items():
-        (updates if _is_update(path) else base)[path] = leaf
+        (updates if is_factor(path) else base)[path] = leaf
     return traverse_util.unflatten_dict(base), traverse_util.unflatten_dict(updates)
 
 
@@ -153,9 +149,8 @@ def merged(params: PyTree) -> PyTree:
         return params
     flat, factors = traverse_util.flatten_dict(base, keep_empty_nodes=True), traverse_util.flatten_dict(updates)
     for path in {path[:-1] for path in factors}:
-        a, b, scale = (factors[*path, name] for name in ("a", "b", "scale"))
-        update = jax.lax.stop_gradient(scale) * jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
-        matrix = _matrix_of((*path, "scale"))
+        update = jnp.matmul(factors[*path, "a"], factors[*path, "b"], precision=jax.lax.Precision.HIGHEST)
+        matrix = _matrix_of((*path, "a"))
         flat[matrix] = flat[matrix] + update.reshape(flat[matrix].shape)
     sums: PyTree = traverse_util.unflatten_dict(flat)
     return sums
@@ -167,7 +162,7 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
         return method
 
     def group_of(path: Path) -> str:
-        return method.group(_matrix_of(path) if _is_update(path) else path)
+        return method.group(_matrix_of(path) if is_factor(path) else path)
 
     def rank_of(path: Path) -> int:
         group = groups.get(group_of(path))  # one that is missing is reported when the optimizer is built
@@ -182,7 +177,6 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
                 draw = uniform_fan_in(inputs)
                 updates[*own, "a"] = draw(jax.random.fold_in(key, i), (inputs, rank), leaf.dtype)
                 updates[*own, "b"] = jnp.zeros((rank, outputs), leaf.dtype)
-                updates[*own, "scale"] = jnp.asarray((groups[group_of(path)].alpha or rank) / rank, leaf.dtype)
         return join(params, traverse_util.unflatten_dict(updates)), model_state
 
     def fixed(path: Any, leaf: jax.Array) -> jax.Array:
