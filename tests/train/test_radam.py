@@ -1,4 +1,4 @@
-"""The authors' RAdam: against its formulas in float64, and against optax where the two agree."""
+"""The authors' RAdam: against its formulas in float64."""
 
 import jax
 import jax.numpy as jnp
@@ -38,17 +38,3 @@ def test_follows_its_formulas(b1: float, b2: float, eps: float, x64: None) -> No
     gradients = np.random.default_rng(0).normal(size=(60, 4)) * 10.0 ** np.arange(-9, 3, 3)
     updates = run(scale_by_radam(b1, b2, eps), jnp.asarray(gradients))
     np.testing.assert_allclose(updates, reference(gradients, b1, b2, eps), rtol=1e-8)
-
-
-def test_the_first_five_steps_are_momentum_sgd_without_a_denominator(x64: None) -> None:
-    updates = run(scale_by_radam(), jnp.full((6, 1), 0.001))
-    np.testing.assert_allclose(updates[:5], 0.001, rtol=1e-12)
-    assert updates[5] > 0.01
-
-
-def test_agrees_with_optax_but_for_the_place_of_epsilon(x64: None) -> None:
-    gradients = jnp.asarray(np.random.default_rng(2).normal(size=(40, 3)))
-    ours, theirs = run(scale_by_radam(eps=0.0), gradients), run(optax.scale_by_radam(eps=0.0), gradients)
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-    large = [run(rule(eps=1e-2), gradients) for rule in (scale_by_radam, optax.scale_by_radam)]
-    assert not np.allclose(*large, rtol=1e-2)
