@@ -92,7 +92,6 @@ def metrics(
     *,
     cluster: bool,
     per_query: bool = False,
-    shared: bool = False,
 ) -> dict[str, Any]:
     """`protocol.evaluate` for the embeddings of a split."""
     (queries, *others) = (rows for name, rows in sorted(embeddings.items(), key=lambda entry: entry[0] == "gallery"))
@@ -115,7 +114,7 @@ def metrics(
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
-        shared=shared,
+        shared=True,
         **searched,
         **across,
     )
@@ -139,7 +138,7 @@ def of_training_classes(
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
     rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
-    found = metrics(options, distance, sample, {"train": rows}, cluster=False, shared=True)
+    found = metrics(options, distance, sample, {"train": rows}, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
@@ -205,7 +204,7 @@ def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Em
 
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
     options, distance, test = experiment.config.evaluation, experiment.method.distance, experiment.splits["test"]
-    return metrics(options, distance, test, embeddings, cluster=options.cluster, shared=True, **more)
+    return metrics(options, distance, test, embeddings, cluster=options.cluster, **more)
 
 
 def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:

@@ -233,7 +233,7 @@ def evaluate_and_record(
         with evaluation_memory(experiment.config):
             model = inference_state(state)
             found = {
-                reading: evaluations.metrics(options, distance, split, rows, cluster=False, shared=True)
+                reading: evaluations.metrics(options, distance, split, rows, cluster=False)
                 for reading, rows in tested.embed(model, name, split, on_progress).items()
             }
             reading = evaluations.reported(options, found)

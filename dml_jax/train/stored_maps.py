@@ -193,9 +193,7 @@ class Head:
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
-    found = evaluations.metrics(
-        options, experiment.method.distance, split, {"test": rows}, cluster=options.cluster, shared=True
-    )
+    found = evaluations.metrics(options, experiment.method.distance, split, {"test": rows}, cluster=options.cluster)
     return found | {
         "density": geometry.density(rows, split.labels), "spectral_decay": geometry.spectral_decay(rows)
     }  # fmt: skip
