@@ -106,7 +106,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def _similarity(word: str, name: str) -> float:
-    """Of the last parts, because an option may be given in the wrong section."""
-    last, other = (text.rpartition(".")[2].lower() for text in (word, name))
-    whole = SequenceMatcher(None, word.lower(), name.lower()).ratio() if "." not in word else 0.0
-    return max(whole, SequenceMatcher(None, last, other).ratio(), 0.7 * (last in other))
+    """Of the last parts, unless the option is of another section."""
+    ours, theirs = (text.lower().split(".") for text in (word, name))
+    if len(ours) > 1 and ours[0] != theirs[0]:
+        return SequenceMatcher(None, word.lower(), name.lower()).ratio()
+    return SequenceMatcher(None, ours[-1], theirs[-1]).ratio()

@@ -109,7 +109,8 @@ def name_file(path: Path) -> Iterator[None]:
     except UserError:
         raise
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno:
+            error.filename = error.filename or str(path)
         raise
     except Exception as error:
         for number in UNWRITABLE | PASSING:

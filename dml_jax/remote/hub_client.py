@@ -4,7 +4,6 @@ The client of the hub keeps the files in its own cache, and repeats and continue
 """
 
 import importlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,6 +64,4 @@ def explain(problem: Exception, elsewhere: str = "") -> str:
             remedy = "check the name, or log in with `hf auth login`"
         case errors.HFValidationError():
             remedy = "give owner/name"
-        case json.JSONDecodeError():
-            why = "the answer is not from a hub, but e.g. a web page of the network"
     return f"({why}); {remedy}"

@@ -197,7 +197,7 @@ def test_prepare_downloads(
     assert re.fullmatch(
         rf"error: {server.address}/CUB\.tgz\?download=1: cannot be downloaded \(ended after {len(content) // 2} of "
         rf"{len(content)} bytes\); try again, or download it in a browser, "
-        r" from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
+        r"from https://www\.vision\.caltech\.edu/\S*, and give it as --source\n",
         err,
     )
     assert out.startswith(f"terms: {cub.RECIPE.terms}\nowners: https://www.vision.caltech.edu/")
