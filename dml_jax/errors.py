@@ -108,6 +108,8 @@ def suggest(word: str, known: Iterable[str]) -> str:
 def _similarity(word: str, name: str) -> float:
     """Of the last parts, unless the option is of another section."""
     ours, theirs = (text.lower().split(".") for text in (word, name))
+    whole = SequenceMatcher(None, word.lower(), name.lower()).ratio()
     if len(ours) > 1 and ours[0] != theirs[0]:
-        return SequenceMatcher(None, word.lower(), name.lower()).ratio()
-    return SequenceMatcher(None, ours[-1], theirs[-1]).ratio()
+        return whole
+    last = SequenceMatcher(None, ours[-1], theirs[-1]).ratio()
+    return last if len(ours) > 1 else max(whole, last)
