@@ -37,16 +37,12 @@ class Fault(NamedTuple):
     Attributes:
       status: of the answer.
       cut: bytes of the content after which the connection is closed.
-      shorter: the answer announces and contains only `cut` bytes.
-      damaged: a byte of the content is another one.
       silent: there is no answer.
       page: a web page instead, as of a hotel or a proxy.
     """
 
     status: int = 200
     cut: int | None = None
-    shorter: bool = False
-    damaged: bool = False
     silent: bool = False
     page: bool = False
 
@@ -132,11 +128,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def reply(self, content: bytes = b"", status: int = 200, **headers: str) -> None:
         """An answer, as the fault wants it."""
-        if self.fault.damaged:
-            content = content[:-1] + bytes([content[-1] ^ 1])
-        announced = self.fault.cut if self.fault.shorter and self.fault.cut is not None else len(content)
         self.send_response(status)
-        for name, value in ({"Content-Length": str(announced)} | headers).items():
+        for name, value in ({"Content-Length": str(len(content))} | headers).items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         if self.command != "HEAD":
