@@ -64,7 +64,9 @@ class Stop:
 
     def raise_if_stopped(self) -> None:
         """Raises Interrupted after a signal; all processes must call this equally often."""
-        if number := self.signal if jax.process_count() == 1 else self.poll():
+        number = self.signal if jax.process_count() == 1 else self.poll()
+        jax.block_until_ready(self._asked)  # in progress, it could keep devices from what one process computes alone
+        if number:
             raise Interrupted(number)
 
     def agreed(self) -> int:
