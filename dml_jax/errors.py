@@ -19,10 +19,6 @@ class DataError(UserError):
     """A data set, an image or an array: names the file or the shape."""
 
 
-class DataWarning(UserWarning):
-    """Usable input that makes results misleading; commands print it as one `warning: ...` line."""
-
-
 class WeightsError(UserError):
     """A file of published weights: names the file and the tensor."""
 

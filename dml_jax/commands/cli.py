@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import ConfigError, DataWarning, exit_code_of, printable, suggest
+from dml_jax.errors import ConfigError, exit_code_of, printable, suggest
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
     """Shows the warnings of this package like its errors, all others as before."""
 
     def shown(message: Warning | str, category: type[Warning], filename: str, *rest: Any) -> None:
-        if category in (UserWarning, DataWarning) and Path(filename).is_relative_to(Path(__file__).parents[1]):
+        if category is UserWarning and Path(filename).is_relative_to(Path(__file__).parents[1]):
             print(f"warning: {printable(' '.join(str(message).split()))}", file=sys.stderr)
         else:
             show(message, category, filename, *rest)
@@ -138,7 +138,6 @@ def exit_code(body: Callable[[], object]) -> int:
             # About details of a file; they would be printed beside the result or the error line.
             warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\.")
             warnings.filterwarnings("ignore", "Reading `.npy`", UserWarning)
-            warnings.simplefilter("default", DataWarning)
             warnings.showwarning = _in_one_line(warnings.showwarning)
             # JAX then compiles; a cache on a full or read-only disk is not needed.
             warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)

@@ -308,9 +308,7 @@ def evaluate(
             **source.groups,
             prefixes=options.prefixes,
             per_query=per_query,
-            announce=None if options.quiet else console.print,
             progress=_progress(console, "retrieval"),
-            cluster_progress=_progress(console, "k-means, maximum iterations"),
             **settings,
         )
         if options.verification:

@@ -1,9 +1,9 @@
 """Validation of arrays and `.npy` files before any long computation; the gallery rows that a query finds relevant."""
 
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -13,12 +13,9 @@ from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
 Labels: TypeAlias = jax.Array | np.ndarray | Sequence
-Rows: TypeAlias = jax.Array | np.ndarray | Sequence | Callable[[int], Any]
-Judge: TypeAlias = Callable[[int], np.ndarray]  # maps a query to bool [G], a value per gallery row
+Judge: TypeAlias = Callable[[int], np.ndarray]  # maps a query to whether each gallery row is relevant, bool [G]
 
 LONGEST_NAME = 1000  # characters per class name
-NEARLY_ALL = 0.9  # fraction of the queries that find duplicates when they were not removed from the gallery
-
 BLOCK_ELEMENTS = 1 << 25  # read at once, so that a memory-mapped array is never in memory as a whole
 
 
@@ -66,15 +63,6 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
     return array
 
 
-def prefixes(values: Sequence[int], width: int) -> tuple[int, ...]:
-    """The distinct lengths of the prefixes of embeddings with `width` columns; raises DataError for other lengths."""
-    lengths = tuple(dict.fromkeys(map(operator.index, values)))
-    for length in lengths:
-        if not 0 < length <= width:
-            raise DataError(f"prefixes: {length}, but the embeddings have {width} columns; give 1..{width}")
-    return lengths
-
-
 def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
     """Validates one class label per row, [N] integers or strings: int64 [N], or uint64 or strings if the input is.
 
@@ -113,23 +101,6 @@ def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
     if a is b:
         return True
     return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
-
-
-def duplicates_warning(queries: np.ndarray, gallery: np.ndarray) -> str:
-    """A warning if nearly every query has an exact duplicate in the gallery; otherwise an empty string."""
-    if not 1 < len(queries) <= len(gallery):
-        return ""
-    of_queries, of_gallery = (
-        [hash(row.tobytes()) for block in row_blocks(rows) for row in block.astype(np.float64)]
-        for rows in (queries, gallery)
-    )
-    found = int(np.isin(of_queries, of_gallery).sum())
-    if found < NEARLY_ALL * len(queries):
-        return ""
-    return (
-        f"gallery: {found:,} of {len(queries):,} queries have an exact duplicate in the gallery and find themselves; "
-        "remove the queries from the gallery, or give each query's own row as exclude"
-    )
 
 
 def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
@@ -188,7 +159,7 @@ def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -
         if array.dtype != bool and not (is_real(array.dtype) and np.isin(array, (0, 1)).all()):
             raise DataError(f"{name}: {array.dtype} {list(array.shape)}; several classes per row need bool, or 0 and 1")
         counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
-    elif not _holds_lists(values):
+    elif not (isinstance(values, Sequence) and any(isinstance(each, list | tuple | set) for each in values)):
         return labels(np.asarray(values), rows, name=name, of=of)
     else:
         lists: list[list[Any]] = list(map(list, values))
@@ -201,34 +172,16 @@ def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -
 
 
 def targets(
-    labels: Labels | None,
-    gallery_labels: Labels | None,
-    relevant: Rows | None,
-    queries: int,
-    gallery: int,
-    *,
-    own_gallery: bool,
+    labels: Labels, gallery_labels: Labels | None, queries: int, gallery: int, *, own_gallery: bool
 ) -> tuple[np.ndarray, np.ndarray, Judge | None]:
     """The classes [Q] and [G] that make a gallery row relevant, or all 0 and a function that decides instead."""
-    unused = np.zeros(queries, np.int64), np.zeros(gallery, np.int64)
-    if relevant is not None:
-        return *unused, judged_rows(relevant, queries, gallery, name="relevant")
     own = other = classes(labels, queries, name="labels", of="queries")
     if not own_gallery:
         other = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
     if isinstance(own, Classes) or isinstance(other, Classes):
-        return *unused, with_a_common_class(own, other)
+        return np.zeros(queries, np.int64), np.zeros(gallery, np.int64), with_a_common_class(own, other)
     check_same_kind(own, other)
     return own, other, None
-
-
-def exclusions(exclude: Rows | None, queries: int, gallery: int) -> tuple[np.ndarray | None, Judge | None]:
-    """The one row of each query's class to exclude, [Q], or a function that decides, or neither."""
-    if exclude is None:
-        return None, None
-    if callable(exclude) or _holds_lists(exclude) or np.ndim(exclude) == 2:
-        return None, judged_rows(exclude, queries, gallery, name="exclude")
-    return np.asarray(exclude), None
 
 
 def common_groups(
@@ -252,46 +205,15 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     )
     if len(queries.values) and len(candidates.values):
         check_same_kind(queries.values, candidates.values)
-    order = np.argsort(candidates.values, kind="stable")
+    numbers = np.unique(np.concatenate([queries.values, candidates.values]), return_inverse=True)[1]
+    wanted, held = np.split(numbers, [len(queries.values)])
     rows = np.repeat(np.arange(len(candidates.start) - 1), np.diff(candidates.start))
-    members, ordered = rows[order], candidates.values[order]
-    first = np.searchsorted(ordered, queries.values) if len(ordered) else np.zeros(len(queries.values), int)
-    last = np.searchsorted(ordered, queries.values, side="right") if len(ordered) else first
 
     def relevant(query: int) -> np.ndarray:
+        own = np.zeros(len(numbers), bool)  # by number of the class
+        own[wanted[queries.start[query] : queries.start[query + 1]]] = True
         mask = np.zeros(len(candidates.start) - 1, bool)
-        for i in range(queries.start[query], queries.start[query + 1]):
-            mask[members[first[i] : last[i]]] = True
+        mask[rows[own[held]]] = True
         return mask
 
     return relevant
-
-
-def judged_rows(values: Rows, queries: int, gallery: int, *, name: str) -> Judge:
-    """A function of the query from `values`: a function, or a list of gallery rows per query, -1 for none."""
-    if callable(values):
-        return values
-    rows = [np.asarray(list(value)) for value in values]
-    rows = [row if row.size else row.astype(np.int64) for row in rows]
-    valid = len(rows) == queries and all(
-        row.dtype.kind in "iu" and -1 <= row.min(initial=-1) <= row.max(initial=-1) < gallery for row in rows
-    )
-    if not valid:
-        raise DataError(f"{name}: give a list of gallery rows, 0..{gallery - 1}, for each of {queries} queries")
-
-    def listed(query: int) -> np.ndarray:
-        result = np.zeros(gallery, bool)
-        result[rows[query][rows[query] >= 0]] = True
-        return result
-
-    return listed
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple, set, frozenset)) or (isinstance(value, np.ndarray) and value.ndim == 1)
-
-
-def _holds_lists(values: Any) -> TypeGuard[Sequence]:
-    if isinstance(values, (np.ndarray, jax.Array)) and values.dtype != object:
-        return False
-    return isinstance(values, Iterable) and any(map(_is_list, values))

@@ -43,7 +43,6 @@ def fit(
     restarts: int = 1,
     max_iterations: int = 300,
     shared: bool = False,
-    progress: Callable[[int, int], None] | None = None,
 ) -> KMeans:
     """Clusters points and returns the restart with the smallest inertia.
 
@@ -56,14 +55,12 @@ def fit(
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
       shared: divide the restarts among all processes of `jax.distributed`, which must all call this with the same
         values; the result is the same.
-      progress: called with the iterations done and their maximum over all restarts of this process; iterations that a
-        restart did not need count as done. Starts again from 0 if everything is recomputed in float64.
     """
     checked = check_inputs.embeddings(points, name="points")
     start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
 
     dtype = check_inputs.compute_dtype(checked)
-    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared), progress)
+    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared))
     result, reliable = run(dtype)
     if not reliable:
         with jax.enable_x64(True):
@@ -79,7 +76,6 @@ def _fit(
     restarts: int,
     max_iterations: int,
     share: Share,
-    progress: Callable[[int, int], None] | None,
     dtype: np.dtype,
 ) -> tuple[KMeans, bool]:
     """Runs `fit` in `dtype`; also returns whether that is precise enough for the distances to the centres."""
@@ -88,17 +84,10 @@ def _fit(
     restarts = restarts if isinstance(init, str) else 1
     inertias, best = np.zeros(restarts), None
     own = share.of(range(restarts))
-    for number, restart in enumerate(own):
-
-        def report(done: int, before: int = number * max_iterations) -> None:
-            if progress is not None:
-                progress(before + done, len(own) * max_iterations)
-
-        report(0)
+    for restart in own:
         key = jax.random.fold_in(jax.random.key(seed), restart)
         start = STARTS[init](x, key, k) if isinstance(init, str) else jnp.asarray(centering.apply(init, dtype))
-        result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu", None if progress is None else report)
-        report(max_iterations)
+        result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu")
         inertias[restart] = np.sum(np.asarray(result[2]), dtype=np.float64)
         if best is None or inertias[restart] < inertias[best[0]]:
             best = restart, result
@@ -174,23 +163,15 @@ def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, 
 
 
 def _lloyd(
-    x: jax.Array,
-    start: jax.Array,
-    max_iterations: int,
-    scatter: bool,
-    report: Callable[[int], None] | None = None,
+    x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, int]:
     """Runs Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number of iterations."""
-    # Without `report`, all iterations run in one jitted call.
-    state = _State(start, _assign_jitted(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
-    done, changed = 0, True
-    while changed and done < max_iterations:
-        state = _iterate(x, state, max_iterations if report is None else done + 1, scatter)
-        done, changed = int(state.iterations), bool(state.changed)
-        if report is not None:
-            report(done)
+    state = _iterate(
+        x, _State(start, _assign_jitted(x, start), jnp.zeros((), jnp.int32), jnp.array(True)), max_iterations, scatter
+    )
+    done = int(state.iterations) + (not state.changed)
     distances = _squared_distances(x, state.centers, state.nearest)
-    return state.centers, state.nearest, distances, min(done + (not changed), max_iterations)
+    return state.centers, state.nearest, distances, min(done, max_iterations)
 
 
 class _State(NamedTuple):

@@ -1,15 +1,14 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.errors import DataError, DataWarning
+from dml_jax.errors import DataError
 from dml_jax.evaluation import _engine, check_inputs, own_distances
-from dml_jax.evaluation._engine.query_metrics import Judgements, RowFunction
+from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
@@ -25,14 +24,13 @@ __all__ = [
 
 def retrieval(
     queries: ArrayLike,
-    labels: check_inputs.Labels | None,
+    labels: check_inputs.Labels,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
     metric: own_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: check_inputs.Labels | None = None,
-    relevant: check_inputs.Rows | None = None,
-    exclude: check_inputs.Rows | None = None,
+    exclude: ArrayLike | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     groups: ArrayLike | None = None,
@@ -44,7 +42,6 @@ def retrieval(
     mesh: Mesh | None = None,
     shared: bool = False,
     memory: int | None = None,
-    announce: Callable[[str], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
@@ -52,16 +49,13 @@ def retrieval(
     Args:
       queries: [Q, D] real numbers.
       labels: [Q] integers or strings. With several classes per row, a list of them for each row or an array [Q, C] of
-        bool or 0 and 1; rows that share a class are relevant to each other. None if `relevant` is given.
+        bool or 0 and 1; rows that share a class are relevant to each other.
       ks: values of K for Recall@K, at most the number of candidates.
       metric: distance that ranks the gallery, or a function of two blocks of rows (see `own_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
-      relevant: the relevant gallery rows, in place of labels: for each query a list of rows; or a function from the
-        query's index to bool [G], which several threads call.
-      exclude: the gallery rows to leave out: int [Q], one row of its class for each query, -1 for none; or for each
-        query a list of any rows; or a function from the query's index to bool [G], which several threads call. If the
-        queries are part of the gallery, give each one's own row; otherwise every query finds itself first.
+      exclude: int [Q], a gallery row of its class that each query leaves out, -1 for none. If the queries are part of
+        the gallery, give each one's own row; otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery. A
         gallery equal to the queries is an error unless this, `exclude` or `groups` is given.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
@@ -79,7 +73,6 @@ def retrieval(
       mesh: devices, by default all of this process; the results do not depend on them.
       shared: divide the work among all processes of `jax.distributed`, which must all call this with the same values.
       memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
-      announce: called once with a line that describes sizes, devices and memory.
       progress: called with the number of tiles done and the total.
 
     Returns:
@@ -90,9 +83,6 @@ def retrieval(
       the number of queries without a relevant row.
       Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
       none.
-
-    Warns:
-      DataWarning: nearly every query has an exact duplicate in the gallery, and none is excluded.
     """
     points = check_inputs.embeddings(queries, name="queries")
     ks = check_inputs.recall_ks(ks)
@@ -101,64 +91,54 @@ def retrieval(
     if gallery is not None:
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
         check_inputs.check_same_width(points, gallery_points)
-    rows, gallery_rows = len(points), len(gallery_points)
-    classes, gallery_classes, relevant_rows = check_inputs.targets(
-        labels, gallery_labels, relevant, rows, gallery_rows, own_gallery=gallery is None
+    rows, gallery_rows, alone = len(points), len(gallery_points), gallery is None
+    classes, gallery_classes, judge = check_inputs.targets(
+        labels, gallery_labels, rows, gallery_rows, own_gallery=alone
     )
-    own, omitted = check_inputs.exclusions(exclude, rows, gallery_rows)
-    common_groups = check_inputs.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=gallery is None)
-    judgements = Judgements(relevant_rows, omitted, common_groups)
-    if drop_nearest and judgements != Judgements():
-        raise DataError("exclusion='position': needs one class per row, without relevant, groups and lists to exclude")
-    unspecified = gallery is not None and exclude is None and exclude_self is None and groups is None
+    common_groups = check_inputs.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=alone)
+    if drop_nearest and (judge or common_groups):
+        raise DataError("exclusion='position': needs one class per row, without groups")
+    unspecified = not alone and exclude is None and exclude_self is None and groups is None
     if unspecified and check_inputs.equal_rows(points, gallery_points):
         raise DataError(
             "gallery: equals the queries, so every query would find itself; omit the gallery, or give the row that "
             "each query must not find as exclude"
         )
-    excluded = None
-    if own is not None:
-        excluded = check_inputs.excluded_rows(own, classes, gallery_classes, name="exclude")
-    elif exclude_self or (exclude_self is None and gallery is None):
+    excluded = np.full(rows, -1)
+    if exclude is not None:
+        excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
+    elif alone if exclude_self is None else exclude_self:
         excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
-    if unspecified and (problem := check_inputs.duplicates_warning(points, gallery_points)):
-        warnings.warn(problem, DataWarning, stacklevel=2)
-    candidates = gallery_rows - (excluded is not None and bool((excluded >= 0).any()))
+    excluding = bool((excluded >= 0).any())
+    candidates = gallery_rows - excluding
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    ranking: dict[str, Any] = {
-        "drop_nearest": excluded is not None and drop_nearest,
-        "full_ks": ks if full_ranking else None,
-        "functions": tuple((functions or {}).values()),
-        "share": among_processes(shared),
-    }
-    excluded = None if drop_nearest else excluded
+    drop_nearest &= excluding
+    task = Task(
+        classes, gallery_classes, judge, common_groups, np.full(rows, -1) if drop_nearest else excluded, drop_nearest,
+        ks if full_ranking else None, tuple((functions or {}).values()), among_processes(shared),
+    )  # fmt: skip
     if callable(metric):
 
         def blocks(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-            whole = gallery is None and len(chosen) == rows
-            return own_distances.blocks(metric, gallery_points if whole else points[chosen], gallery_points)
+            whole = alone and len(chosen) == rows
+            found = own_distances.blocks(metric, gallery_points if whole else points[chosen], gallery_points)
+            return ((part, -distances) for part, distances in found)
 
-        results = _engine.rank_by_distance(blocks, classes, gallery_classes, judgements, excluded, **ranking)
+        results = _engine.rank_by_distance(task, blocks)
     else:
-        plan = _engine.make_plan(
+        results = _engine.rank(
+            task,
             points,
-            classes,
-            None if gallery is None else gallery_points,
-            gallery_classes,
+            None if alone else gallery_points,
             metric=metric,
-            judgements=judgements,
-            excluded=excluded,
             dtype=check_inputs.compute_dtype(points),
             mesh=mesh,
             memory=memory,
-            **ranking,
+            progress=progress,
         )
-        if announce is not None:
-            announce(plan.describe())
-        results = _engine.execute(plan, progress)
-    summarized: dict[str, Any] = summary(*results[:4], classes if relevant_rows is None else None, ks, lone_queries)
+    summarized: dict[str, Any] = summary(*results[:4], classes if judge is None else None, ks, lone_queries)
     if results.full is not None:
         names = ("map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks))
         for name, column in zip(names, results.full.T, strict=True):

@@ -1,11 +1,12 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, neighbors, open_set
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -51,11 +52,10 @@ def kmeans_options(
 
 def evaluate(
     embeddings: ArrayLike,
-    labels: check_inputs.Labels | None,
+    labels: check_inputs.Labels,
     *,
     protocol: Protocol = "clean",
     cluster: bool = True,
-    geometry: bool = False,
     seed: int = 0,
     init: Initialisation | None = None,
     restarts: int | None = None,
@@ -66,19 +66,16 @@ def evaluate(
     prefixes: Sequence[int] = (),
     per_query: bool = False,
     shared: bool = False,
-    announce: Callable[[str], None] | None = None,
-    cluster_progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
 
     Args:
       embeddings: [N, D], the queries.
-      labels: [N] integers or strings, or, without clusters and geometry, another form that `metrics.retrieval` takes.
+      labels: [N] integers or strings, or, without clusters, another form that `metrics.retrieval` takes.
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
-      geometry: also compute density, spectral decay, uniformity and alignment of the queries.
       init, restarts, iterations: of k-means; None for the defaults of `kmeans_options`.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
@@ -93,26 +90,21 @@ def evaluate(
       each by its length, a string.
     """
     points = check_inputs.embeddings(embeddings)
-    lengths = check_inputs.prefixes(prefixes, points.shape[1])
+    for length in prefixes:
+        if length > points.shape[1]:
+            raise DataError(f"prefixes: {length}, but the embeddings have {points.shape[1]} columns")
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
-    classes = check_inputs.labels(np.asarray(labels), len(points)) if cluster or geometry else np.empty(0)
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position", "shared": shared}
-    result: dict[str, Any] = metrics.retrieval(
-        points, labels, gallery=searched, per_query=per_query, announce=announce, **options
-    )
-    if geometry:
-        result["density"] = metrics.density(points, classes)
-        result["spectral_decay"] = metrics.spectral_decay(points)
-        result["uniformity"] = metrics.uniformity(points)
-        result["alignment"] = metrics.alignment(points, classes)
-    if lengths:
+    result: dict[str, Any] = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
+    if prefixes:
         result["prefixes"] = {
             str(length): metrics.retrieval(
                 points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **options
             )
-            for length in lengths
+            for length in prefixes
         }
     if cluster:
+        classes = check_inputs.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
             points = points.astype(check_inputs.compute_dtype(points))
@@ -126,7 +118,6 @@ def evaluate(
             restarts=start.restarts,
             max_iterations=start.iterations,
             shared=shared,
-            progress=cluster_progress,
         ).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)

@@ -78,7 +78,7 @@ def test_separate_gallery_with_names_as_labels():
 def test_names_in_all_metrics_of_a_split():
     points, labels = sample(2, [4, 5, 6])
     names = np.array(["ant", "bee", "cat"])[labels]
-    options = {"ks": (1,), "geometry": True, "full_ranking": True}
+    options = {"ks": (1,), "full_ranking": True}
     assert protocol.evaluate(points, names, **options) == protocol.evaluate(points, labels, **options)
 
 

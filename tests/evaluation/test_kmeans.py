@@ -151,16 +151,3 @@ def test_far_groups(init):
     means = np.stack([points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(20)])
     distances = np.linalg.norm(points[:, None].astype(np.float64) - means[None], axis=-1)
     np.testing.assert_array_equal(result.assignments, distances.argmin(axis=1))
-
-
-def test_progress_is_reported_and_does_not_change_the_result():
-    points, steps = blobs(10), []
-    result = kmeans.fit(points, 12, restarts=2, max_iterations=50, progress=lambda *step: steps.append(step))
-    plain = kmeans.fit(points, 12, restarts=2, max_iterations=50)
-    np.testing.assert_array_equal(result.centers, plain.centers)
-    np.testing.assert_array_equal(result.assignments, plain.assignments)
-    assert result.iterations == plain.iterations
-    assert {total for _, total in steps} == {100}
-    assert [done for done, _ in steps][:3] == [0, 1, 2]
-    assert steps == sorted(steps)
-    assert steps[-1] == (100, 100)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dml_jax.errors import DataError, DataWarning
+from dml_jax.errors import DataError
 from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 
 
@@ -32,10 +32,10 @@ def test_all_metrics_of_a_split():
 def test_every_metric_has_an_entry_in_the_table():
     """Otherwise it would be missing from the console tables and the report."""
     points, labels = sample()
-    found = protocol.evaluate(points, labels, ks=(4, 1), geometry=True, full_ranking=True)
+    found = protocol.evaluate(points, labels, ks=(4, 1), full_ranking=True)
+    found |= dict.fromkeys(geometry := ["density", "spectral_decay", "uniformity", "alignment"], 0.5)
     names = [entry.name for entry in metric_table.columns(found)]
     assert {key for key in found if not key.endswith("_stderr")} == {*names, "lone_queries"}
-    geometry = ["density", "spectral_decay", "uniformity", "alignment"]
     recalls, full = (
         ["recall@1", "recall@4", "macro_recall@1", "mrr"],
         ["map", "map@1", "map@4", "precision@1", "precision@4"],
@@ -56,7 +56,7 @@ def test_prefixes():
     assert found["prefixes"]["3"] == expected
     assert expected["recall@1"] != found["recall@1"]
     assert found["prefixes"]["16"] == {key: found[key] for key in expected}
-    with pytest.raises(DataError, match=r"prefixes: 17, but the embeddings have 16 columns; give 1\.\.16"):
+    with pytest.raises(DataError, match=r"prefixes: 17, but the embeddings have 16 columns"):
         protocol.evaluate(points, labels, prefixes=(3, 17))
 
 
@@ -90,8 +90,7 @@ def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
 def test_nothing_is_excluded_from_a_separate_gallery():
     points, labels = sample(2)
     gallery = {"gallery": points[::-1], "gallery_labels": labels[::-1]}
-    with pytest.warns(DataWarning, match="find themselves"):
-        found = protocol.evaluate(points, labels, ks=(1,), cluster=False, **gallery)
+    found = protocol.evaluate(points, labels, ks=(1,), cluster=False, **gallery)
     assert found["recall@1"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Several classes per row, lists and functions of rows, and groups against brute force in float64."""
+"""Several classes per row, and groups, against brute force in float64."""
 
 import numpy as np
 import pytest
@@ -156,51 +156,12 @@ def test_one_class_in_lists_gives_the_metrics_of_labels():
     assert lists == pytest.approx({k: v for k, v in plain.items() if "macro" not in k}, rel=1e-12)
 
 
-def test_lists_and_functions_of_rows():
-    points, _, rng = integers(3, 150, 1)
-    queries, gallery = points[:50], points[50:]
-    relevant = rng.random((50, 100)) < 0.075
-    relevant[0] = False
-    omitted = rng.random((50, 100)) < 0.2
-    omitted[1] = relevant[1]  # every relevant row is left out
-    options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True, "gallery": gallery}
-    rows = [np.flatnonzero(row) for row in omitted]
-    padded = np.full((50, 100), -1)
-    for query, row in enumerate(rows):
-        padded[query, : len(row)] = row
-    distances = brute.distances(queries, gallery, "euclidean")
-    for wanted, exclude in (
-        ([np.flatnonzero(row).tolist() for row in relevant], rows),
-        (relevant.__getitem__, padded),
-        ([np.flatnonzero(row) for row in relevant], omitted.__getitem__),
-    ):
-        found = metrics.retrieval(queries, None, relevant=wanted, exclude=exclude, **options)
-        check(found, distances, relevant & ~omitted, omitted)
-        assert found["lone_queries"] >= 2
-
-
-def test_several_rows_to_exclude_with_classes_and_groups():
-    """Lists add to the query itself and to its group; they may name rows of other classes."""
-    points, labels, rng = integers(4, 150, 12)
-    groups, rows = rng.integers(0, 4, 150), rng.integers(-1, 150, (150, 6))
-    found = metrics.retrieval(
-        points, labels, ks=KS, metric="euclidean", exclude=rows.tolist(), groups=groups, full_ranking=True,
-        per_query=True,
-    )  # fmt: skip
-    same = labels[:, None] == labels
-    omitted = same & (groups[:, None] == groups) | np.eye(150, dtype=bool)
-    for query, row in enumerate(rows):
-        omitted[query, row[row >= 0]] = True
-    check(found, brute.distances(points, points, "euclidean"), same & ~omitted, omitted)
-
-
 def test_nothing_is_relevant():
     points, labels, _ = integers(5, 20, 3)
     one_group = metrics.retrieval(points, labels, ks=KS, groups=np.zeros(20, int))
-    no_rows = metrics.retrieval(points, None, relevant=[[]] * 20, ks=KS)
     no_classes = metrics.retrieval(points, np.zeros((20, 3), bool), ks=KS)
     empty_lists = metrics.retrieval(points, [[]] * 20, ks=KS)
-    for found in (one_group, no_rows, no_classes, empty_lists):
+    for found in (one_group, no_classes, empty_lists):
         assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 20)
         assert np.isnan([found["r_precision"], found["map@r"]]).all()
 
@@ -234,19 +195,14 @@ def test_results_of_torchreid_and_open_metric_learning():
     assert found["map"] == pytest.approx(0.14503585859388582, rel=1e-12)
     assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.11666667, 0.35, 0.51666665], rel=1e-6)
     assert found["map"] * 53 / 60 == pytest.approx(0.12811501, rel=1e-6)
-    # OML's sequences, which leave out every row of the sequence, relevant or not
-    options |= {"exclude": lambda query: cameras[60:] == cameras[query], "full_ranking": True}
-    found = metrics.retrieval(points[:60], labels[:60], **options)
-    assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.2, 0.41666667, 0.58333331], rel=1e-6)
-    assert found["map"] * 53 / 60 == pytest.approx(0.1771187, rel=1e-6)
 
 
 def test_results_of_ranx():
-    """Recorded with `ranx.evaluate` on the 53 queries with a relevant row."""
+    """Recorded with `ranx.evaluate` on the 53 queries with a relevant row; each row of the gallery is a class."""
     points, labels, cameras = persons()
     relevant = (labels[:60, None] == labels[60:]) & (cameras[:60, None] != cameras[60:])
     options = {"ks": (1, 5, 10), "metric": "euclidean", "gallery": points[60:], "full_ranking": True}
-    found = metrics.retrieval(points[:60], None, relevant=relevant.__getitem__, **options)
+    found = metrics.retrieval(points[:60], relevant, gallery_labels=np.arange(180), **options)
     recorded = {
         "map": 0.13749628123570937,
         "precision@5": 0.10943396226415096,
@@ -257,23 +213,11 @@ def test_results_of_ranx():
     assert found["recall@5"] * 60 / 53 == pytest.approx(0.3584905660377358, rel=1e-12)
 
 
-def test_a_single_query_is_judged():
-    points, _ = sample(7, [3, 9])
-    nearest = np.linalg.norm(points[1:] - points[0], axis=1).argmin()
-    for row, recall in ((nearest, 1.0), ((nearest + 1) % 11, 0.0)):
-        judged = [np.arange(11) == row]
-        found = metrics.retrieval(
-            points[:1], None, gallery=points[1:], relevant=judged.__getitem__, metric="euclidean", ks=(1,)
-        )
-        assert found["recall@1"] == recall
-
-
 def test_results_do_not_depend_on_the_memory():
     points, labels = sample(7, [3, 9, 40, 60])
     groups = np.arange(112) % 3
-    for options in ({"groups": groups}, {"relevant": lambda query: labels == labels[query]}):
-        classes = None if "relevant" in options else labels
-        found = [metrics.retrieval(points, classes, **options, memory=memory) for memory in (None, 20_000)]
+    for options in ({"labels": labels, "groups": groups}, {"labels": [[label] for label in labels]}):
+        found = [metrics.retrieval(points, **options, memory=memory) for memory in (None, 20_000)]
         assert found[0] == found[1]
 
 
@@ -283,10 +227,6 @@ def test_results_do_not_depend_on_the_memory():
         ({"labels": np.full((20, 3), 2)}, r"labels: int64 \[20, 3\]; several classes per row need bool, or 0 and 1"),
         ({"labels": [[1]] * 19}, "labels: has 19 entries for 20 rows of queries"),
         ({"labels": None}, "labels: holds object"),
-        *(
-            ({"labels": None, "relevant": rows}, r"relevant: give a list of gallery rows, 0\.\.19, for each of 20")
-            for rows in ([[0]] * 19, [[20]] * 20, [[0.5]] * 20)
-        ),
         ({"groups": np.zeros(19, int)}, r"groups: holds int64 of shape \[19\] for 20 rows of queries"),
         ({"groups": np.zeros(20, int), "exclusion": "position"}, "exclusion='position': needs one class per row"),
     ],

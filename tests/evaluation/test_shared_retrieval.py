@@ -51,7 +51,6 @@ def processes(monkeypatch):
     return run
 
 
-@pytest.mark.filterwarnings("ignore:gallery. 82 of 82 queries have an exact duplicate")
 @pytest.mark.parametrize(
     ("tile", "changed", "options"),
     [

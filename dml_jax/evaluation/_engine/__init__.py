@@ -1,7 +1,7 @@
 """Exact ranks of the relevant gallery rows of every query, without sorting and without the full similarity matrix.
 
-The engine behind `metrics.retrieval`. `make_plan` chooses the tiles and the algorithm; `execute` runs the plan and
-returns the metrics of each query.
+The engine behind `metrics.retrieval`. `rank` chooses the tiles and the algorithm, and returns the metrics
+of each query.
 
 A row is relevant to a query if it has the query's class; R is the number of relevant rows. The rank of a relevant row
 is one plus the number of candidates that precede it: those with a larger score, and those with an equal score and a
@@ -23,14 +23,14 @@ The cost of counting grows with R, so classes with many rows are handled differe
 rows sort their row of scores on the host (`query_metrics`). `plan` chooses between them and combines the results.
 
 Rows that a query leaves out because they share its class and its group are targets, too: the rank of every other
-target decreases by the number of those that precede it (`count_ranks.without_omitted`). Any other `judgements` are
-ranked by sorting.
+target decreases by the number of those that precede it (`count_ranks.without_omitted`). Queries whose relevant rows are
+not those of one class are ranked by sorting.
 
 Queries whose nearest relevant row is so close that rounding could decide are ranked once more, in float64 on the host
 (`tiles`).
 """
 
-from dml_jax.evaluation._engine.plan import Plan, execute, make_plan, rank_by_distance
-from dml_jax.evaluation._engine.query_metrics import QueryResults
+from dml_jax.evaluation._engine.plan import rank, rank_by_distance
+from dml_jax.evaluation._engine.query_metrics import RowFunction, Task
 
-__all__ = ["Plan", "QueryResults", "execute", "make_plan", "rank_by_distance"]
+__all__ = ["RowFunction", "Task", "rank", "rank_by_distance"]

@@ -1,4 +1,4 @@
-"""Chooses how the ranks of each query are computed, runs the plan, and turns ranks into metrics per query."""
+"""Chooses how the ranks of each query are computed, computes them, and turns them into metrics per query."""
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -6,17 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from jax.sharding import Mesh
 
-from dml_jax.errors import counted
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
-from dml_jax.evaluation._engine.query_metrics import (
-    Judgements,
-    QueryResults,
-    RowFunction,
-    full_ranking,
-    metrics_from_ranks,
-)
-from dml_jax.evaluation._engine.tiles import Metric, Share, TiledRows
+from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
 SORT_ABOVE = 256
@@ -24,76 +17,53 @@ SORT_ABOVE = 256
 # `counting_kernels.make_counter`).
 COST_INTERLEAVED, COST_DISJOINT = 10, 6
 
+Blocks = Callable[[np.ndarray], Iterator[tuple[slice, np.ndarray]]]  # queries -> slices of them and scores [B, G]
+
 
 class Plan(NamedTuple):
     """Layout and choice of algorithm for given embeddings."""
 
+    task: Task  # with classes numbered from 0
     gallery: TiledRows  # candidates in tiles
     queries: TiledRows  # the same object where the queries are their own gallery
     targets: Targets  # relevant rows whose ranks are counted
     sorted_queries: np.ndarray  # int [Q'], queries that are ranked by sorting
+    relevant: np.ndarray  # int64 [Q], R; of queries that are sorted, not known before
     budget: Budget
     mesh: Mesh
-    share: Share  # this process's part of the tiles and sorted queries
-    labels: np.ndarray  # int [Q], classes numbered from 0
-    gallery_labels: np.ndarray  # int [G]
-    relevant: np.ndarray  # int64 [Q], R; of queries that are sorted, not known before
-    judgements: Judgements  # relevant and omitted rows beyond the classes
-    excluded: np.ndarray  # int [Q], index of the candidate that each query excludes; -1 if none
-    drop_nearest: bool  # each query excludes its nearest candidate
-    full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
-    functions: tuple[RowFunction, ...]
-
-    def describe(self) -> str:
-        """One line with sizes, devices and tiles."""
-        gallery, queries = self.gallery, self.queries
-        return (
-            f"{len(queries.order):,} queries x {len(gallery.order):,} candidates x {gallery.source.shape[1]} on "
-            f"{counted(self.mesh.size, 'device')} ({self.mesh.devices.flat[0].platform})"
-            f"{f' of each of {self.share.processes} processes' * (self.share.processes > 1)}; "
-            f"tiles {gallery.tile_size} x {queries.tile_size}"
-            f"{', half of them by symmetry' if gallery is queries and self.targets.size.any() else ''}"
-        )
 
 
 def make_plan(
+    task: Task,
     queries: np.ndarray,
-    labels: np.ndarray,
     gallery: np.ndarray | None,
-    gallery_labels: np.ndarray,
     *,
     metric: Metric,
-    judgements: Judgements,
-    excluded: np.ndarray | None = None,
-    drop_nearest: bool = False,
     dtype: np.dtype,
-    share: Share,
-    mesh: Mesh | None = None,
-    memory: int | None = None,
-    full_ks: tuple[int, ...] | None = None,
-    functions: tuple[RowFunction, ...] = (),
+    mesh: Mesh | None,
+    memory: int | None,
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
-    Without a gallery, the queries are their own. `excluded` [Q] are gallery indices, of the query's class unless it is
-    sorted; -1 or None for none. `drop_nearest` excludes the nearest candidate as if it were of the query's class.
+    Without a gallery, the queries are their own.
     """
     mesh = mesh or tiles.local_mesh()
     memory = memory or tiles.memory_budget(mesh)
     symmetric = gallery is None
     candidates = queries if gallery is None else gallery
-    classes = np.unique(np.concatenate([labels, gallery_labels]), return_inverse=True)[1].astype(np.int64)
-    gallery_classes = classes[len(labels) :]
-    query_classes = gallery_classes if symmetric else classes[: len(labels)]
+    both = np.concatenate([task.labels, task.gallery_labels])
+    classes = np.unique(both, return_inverse=True)[1].astype(np.int64)
+    gallery_classes = classes[len(queries) :]
+    query_classes = gallery_classes if symmetric else classes[: len(queries)]
     class_sizes = np.bincount(gallery_classes, minlength=classes.max() + 1)
-    excluded = np.full(len(queries), -1) if excluded is None else excluded
-    relevant = class_sizes[query_classes] - (excluded >= 0) - drop_nearest
+    excluded = task.excluded
+    relevant = class_sizes[query_classes] - (excluded >= 0) - task.drop_nearest
     by_sorting = relevant > SORT_ABOVE
-    if judgements.relevant is not None or judgements.omitted is not None or functions:
+    if task.judge is not None or task.functions:
         by_sorting[:] = True
-    num_targets = np.where(by_sorting, 0, relevant + drop_nearest)
-    if judgements.groups is not None:
-        relevant -= _of_the_same_group(query_classes, gallery_classes, judgements.groups, excluded)
+    num_targets = np.where(by_sorting, 0, relevant + task.drop_nearest)
+    if task.groups is not None:
+        relevant -= _of_the_same_group(query_classes, gallery_classes, task.groups, excluded)
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
@@ -113,32 +83,19 @@ def make_plan(
     own[: len(query_order)] = np.where(excluded >= 0, position[excluded], -1)[query_order]
     shape = (query_rows.num_tiles, query_tile)
     groups = None
-    if judgements.groups is not None:
+    if task.groups is not None:
         query_groups = zeros.astype(np.int64)
-        query_groups[: len(query_order)] = judgements.groups[0][query_order]
-        groups = query_groups.reshape(shape), judgements.groups[1][order]
+        query_groups[: len(query_order)] = task.groups[0][query_order]
+        groups = query_groups.reshape(shape), task.groups[1][order]
     targets = Targets(start.reshape(shape), size.reshape(shape), own.reshape(shape), groups)
 
     tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * gallery_rows.width * dtype.itemsize))
     budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
     return Plan(
-        gallery_rows,
-        query_rows,
-        targets,
-        np.flatnonzero(by_sorting),
-        budget,
-        mesh,
-        share,
-        query_classes,
-        gallery_classes,
-        relevant,
-        judgements,
-        excluded,
-        drop_nearest,
-        full_ks,
-        functions,
-    )
+        task._replace(labels=query_classes, gallery_labels=gallery_classes), gallery_rows, query_rows, targets,
+        np.flatnonzero(by_sorting), relevant, budget, mesh,
+    )  # fmt: skip
 
 
 def _of_the_same_group(
@@ -177,9 +134,27 @@ def _choose_order(
     return min(choices, key=lambda choice: choice[0])[1:]
 
 
-def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
-    """Runs a plan; `progress` is called with the number of tiles done and the total."""
-    results = QueryResults.undefined(len(plan.relevant), plan.full_ks, len(plan.functions))
+def rank(
+    task: Task,
+    queries: np.ndarray,
+    gallery: np.ndarray | None,
+    *,
+    metric: Metric,
+    dtype: np.dtype,
+    mesh: Mesh | None = None,
+    memory: int | None = None,
+    progress: Progress | None = None,
+) -> QueryResults:
+    """The metrics of each query; `progress` is called with the number of tiles done and the total.
+
+    Args:
+      queries, gallery: [Q, D] and [G, D]; without a gallery, the queries are their own.
+      dtype: of the computation.
+      memory: bytes to use per device.
+    """
+    plan = make_plan(task, queries, gallery, metric=metric, dtype=dtype, mesh=mesh, memory=memory)
+    task = plan.task
+    results = QueryResults.undefined(len(plan.relevant), task)
     results.relevant[:] = plan.relevant
     if plan.targets.size.any():
         order = plan.queries.order
@@ -189,80 +164,44 @@ def execute(plan: Plan, progress: Progress | None = None) -> QueryResults:
             plan.targets,
             plan.mesh,
             plan.budget,
-            plan.share,
+            task.share,
             progress,
-            drop=int(plan.drop_nearest),
+            drop=int(task.drop_nearest),
         )
         results.nearest[order] = scores.reshape(-1)[: len(order)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(order)]
-        ranks -= plan.drop_nearest
+        ranks -= task.drop_nearest
         found = metrics_from_ranks(ranks, plan.relevant[order])
         results.first_rank[order], results.r_precision[order], results.average_precision[order] = found
         if results.full is not None:
-            results.full[order] = full_ranking(ranks, plan.full_ks or ())
-    _rank_by_sorting(plan, plan.sorted_queries, results, False, progress)
-    squares = 2 - 2 * results.nearest if plan.queries.metric == "cosine" else -2 * results.nearest
-    error = tiles.error_bound(plan.queries.width, plan.queries.dtype)
+            results.full[order] = full_ranking(ranks, task.full_ks or ())
+    _rank_by_sorting(task, plan.sorted_queries, results, lambda chosen: _device_scores(plan, chosen, progress))
+    squares = 2 - 2 * results.nearest if metric == "cosine" else -2 * results.nearest
+    error = tiles.error_bound(plan.queries.width, dtype)
     close = np.flatnonzero(tiles.unreliable(squares, tiles.squared_lengths(plan.queries), error))
-    _rank_by_sorting(plan, close, results, True, progress)
+    _rank_by_sorting(task, close, results, lambda chosen: _scores_in_float64(plan, chosen))
     return results
 
 
-def rank_by_distance(
-    blocks: Callable[[np.ndarray], Iterator[tuple[slice, np.ndarray]]],
-    labels: np.ndarray,
-    gallery_labels: np.ndarray,
-    judgements: Judgements,
-    excluded: np.ndarray | None,
-    *,
-    drop_nearest: bool,
-    full_ks: tuple[int, ...] | None,
-    functions: tuple[RowFunction, ...],
-    share: Share,
-) -> QueryResults:
-    """Ranks by a distance of the user's own; `blocks` yields the distances of some queries to the gallery."""
-    results = QueryResults.undefined(len(labels), full_ks, len(functions))
-    chosen = share.of(np.arange(len(labels)))
-    own = np.full(len(labels), -1) if excluded is None else excluded
-    found: tuple[np.ndarray | None, ...] = query_metrics.metrics_by_sorting(
-        ((part, -distances) for part, distances in blocks(chosen)), chosen, labels[chosen], gallery_labels,
-        own[chosen], judgements, drop=int(drop_nearest), full_ks=full_ks, functions=functions,
-    )  # fmt: skip
-    _add(results, found, chosen, np.arange(len(labels)), share)
+def rank_by_distance(task: Task, blocks: Blocks) -> QueryResults:
+    """The metrics of each query by a distance of the user's own, of which `blocks` yields the negative values."""
+    results = QueryResults.undefined(len(task.labels), task)
+    _rank_by_sorting(task, np.arange(len(task.labels)), results, blocks)
     return results
 
 
-def _add(
-    results: QueryResults, found: tuple[np.ndarray | None, ...], chosen: np.ndarray, queries: np.ndarray, share: Share
-) -> None:
-    """Writes the results of each process for its `chosen` queries."""
+def _rank_by_sorting(task: Task, queries: np.ndarray, results: QueryResults, blocks: Blocks) -> None:
+    """Writes the metrics of some queries into `results`; each process sorts its share of them."""
+    chosen = task.share.of(queries)
+    found: tuple[np.ndarray | None, ...] = (None,) * len(results)
+    if len(chosen):
+        found = query_metrics.metrics_by_sorting(task, chosen, blocks(chosen))
     for result, part in zip(results if len(queries) else (), found, strict=False):
         if result is not None:
             own = np.zeros_like(result)
             if part is not None:
                 own[chosen] = part
-            result[queries] = share.sum(own)[queries]
-
-
-def _rank_by_sorting(
-    plan: Plan, queries: np.ndarray, results: QueryResults, in_float64: bool, progress: Progress | None
-) -> None:
-    """Writes the metrics of some queries into `results`."""
-    chosen = plan.share.of(queries)
-    found: tuple[np.ndarray | None, ...] = (None,) * len(results)
-    if len(chosen):
-        found = query_metrics.metrics_by_sorting(
-            _scores_in_float64(plan, chosen) if in_float64 else _device_scores(plan, chosen, progress),
-            chosen,
-            plan.labels[chosen],
-            plan.gallery_labels,
-            plan.excluded[chosen],
-            plan.judgements,
-            drop=int(plan.drop_nearest),
-            full_ks=plan.full_ks,
-            functions=plan.functions,
-        )
-    _add(results, found, chosen, queries, plan.share)
+            result[queries] = task.share.sum(own)[queries]
 
 
 def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:

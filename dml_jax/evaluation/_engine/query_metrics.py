@@ -6,7 +6,7 @@ bits), which on CPUs is several times faster than in XLA.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -14,10 +14,40 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
+from dml_jax.evaluation._engine.tiles import REPLICATED, Share, TiledRows, product
 
 RowFunction = Callable[[np.ndarray], float]  # whether each row is relevant, nearest first, bool [G] -> value
 UNUSED = np.iinfo(np.int32).max
+
+
+class Task(NamedTuple):
+    """What is ranked: Q queries, with G gallery rows each. The relevant rows are those of the query's class.
+
+    Attributes:
+      labels, gallery_labels: classes [Q] and [G].
+      judge: maps a query to the rows that are relevant instead, bool [G].
+      groups: int [Q] and int [G]; a query leaves out the relevant rows of its own group.
+      excluded: int [Q], a gallery row of its class that each query leaves out, -1 for none.
+      drop_nearest: each query leaves out its nearest row, as if it were of its class.
+      full_ks: K of the precision at K; None without the metrics of the whole ranking.
+      functions: further metrics.
+      share: the part of this process.
+    """
+
+    labels: np.ndarray
+    gallery_labels: np.ndarray
+    judge: Callable[[int], np.ndarray] | None
+    groups: tuple[np.ndarray, np.ndarray] | None
+    excluded: np.ndarray
+    drop_nearest: bool
+    full_ks: tuple[int, ...] | None
+    functions: tuple[RowFunction, ...]
+    share: Share
+
+    def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """The rows that are relevant to a query, and those of them that it leaves out: bool [G]."""
+        relevant = self.gallery_labels == self.labels[query] if self.judge is None else self.judge(query)
+        return relevant, None if self.groups is None else relevant & (self.groups[1] == self.groups[0][query])
 
 
 class QueryResults(NamedTuple):
@@ -39,14 +69,14 @@ class QueryResults(NamedTuple):
     relevant: np.ndarray
     nearest: np.ndarray
     full: np.ndarray | None
-    own: np.ndarray | None = None
+    own: np.ndarray | None
 
     @classmethod
-    def undefined(cls, queries: int, full_ks: tuple[int, ...] | None, functions: int = 0) -> "QueryResults":
-        """Results of queries without relevant rows; K of the precision at K, None without the whole ranking."""
+    def undefined(cls, queries: int, task: Task) -> "QueryResults":
+        """Results of queries without relevant rows."""
         precision, average, nearest = np.full((3, queries), np.nan)
-        full = None if full_ks is None else np.full((queries, 1 + 2 * len(full_ks)), np.nan)
-        own = np.full((queries, functions), np.nan) if functions else None
+        full = None if task.full_ks is None else np.full((queries, 1 + 2 * len(task.full_ks)), np.nan)
+        own = np.full((queries, len(task.functions)), np.nan) if task.functions else None
         return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full, own)
 
 
@@ -83,51 +113,14 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     return np.stack([average, *precisions, *first], axis=1)
 
 
-class Judgements(NamedTuple):
-    """Relevant and omitted gallery rows of each query; without any, rows of the query's class are relevant.
-
-    Attributes:
-      relevant, omitted: map a query to the gallery rows that are relevant or left out, bool [G].
-      groups: int [Q] and int [G]; a query leaves out the relevant rows of its own group.
-    """
-
-    relevant: Callable[[int], np.ndarray] | None = None
-    omitted: Callable[[int], np.ndarray] | None = None
-    groups: tuple[np.ndarray, np.ndarray] | None = None
-
-    def of(self, query: int, members: Callable[[], np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows that are relevant and left out, bool [G]; `members` gives the rows of the query's class."""
-        relevant = members() if self.relevant is None else np.asarray(self.relevant(query), bool)
-        omitted = None if self.omitted is None else np.asarray(self.omitted(query), bool)
-        if self.groups is not None:
-            together = relevant & (self.groups[1] == self.groups[0][query])
-            omitted = together if omitted is None else together | omitted
-        return relevant, omitted
-
-
-def metrics_by_sorting(
-    blocks: Iterable[tuple[slice, np.ndarray]],
-    queries: np.ndarray,
-    labels: np.ndarray,
-    gallery_labels: np.ndarray,
-    own: np.ndarray,
-    judgements: Judgements,
-    *,
-    drop: int,
-    full_ks: tuple[int, ...] | None = None,
-    functions: Sequence[RowFunction] = (),
-) -> QueryResults:
-    """Ranks the gallery for each of Q queries, from blocks of scores as from `device_scores`.
-
-    `queries` [Q] are the indices by which `judgements` knows them, `own` [Q] the candidates they exclude, -1 for none;
-    the `drop` nearest candidates are skipped and do not count as relevant.
-    """
-    rows = len(labels)
-    results = QueryResults.undefined(rows, full_ks, len(functions))
+def metrics_by_sorting(task: Task, queries: np.ndarray, blocks: Iterable[tuple[slice, np.ndarray]]) -> QueryResults:
+    """Ranks the gallery for some queries, int [n], from blocks of their scores as from `device_scores`."""
+    drop = int(task.drop_nearest)
+    results = QueryResults.undefined(len(queries), task)
 
     def rank_query(i: int, scores: np.ndarray) -> None:
-        relevant, omitted = judgements.of(int(queries[i]), lambda: gallery_labels == labels[i])
-        order = nearest_first(scores, own[i])
+        relevant, omitted = task.rows_of(int(queries[i]))
+        order = nearest_first(scores, task.excluded[queries[i]])
         if omitted is not None:
             order = order[~omitted[order]]
         hits = np.flatnonzero(relevant[order])
@@ -140,13 +133,13 @@ def metrics_by_sorting(
             results.r_precision[i] = len(ranks) / r
             results.average_precision[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
         if results.full is not None:
-            results.full[i] = full_ranking(hits[None] + 1, full_ks or ())[0]
+            results.full[i] = full_ranking(hits[None] + 1, task.full_ks or ())[0]
         if results.own is not None and r > 0:
-            results.own[i] = [function(relevant[order[drop:]]) for function in functions]
+            results.own[i] = [function(relevant[order[drop:]]) for function in task.functions]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
-            list(pool.map(rank_query, range(rows)[part], scores))
+            list(pool.map(rank_query, range(len(queries))[part], scores))
     return results
 
 
