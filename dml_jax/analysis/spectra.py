@@ -1,4 +1,4 @@
-"""Geometry of an embedding space: singular values, density, uniformity and alignment; for DiVA, also per task."""
+"""Geometry of an embedding space: singular values, density, effective rank; for DiVA, also per task."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,16 +15,12 @@ from dml_jax.methods import diva
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-PAIRED = 10_000  # images in the pairs for the uniformity
-
 
 class Space(NamedTuple):
     """Geometry of one embedding space."""
 
     singular_values: np.ndarray  # float [min(N, D)], largest first, divided by their sum
     density: float  # mean distance within classes over that between classes
-    uniformity: float  # log of the mean Gaussian potential; lower is more even
-    alignment: float  # mean squared distance of pairs of one class
     effective_rank: float  # exp of the entropy of the singular values
     spectral_decay: float  # KL(uniform || singular values), in nats; NaN if all are zero
 
@@ -34,13 +30,10 @@ SCALARS = Space._fields[1:]
 
 def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
     """Computes the geometry of embeddings [N, D] of any norm with labels int [N]."""
-    rows = np.random.default_rng(0).permutation(len(labels))[:PAIRED]
     values = geometry.singular_values(embeddings)
     return Space(
         values / max(values.sum(), 1e-30),
         geometry.density(embeddings, labels),
-        geometry.uniformity(embeddings[rows]),
-        geometry.alignment(embeddings, labels),
         geometry.effective_rank(embeddings),
         geometry.spectral_decay(embeddings),
     )
@@ -91,9 +84,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         Finding(
             "geometry",
             f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
-            "between classes. Uniformity: lower is more even. Alignment: mean squared distance of pairs of one class, "
-            "lower is tighter. Effective rank: number of directions in use. "
-            "Spectral decay: lower is flatter.",
+            "between classes. Effective rank: number of directions in use. Spectral decay: lower is flatter.",
             None,
             ("space", *SCALARS),
             scalars,

@@ -15,7 +15,7 @@ any models), the first run before its training ("untrained"), and after message 
   classes       Recall@1 by class, most confused pairs
   components    map on the first principal components (*)
   overfitting   Recall@1 of training classes beside test classes over the kept models (*); not with --data
-  spectra       singular values, density, uniformity, alignment; for DiVA also by task (*)
+  spectra       singular values, density, effective rank; for DiVA also by task (*)
   tsne          map with thumbnails (*)
   attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
   influence     MPN: images on whose pixels a prediction depends

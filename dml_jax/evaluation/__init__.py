@@ -22,8 +22,8 @@ _MODULES = (
 )  # fmt: skip
 
 _METRICS = (
-    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
-    "singular_values", "spectral_decay", "uniformity",
+    "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
+    "singular_values", "spectral_decay",
 )  # fmt: skip
 __all__ = [*_METRICS, *_MODULES]
 

@@ -33,8 +33,6 @@ METRICS = (
     MetricEntry("nmi", "NMI"),
     MetricEntry("density", "density", percent=False),
     MetricEntry("spectral_decay", "spectral decay", percent=False),
-    MetricEntry("uniformity", "uniformity", percent=False),
-    MetricEntry("alignment", "alignment", percent=False),
 )
 
 

@@ -12,13 +12,13 @@ from dml_jax.evaluation._engine import RowFunction, Task
 from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
-from dml_jax.evaluation.geometry import alignment, density, effective_rank, singular_values, spectral_decay, uniformity
+from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
 
 Lone = Literal["miss", "omit"]
 
 __all__ = [
-    "alignment", "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
-    "singular_values", "spectral_decay", "uniformity",
+    "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
+    "singular_values", "spectral_decay",
 ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from dml_jax.files import read_json, reading
 from dml_jax.studies.plan import Trial
 
 WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
-GEOMETRY = ("density", "spectral_decay", "uniformity", "alignment")  # of `results["geometry"]` that are columns
+GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files of the embeddings that tell of which images they are
 REMEDY = "evaluate the run again, or leave it out"
 

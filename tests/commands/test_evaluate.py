@@ -73,7 +73,6 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
     assert "recall@100" not in result
     assert (result["rows"], result["columns"], result["classes"]) == (60, 8, 6)
     for text in (
-        "60 queries x 60 candidates x 8",
         f"{100 * expected['recall@1']:.2f}",
         "clean protocol",
         "NMI",

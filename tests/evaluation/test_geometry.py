@@ -1,9 +1,11 @@
-"""Density, spectral decay, effective rank, uniformity and alignment against their definitions."""
+"""Density, spectral decay, effective rank and errors of pairs against their definitions."""
 
 import numpy as np
 import pytest
 
-from dml_jax.evaluation import check_inputs, geometry, metrics
+from dml_jax.errors import DataError
+from dml_jax.evaluation import check_inputs, metrics
+from dml_jax.evaluation.geometry import pair_errors
 
 
 def rows(seed, count=90, width=10):
@@ -58,31 +60,6 @@ def test_spectral_decay_of_uniform_and_unused_directions():
     assert np.isnan(metrics.spectral_decay(np.zeros((5, 3))))
 
 
-@pytest.mark.parametrize("block", [48, 112])
-def test_uniformity(monkeypatch, block):
-    monkeypatch.setattr(geometry, "PAIRS", 90 * block)
-    points = rows(4)
-    points[[5, 60]] = 0
-    directions = points / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1e-300)
-    squares = ((directions[:, None] - directions[None]) ** 2).sum(-1)
-    expected = np.log(np.exp(-2 * squares)[~np.eye(90, dtype=bool)].mean())
-    assert metrics.uniformity(points) == pytest.approx(expected, rel=1e-6)
-
-
-def test_uniformity_of_equal_rows_is_zero():
-    assert metrics.uniformity(np.ones((20, 4))) == pytest.approx(0, abs=1e-6)
-
-
-def test_alignment():
-    points, labels = rows(3, 12) * np.linspace(0.5, 3, 12)[:, None], np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 3, 3, 4])
-    directions = points / np.linalg.norm(points, axis=1, keepdims=True)
-    pairs = [(i, j) for i in range(12) for j in range(i) if labels[i] == labels[j]]
-    expected = np.mean([np.sum((directions[i] - directions[j]) ** 2) for i, j in pairs])
-    assert metrics.alignment(points, labels) == pytest.approx(expected, rel=1e-12)
-    assert metrics.alignment(np.ones((4, 3)), np.zeros(4, int)) == pytest.approx(0, abs=1e-12)
-    assert np.isnan(metrics.alignment(points, np.arange(12)))
-
-
 def test_effective_rank():
     q, _ = np.linalg.qr(rows(4, 6))
     assert q.shape[0] == 6
@@ -92,3 +69,33 @@ def test_effective_rank():
         entropy = -sum(p * np.log(p) for p in share if p > 0)
         assert metrics.effective_rank(points) == pytest.approx(np.exp(entropy), rel=1e-9)
     assert metrics.effective_rank(np.zeros((3, 2))) == 1
+
+
+@pytest.mark.parametrize("scale", [1, 1e-300, 1e-25, 1e20, 1e300])
+def test_errors_of_pairs(scale):
+    rng = np.random.default_rng(0)
+    labels = np.array(["ant", "bee", "cat", "dog"])[rng.integers(0, 4, 700)]
+    centres = {name: rng.standard_normal(8) for name in ("ant", "bee", "cat", "dog")}
+    points = np.stack([centres[name] for name in labels]) + 0.9 * rng.standard_normal((700, 8))
+    found = pair_errors(scale * points, labels)
+    first, second = np.triu_indices(700, 1)
+    cosines, same = np.sum(units(points)[first] * units(points)[second], axis=1), labels[first] == labels[second]
+    threshold = found["equal_error_cosine"]
+    rejected, accepted = (cosines[same] < threshold).mean(), (cosines[~same] >= threshold).mean()
+    assert rejected == pytest.approx(accepted, abs=2e-3)
+    assert found["equal_error_rate"] == pytest.approx((rejected + accepted) / 2, abs=1e-3)
+    for rate in (0.01, 0.001):
+        impostors = np.sort(cosines[~same])[::-1]
+        threshold = impostors[int(rate * len(impostors))]  # so many are above it
+        assert found[f"fnmr@{rate}"] == pytest.approx((cosines[same] <= threshold).mean(), abs=2e-3)
+
+
+def test_errors_of_few_pairs():
+    """Separable classes; rows of zeros, whose cosines are 0; and a rate of 1 in 100 pairs, which is met exactly."""
+    assert pair_errors(np.repeat(np.eye(3), 4, axis=0), np.repeat(np.arange(3), 4))["equal_error_rate"] == 0
+    assert pair_errors(np.array([[0.0, 0], [3, 0], [0, 2]]), np.array([0, 0, 1]))["equal_error_rate"] == 0.5
+    axis = [0] * 9 + [2] + [1] * 9 + [2]
+    found = pair_errors(np.eye(3)[axis], np.repeat([0, 1], 10))
+    assert found["fnmr@0.01"] == pytest.approx(0.2)  # 9 of 45 pairs of a class
+    with pytest.raises(DataError, match="at least one pair of the same class"):
+        pair_errors(np.eye(3), np.arange(3))
