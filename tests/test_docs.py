@@ -24,8 +24,6 @@ from dml_jax.commands import cli, convert
 from dml_jax.commands import export as export_command
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
-from dml_jax.inference.index import Images
-from dml_jax.inference.model import Classification
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
@@ -267,12 +265,7 @@ def test_every_other_program_is_known(page: Path) -> None:
 
 
 class Tiny(tiny_model.Tiny):
-    """A model with a random background instead of a run's, whose dimensions are its classes."""
-
-    def classify(self, images: Images) -> Classification:
-        logits = self.embed(images)
-        classes = [f"class {i}" for i in range(logits.shape[1])]
-        return Classification([classes[i] for i in logits.argmax(axis=1)], logits, classes)
+    """A model with a random background instead of a run's."""
 
     def unseen(self) -> tuple[Photographs, list[str]]:
         rows = np.random.default_rng(0).normal(size=(400, self.matrix.shape[1]))

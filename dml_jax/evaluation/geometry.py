@@ -88,7 +88,7 @@ def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
 
 
 def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Errors of the rule "same class if the cosine reaches a threshold", over the pairs of at most `PAIRED` random rows.
+    """Errors of the rule "same class if the cosine reaches a threshold", over all pairs of up to `PAIRED` rows.
 
     There must be at least one pair of the same class and one of different classes. Embeddings [N, D] may be of any
     length; thresholds are exact to 2 / `BINS`.

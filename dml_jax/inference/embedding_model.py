@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from dml_jax.evaluation.open_set import Photographs
     from dml_jax.inference.index import Image, Images, Index
 
-Stream = Callable[..., Iterator[np.ndarray]]  # (read, groups, *, name, on_bad), see `read_ahead.stream`
-
 
 def locate(model: str | Path) -> Path:
     """The directory of a model, which is downloaded (`hf://user/name`) or converted (packaged weights) if necessary."""
@@ -71,6 +69,7 @@ class EmbeddingModel:
         raise NotImplementedError
 
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
+        """Embeds groups of images, see `read_ahead.stream`."""
         raise NotImplementedError
 
     def unseen(self) -> "tuple[Photographs, list[str]]":
@@ -159,20 +158,16 @@ class EmbeddingModel:
         Raises:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
-        return self._outputs(images, self.embed_pixels, self._stream)
-
-    def _outputs(self, images: "Images", compute: Callable[[np.ndarray], np.ndarray], stream: Stream) -> np.ndarray:
-        """What `compute` gives for pixels in one batch, or `stream` for many images; raises as `embed`."""
         single = isinstance(images, str | Path | bytes | pillow.Image)
         if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
             raise DataError("images: is a single image; give a list of images")
         if len(images) == 0:
             raise DataError("images: none were given; give at least one")
         if len(images) == 1:  # without threads, which would take longer than a small network
-            rows = compute(self.read(images[0], "image 0")[None])
+            rows = self.embed_pixels(self.read(images[0], "image 0")[None])
             check_finite(rows, [name_of(images[0], "image 0")])
             return rows
-        (rows,) = stream(
+        (rows,) = self._stream(
             lambda i: self.read(images[i], f"image {i}"),
             [range(len(images))],
             name=lambda i: name_of(images[i], f"image {i}"),

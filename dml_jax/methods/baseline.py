@@ -49,7 +49,6 @@ from dml_jax.config.fields import (
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
-from dml_jax.losses.classification import nearest_center
 from dml_jax.losses.pairwise import Candidates, distances
 from dml_jax.losses.signature import Learned
 from dml_jax.methods import heads
@@ -218,11 +217,6 @@ class Criterion(nn.Module):
                 return logits(embeddings, **self.learned[loss], **vars(options))
         return None
 
-    def scores(self, embeddings: jax.Array) -> jax.Array:
-        """Embeddings [N, D] -> cosines [N, C] to the nearest proxy of each class in the first loss with proxies."""
-        proxies = next(learned["proxies"] for learned in self.learned.values() if "proxies" in learned)
-        return nearest_center(embeddings, proxies.reshape(self.classes, -1, self.dim))
-
     def values(
         self,
         embeddings: jax.Array,
@@ -361,7 +355,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return encode(params, model_state, images[None], train=False)[0]
 
-    has_proxies = any("proxies" in signature.learned(find(loss)) for loss in config.losses)
     return Method(
         init,
         encode,
@@ -373,7 +366,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         hooks=Hooks(
             after=after if config.memory else None,
             teach=teach,
-            scores=(lambda params, encoded: apply_criterion(params, encoded, method="scores")) if has_proxies else None,
             history=("memory", "seen"),
         ),
     )

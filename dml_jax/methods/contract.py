@@ -135,8 +135,6 @@ class Hooks(NamedTuple):
       refresh: computation from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
-      scores: (params, encoded) -> [B, C], similarities to learned representations of the training classes, where
-        `teach` gives no logits.
       views: images per sample.
       history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
         from the weights of another does not take them over.
@@ -151,7 +149,6 @@ class Hooks(NamedTuple):
     refine: Callable[..., jax.Array] | None = None
     refresh: Refresh | None = None
     teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
-    scores: Callable[[PyTree, PyTree], jax.Array] | None = None
     views: int = 1
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
