@@ -2,15 +2,15 @@
 
 An actor embeds one unit at a time by the code of one machine and writes its part itself, so rows are equal on equal
 processors, and no images or embeddings pass through Ray. Units are given only to actors that have loaded the model: a
-cluster with fewer free devices than actors is slower, but never waits for itself. A unit whose actor dies goes to
-another one.
+cluster with fewer free devices than actors is slower, but never waits for itself. Ray starts an actor that dies again,
+and repeats its unit.
 """
 
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,15 +23,22 @@ from dml_jax.inference.inputs import Unit
 T = TypeVar("T")
 CORES = 8  # of an actor without a GPU, or all of a smaller machine
 PATIENCE = 60.0  # seconds without a free actor, after which a line says so
-DEATHS = 3  # of processes with the same work, after which it is given up
+DEATHS = 3  # of processes with the same work, which Ray repeats until then
 
 
 class Embedder:
     """An actor: a model in a process of its own."""
 
-    def load(self, directory: str, checkpoint: str, options: dict[str, Any]) -> tuple[parts.Facts, str]:
-        """Loads the model; returns its identity, and the machine's name with the version of this package."""
-        self._model = dml_jax.load(directory, checkpoint, **options)
+    def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
+        self._arguments = directory, checkpoint, options
+
+    @cached_property
+    def _model(self) -> Any:
+        directory, checkpoint, options = self._arguments
+        return dml_jax.load(directory, checkpoint, **options)
+
+    def facts(self) -> tuple[parts.Facts, str]:
+        """The identity of the model, and the machine's name with the version of this package."""
         return parts.facts(self._model), f"{os.uname().nodename} ({dml_jax.__version__})"
 
     def embed(self, file: Path | str, unit: Unit, key: str) -> Path | str:
@@ -43,7 +50,11 @@ class Embedder:
 
 def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
     """The number of actors and the needs of each, from `ray.nodes()`: one per GPU, or else one per `CORES` cores."""
-    machines = machines_of(nodes)
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
+    machines = [each for each in found if each[1]] or [each for each in found if each[0]]
+    if not machines:
+        raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
     if gpus := sum(count for _, count in machines):
         return gpus, {"num_gpus": 1, "num_cpus": 0}
     each = min(CORES, *(cores for cores, _ in machines))
@@ -56,28 +67,23 @@ def start(address: str | None, model: str, checkpoint: str, **options: Any) -> I
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
-        pool = _Pool(ray, needs, (name, checkpoint, options))
-        for _ in range(count):
-            pool.add()
+        pool = _Pool(ray, needs, count, (name, checkpoint, options))
         yield parts.Engine(pool.first(), pool.embed)
 
 
 class _Pool:
     """Actors: free ones, and the work of the others."""
 
-    def __init__(self, ray: Any, needs: dict[str, float], model: tuple[str, str, dict[str, Any]]):
-        self._ray = ray
-        self._actor = ray.remote(**needs)(Embedder)
-        self._model = model
+    def __init__(self, ray: Any, needs: dict[str, float], count: int, model: tuple[str, str, dict[str, Any]]):
+        self._ray, self._directory = ray, model[0]
+        kind = ray.remote(max_restarts=-1, max_task_retries=DEATHS - 1, **needs)(Embedder)
+        actors = [kind.remote(*model) for _ in range(count)]
         self._free: list[Any] = []
         # By result: actor and its unit; none while it loads.
-        self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {}
-        self._deaths: Counter[str] = Counter()
+        self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
+            actor.facts.remote(): (actor, None) for actor in actors
+        }
         self._facts: parts.Facts | None = None
-
-    def add(self) -> None:
-        actor = self._actor.remote()
-        self._busy[actor.load.remote(*self._model)] = (actor, None)
 
     def first(self) -> parts.Facts:
         """Facts about the model, available when the first actor has loaded it."""
@@ -92,54 +98,45 @@ class _Pool:
             while left and self._free:
                 actor, unit = self._free.pop(), left.pop()
                 self._busy[actor.embed.remote(*unit, key)] = (actor, unit)
-            done, again = self._wait()
-            if again:
-                left.append(again)
-            if done:
+            if done := self._wait():
                 yield done
 
-    def _wait(self) -> tuple[Path | str | None, tuple[Path | str, Unit] | None]:
-        """Waits for an actor; returns the part that it has written, or the unit with which it died."""
+    def _wait(self) -> Path | str | None:
+        """Waits for an actor; returns the part that it has written."""
         ready, _ = self._ray.wait(list(self._busy), timeout=PATIENCE)
         if not ready:
             if not any(unit for _, unit in self._busy.values()):
                 print("waiting for free GPUs or CPUs of the cluster", flush=True)
-            return None, None
+            return None
         actor, unit = self._busy.pop(ready[0])
-        name = unit[1].names[0] if unit else "the model"
-        try:
-            found = self._ray.get(ready[0])
-        except self._ray.exceptions.RayTaskError as error:
-            raise _explained(error) from None
-        except self._ray.exceptions.RayActorError as error:
-            self._deaths[name] += 1
-            if self._deaths[name] == DEATHS:
-                reason = " ".join(str(error).split())[:300]
-                raise DataError(f"{name}: {DEATHS} actors died of it ({reason})") from None
-            self.add()
-            return None, unit
+        found = _result(self._ray, ready[0], unit[1].names[0] if unit else "the model")
         self._free.append(actor)
         if unit:
-            return found, None
+            written: Path | str = found
+            return written
         facts, machine = found
         if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
             raise DataError(
-                f"{self._model[0]}: is another model or version on {machine}; give a path that all machines share, and "
-                f"install dml_jax {dml_jax.__version__} on each"
+                f"{self._directory}: is another model or version on {machine}; give a path that all machines share, "
+                f"and install dml_jax {dml_jax.__version__} on each"
             )
         self._facts = facts
-        return None, None
+        return None
 
 
-def _explained(error: Any) -> Exception:
-    """The exception to raise for a RayTaskError."""
-    cause = error.cause
-    if isinstance(cause, OSError):
-        return DataError(
-            f"{cause.filename}: cannot be used on a machine of the cluster ({cause.strerror}); give paths that all of "
-            "them share"
-        )
-    return cause if isinstance(cause, UserError) else error
+def _result(ray: Any, reference: Any, name: str) -> Any:
+    """The result of an actor or a task with the work `name`."""
+    try:
+        return ray.get(reference)
+    except ray.exceptions.RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, OSError):
+            reason = f"cannot be used on a machine of the cluster ({cause.strerror}); give paths that all of them share"
+            raise DataError(f"{cause.filename}: {reason}") from None
+        raise (cause if isinstance(cause, UserError) else error) from None
+    except ray.exceptions.RayError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{name}: {DEATHS} processes died of it ({reason})") from None
 
 
 def run(address: str | None, function: Callable[..., T], shared: Any, items: Iterable[tuple[Any, ...]]) -> Iterator[T]:
@@ -153,14 +150,7 @@ def run(address: str | None, function: Callable[..., T], shared: Any, items: Ite
         running = [task.remote(reference, *item) for item in items]
         while running:
             ready, running = ray.wait(running)
-            try:
-                yield ray.get(ready[0])
-            except ray.exceptions.RayTaskError as error:
-                raise _explained(error) from None
-            except ray.exceptions.RayError as error:
-                raise DataError(
-                    f"{DEATHS} processes died of the same task ({' '.join(str(error).split())[:300]})"
-                ) from None
+            yield _result(ray, ready[0], "a block of queries")
 
 
 @contextmanager
@@ -189,13 +179,3 @@ def connect(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
-
-
-def machines_of(nodes: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """The cores and GPUs of each of `ray.nodes()` that has a GPU, or if none has, of each that has a core."""
-    alive = [node["Resources"] for node in nodes if node["Alive"]]
-    found = [(int(node.get("CPU", 0)), int(node.get("GPU", 0))) for node in alive]
-    usable = [each for each in found if each[1]] or [each for each in found if each[0]]
-    if not usable:
-        raise ConfigError("--engine=ray: the cluster has neither GPUs nor CPUs for this command")
-    return usable
