@@ -148,17 +148,6 @@ def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: di
         assert text in out
 
 
-def test_queries_of_the_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
-    for key in ("x", "y"):
-        np.save(tmp_path / f"part_{key}.npy", np.load(files[key])[40:])
-    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
-    queries = f"--query_embeddings={tmp_path / 'part_x.npy'}", f"--query_labels={tmp_path / 'part_y.npy'}"
-    code, _, err = run(capsys, *pair, *queries, "--no_clustering", "--quiet")
-    assert code == 0
-    assert err.startswith("warning: gallery: 20 of 20 queries have an exact duplicate")
-    assert err.count("\n") == 1
-
-
 def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
     bad = np.load(files["x"])
     bad[[5, 9]] = np.nan
