@@ -25,7 +25,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
-from dml_jax.export import embedding_files, programs, query_results
+from dml_jax.export import embedding_files, programs
 from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
@@ -97,7 +97,7 @@ def train(
         stop.stop_immediately()
         with loop.evaluation_memory(config):
             results, embeddings = evaluation(experiment, state, config.train.select, console)
-        queries = query_results.split_off(results)
+        queries = embedding_files.split_off_queries(results)
         if not main:
             return
         lines = JsonLines(directory / "timing.jsonl").read()
@@ -109,7 +109,7 @@ def train(
         }
         model = experiment.model(state, results.get("reading", ""))
         with files.locked(directory / "embeddings"):
-            query_results.write(directory, queries)
+            embedding_files.write_queries(directory, queries)
             write_embeddings(experiment, directory, embeddings, int(state.step), finished=True)
             run_report.write(evaluated(experiment, model, directory, console, embeddings), results)
             files.write_json(directory / "results.json", results)
@@ -146,7 +146,7 @@ def evaluate(
     model = config.train.select if checkpoint == "reported" else checkpoint
     with loop.evaluation_memory(config):
         results, _ = evaluation(experiment, state, model, console)
-    query_results.split_off(results)
+    embedding_files.split_off_queries(results)
     run_report.print_table(config, results, console.rich)
     if output is not None and mesh.is_main_process():
         files.write_json(output, results)

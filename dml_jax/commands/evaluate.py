@@ -51,7 +51,7 @@ if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser d
     from dml_jax.console import Console
     from dml_jax.evaluation import geometry, metric_table, metrics, open_set, own_distances, protocol, reranking
     from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
-    from dml_jax.export import embedding_files, query_results
+    from dml_jax.export import embedding_files
     from dml_jax.inference import large_search
     from dml_jax.train.records import workdir
 
@@ -237,12 +237,12 @@ def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
         for run in runs.directories:
             check_results(run, members.get(str(run), results))
         results["verified"] = True
-    queries = query_results.split_off(results)
+    queries = embedding_files.split_off_queries(results)
     results |= {"members": members} if members else {}
     if directory is not None:
         (directory / manifest.NAME).unlink(missing_ok=True)  # of a former export
         runs.write(directory, combined)
-        query_results.write(directory, queries)
+        embedding_files.write_queries(directory, queries)
         files.write_json(directory / "results.json", results | {"model": runs.selected})
         manifest.write(directory, {})
     return results | {"model": options.model, "selected": runs.selected}

@@ -1,4 +1,4 @@
-"""Export of embeddings as NumPy arrays with a manifest."""
+"""Export of embeddings as NumPy arrays with a manifest, and of the metrics of every single query."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,19 +11,19 @@ from dml_jax import manifest
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import Scalar
 from dml_jax.errors import DataError
-from dml_jax.files import atomic_directory, below_a_file, read_json, reading, restore_directory
+from dml_jax.files import atomic_directory, atomic_write, below_a_file, read_json, reading, restore_directory
 
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
 REMEDY = "export it again"
+# By key of `metrics.retrieval(per_query=True)`: the name in `queries.npz`.
+OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
 
 
 def check_replaceable(directory: Path) -> None:
     """Raises `DataError` unless `directory` is new or holds only exported files, so that `write` may replace it."""
-    if (directory.exists() or directory.is_symlink()) and not directory.is_dir():
-        raise DataError(f"{directory}: is a file or a broken link; give another directory")
-    if below_a_file(directory):
-        raise DataError(f"{directory}: is below a file; give another directory")
+    if below_a_file(directory) or ((directory.exists() or directory.is_symlink()) and not directory.is_dir()):
+        raise DataError(f"{directory}: is a file, below one, or a broken link; give another directory")
     there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
     foreign = sorted(name for name in there - WRITTEN if not (name.startswith(".") and name.endswith(".tmp")))
     if foreign:
@@ -88,11 +88,8 @@ def write(
     *,
     config_hash: str | None,
     step: int | None,
-    finished: bool | None = None,
-    data_hash: str | None = None,
-    members: Sequence[Mapping[str, Any]] = (),
     metadata: Mapping[str, Sequence[Scalar]] = {},
-    plan: Mapping[str, Any] | None = None,
+    **further: Any,
 ) -> Exported:
     """Writes `embeddings.npy`, `labels.npy`, `ids.json`, `manifest.json` and, if there is any, `metadata.json`.
 
@@ -104,10 +101,9 @@ def write(
       labels, ids, metadata: see `Exported`.
       config_hash: identifies the run's configuration; None for an ensemble.
       step: step of the checkpoint; None for an ensemble.
-      finished: whether the run had finished, or all runs of an ensemble; None if unknown.
-      data_hash: identifies the run's data, see `split.digest`; None for other images.
-      members: for an ensemble, the manifests of its members.
-      plan: inputs and model, see `inference.parts`.
+      further: entries of the manifest, unless they are None: "finished", whether the run (or all runs of an ensemble)
+        had finished; "data_hash" of the run, see `split.digest`; "members", the manifests of an ensemble's members; "plan",
+        inputs and model, see `inference.parts`.
 
     Returns:
       The result of `read`.
@@ -122,7 +118,7 @@ def write(
         (draft / "ids.json").write_text(json.dumps(list(ids)), encoding="utf-8")
         if metadata:
             (draft / "metadata.json").write_text(json.dumps(dict(metadata)), encoding="utf-8")
-        about: dict[str, Any] = {
+        about = {
             "shapes": {name: list(array.shape) for name, array in arrays.items()},
             "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
             "normalised": True,
@@ -130,11 +126,20 @@ def write(
             "config_hash": config_hash,
             "checkpoint_step": step,
         }
-        about |= {} if finished is None else {"finished": finished}
-        about |= {} if data_hash is None else {"data_hash": data_hash}
-        if members:
-            about["members"] = list(members)
-        if plan:
-            about["plan"] = dict(plan)
+        about |= {key: value for key, value in further.items() if value is not None}
         content = manifest.write(draft, about)
     return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), list(ids), content, metadata)
+
+
+def split_off_queries(results: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Moves the per-query arrays out of the results, so that these can be written as JSON."""
+    return {name: np.asarray(results.pop(key)) for key, name in OF_QUERIES.items() if key in results}
+
+
+def write_queries(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Writes `queries.npz`: "rank" (int [N], of the nearest relevant image, 0 if none), "r_precision" and "map@r"."""
+    small: dict[str, Any] = {
+        name: array.astype(np.int32 if name == "rank" else np.float32) for name, array in arrays.items()
+    }
+    with atomic_write(directory / "queries.npz") as draft, draft.open("wb") as file:
+        np.savez(file, **small)

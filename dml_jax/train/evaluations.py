@@ -143,7 +143,7 @@ def of_training_classes(
 
 
 def final(experiment: Experiment, state: TrainState, model: str, console: Console) -> tuple[dict[str, Any], Embeddings]:
-    """(contents of `results.json` and `query_results.ARRAYS`, embeddings of the test split)."""
+    """(contents of `results.json` and `embedding_files.OF_QUERIES`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
     tested = compiled(experiment, state).embed(state, "test", test)
     console.print("evaluating on the unseen classes")

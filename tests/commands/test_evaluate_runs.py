@@ -185,7 +185,7 @@ def test_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([a, tmp_path / "paper"], (), "evaluation.protocol: is 'clean' in "),
         ([a, b], (f"--export={a}",), "holds a run or other files"),
         ([a, b], (f"--export={tmp_path / 'foreign'}",), "foreign: holds a run or other files"),
-        ([a, b], (f"--export={tmp_path / 'note'}",), "is below a file"),
+        ([a, b], (f"--export={tmp_path / 'note'}",), "is a file, below one"),
         ([a, b], ("--labels=x.npy",), "--labels: is not used with --model"),
     ):
         assert run(runs, *options) == 2, words

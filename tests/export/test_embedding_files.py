@@ -76,9 +76,9 @@ def test_directories_with_other_files_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(DataError, match=r"contains x.jpg, which is not an exported file"):
         write(tmp_path / "photos")
-    with pytest.raises(DataError, match="is a file"):
+    with pytest.raises(DataError, match="is a file, below one"):
         write(tmp_path / "file")
-    with pytest.raises(DataError, match=r"file/a/b: is below a file"):
+    with pytest.raises(DataError, match=r"file/a/b: is a file, below one"):
         write(tmp_path / "file" / "a" / "b")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["file", "photos", "x.jpg"]
 
@@ -107,7 +107,7 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
 
 def test_a_broken_link_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "e").symlink_to(tmp_path / "e")
-    with pytest.raises(DataError, match=r"e: is a file or a broken link; give another directory"):
+    with pytest.raises(DataError, match=r"e: is a file, below one, or a broken link; give"):
         embedding_files.write(tmp_path / "e", np.eye(2), None, ["a", "b"], config_hash="", step=1)
 
 
