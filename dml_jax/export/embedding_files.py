@@ -102,8 +102,8 @@ def write(
       config_hash: identifies the run's configuration; None for an ensemble.
       step: step of the checkpoint; None for an ensemble.
       further: entries of the manifest, unless they are None: "finished", whether the run (or all runs of an ensemble)
-        had finished; "data_hash" of the run, see `split.digest`; "members", the manifests of an ensemble's members; "plan",
-        inputs and model, see `inference.parts`.
+        had finished; "data_hash" of the run, see `split.digest`; "members", the manifests of those of an ensemble;
+        "plan", inputs and model, see `inference.parts`.
 
     Returns:
       The result of `read`.

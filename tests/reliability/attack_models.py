@@ -10,21 +10,16 @@ import jax
 import numpy as np
 import safetensors.numpy
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn, SearchStrategy
+from hypothesis.strategies import DrawFn
 
 from dml_jax import manifest
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.step import TrainState
-from tests.reliability import formats, mutations
+from tests.reliability import mutations
 from tests.reliability.sandbox import Attack, Files
 
 WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
-
-
-def _weights() -> SearchStrategy[Files]:
-    made = mutations.damaged(safetensors.numpy.save(WEIGHTS)) | formats.safetensors(["a", "b"])
-    return made.map(lambda content: {"w.safetensors": content})
 
 
 def _read_weights(directory: Path) -> None:
@@ -88,7 +83,7 @@ def _read_checkpoint(directory: Path) -> None:
 
 ATTACKS = {
     "weights": Attack(
-        _weights(),
+        mutations.damaged(safetensors.numpy.save(WEIGHTS)).map(lambda content: {"w.safetensors": content}),
         _read_weights,
         lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out"],
         share=20,
