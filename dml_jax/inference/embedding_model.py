@@ -79,16 +79,11 @@ class EmbeddingModel:
         from dml_jax.export import embedding_files
 
         directory = self.directory / "embeddings"
-        if not is_run(self.directory) or self.added != (False, (1.0,)):
+        if not is_run(self.directory) or self.added != (False, (1.0,)) or self.data.split == "all":
             raise DataError(
-                f"{self.directory}: has no embeddings of unseen classes by this model (published weights, --flip or "
-                "--scales) to measure a threshold on; give --calibrate=DIRECTORY with class folders of other classes "
-                "(in Python, Index.calibrate)"
-            )
-        if self.data.split == "all":
-            raise DataError(
-                f"{self.directory}: was trained on all classes (data.split=all), so none of them is unseen; give "
-                "--calibrate=DIRECTORY with class folders of other classes"
+                f"{self.directory}: has no embeddings of unseen classes by this model (published weights, "
+                "data.split=all, --flip or --scales) to measure a threshold on; give --calibrate=DIRECTORY with class "
+                "folders of other classes (in Python, Index.calibrate)"
             )
         splits = [embedding_files.read(directory / "test")]
         if (directory / "gallery").exists():

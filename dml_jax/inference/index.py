@@ -9,7 +9,7 @@ these that are enrolled, by their name or by an equal image, do not take part.
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image as pillow
@@ -19,22 +19,14 @@ from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
 from dml_jax.files import atomic_write, reading
 
+if TYPE_CHECKING:
+    from dml_jax.inference.embedding_model import EmbeddingModel
+
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
-
-
-class Embedder(Protocol):
-    """The part of `Model` that an index uses."""
-
-    @property
-    def fingerprint(self) -> str: ...
-
-    def unseen(self) -> tuple[Photographs, list[str]]: ...
-
-    def embed(self, images: Images) -> np.ndarray: ...
 
 
 class Enrolled(NamedTuple):
@@ -69,7 +61,7 @@ class Index:
       removed: classes that `restore` enrolls again, by name.
     """
 
-    def __init__(self, model: Embedder):
+    def __init__(self, model: "EmbeddingModel"):
         if callable(getattr(model, "distance", None)):
             raise DataError("the model has a distance of its own, but enrolled images are compared by cosines")
         self._model = model
@@ -94,8 +86,6 @@ class Index:
         `sessions` are those of the images; they are unknown without it.
         """
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
-        files: list[Image] = []
-        names: list[str] = []
         for name, images in classes.items():
             _check_name(name)
             for image in images:
@@ -103,10 +93,17 @@ class Index:
                     raise DataError(f"{key}: is already enrolled as {class_of[key]}; give each image once")
                 if key:
                     class_of[key] = name
-            files += list(images)
-            names += [name] * len(images)
+        rows, names, taken = self._embedded(classes, sessions)
+        self._append(names, Enrolled(rows, [_file_name(image) for each in classes.values() for image in each], taken))
+
+    def _embedded(
+        self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None
+    ) -> tuple[np.ndarray, list[str], list[str]]:
+        """Embeddings float32 [N, D], classes, and sessions of images."""
+        files = [image for images in classes.values() for image in images]
+        names = [name for name, images in classes.items() for _ in images]
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
-        self._append(names, Enrolled(self._model.embed(files), [_file_name(file) for file in files], taken))
+        return self._model.embed(files), names, taken
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
@@ -156,11 +153,10 @@ class Index:
         self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         """Measures thresholds on images (as for `add`) of other classes, instead of the unseen classes of the run."""
-        rows = self._model.embed([image for images in classes.values() for image in images])
-        labels = np.repeat(np.arange(len(classes)), [len(images) for images in classes.values()])
-        taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(rows)
+        rows, names, taken = self._embedded(classes, sessions)
+        known, labels = np.unique(names, return_inverse=True)
         photographs = Photographs(rows, labels, np.array(taken, np.str_))
-        self._others = photographs.where(open_set.choose(photographs)), list(classes)
+        self._others = photographs.where(open_set.choose(photographs)), known.tolist()
         self._forget()
 
     def overlap(self) -> list[str]:
@@ -212,13 +208,12 @@ class Index:
 
     def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
-        rows = self._model.embed([image for images in classes.values() for image in images])
-        truth = np.repeat(list(classes), [len(images) for images in classes.values()])
+        rows, names, _ = self._embedded(classes)
         held = np.concatenate([self.embeddings, self._others[0].rows]) if self._others else self.embeddings
         new = (rows @ held.T).max(axis=1) <= SAME_IMAGE
         if not new.any():
             raise DataError("the index holds all of these images; give photographs taken later")
-        answers, truth = np.array(self.classify(rows[new], threshold=threshold)[0]), truth[new]
+        answers, truth = np.array(self.classify(rows[new], threshold=threshold)[0]), np.array(names)[new]
         known = np.isin(truth, self.classes)
         given = answers[known]
         shares = given == truth[known], (given != truth[known]) & (given != UNKNOWN), given == UNKNOWN
@@ -292,7 +287,7 @@ class Index:
             np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
-    def load(cls, model: Embedder, path: str | Path) -> "Index":
+    def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
         """Reads an index written by `save`."""
         path = Path(path).expanduser()
         with reading(path, "enroll again"), path.open("rb") as file:

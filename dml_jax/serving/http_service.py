@@ -26,7 +26,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from dml_jax.errors import DataError, UserError, printable
-from dml_jax.inference.index import UNKNOWN, Embedder, Index
+from dml_jax.inference.index import UNKNOWN, Index
 
 if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel
@@ -168,7 +168,7 @@ class EnrolledClasses:
     arguments of `Index.classify`.
     """
 
-    def __init__(self, model: Embedder, path: Path, decision: dict[str, Any]):
+    def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
         self._model, self._path, self._decision = model, path, decision
         self._version = self._stat()
         self._index = Index.load(model, path)

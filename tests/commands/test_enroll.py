@@ -338,7 +338,9 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     assert set(map(tuple, found.rows)) == set(map(tuple, np.concatenate([queries, gallery])))
     assert names == ["0", "1", "2", "3"]
     data.split = "all"
-    with pytest.raises(DataError, match=r"was trained on all classes \(data.split=all\), so none of them is unseen"):
+    with pytest.raises(
+        DataError, match=r"no embeddings of unseen classes by this model \(published weights, data\.split=all"
+    ):
         Model.unseen(model)
 
 
