@@ -46,10 +46,7 @@ def test_thresholds_from_classes_that_are_not_enrolled(photos: Path, capsys: pyt
         (photos / name).rename(f"others/{name}")
     command = ["--model=weights", "--index=i.npz"]
     assert cli.exit_code(lambda: enroll.execute([*command, str(photos)])) == 2
-    assert (
-        "weights: has no embeddings of unseen classes by this model (published weights, data.split=all, --flip or --scales)"
-        in (capsys.readouterr().err)
-    )
+    assert "weights: has no embeddings of unseen classes by this model (published weights" in capsys.readouterr().err
     assert cli.exit_code(lambda: enroll.execute([*command, "--calibrate=others", str(photos)])) == 2
     assert "12 images of 2 classes that are not enrolled: are too few for a threshold" in capsys.readouterr().err
     layouts.photos(Path("more"), [f"class {i}" for i in range(6)], each=6)
