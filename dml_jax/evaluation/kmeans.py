@@ -14,7 +14,6 @@ import numpy as np
 
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import tiles
-from dml_jax.evaluation._engine.tiles import Share, among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Points are assigned in blocks of at least BLOCK points, or more for few centres: up to BLOCK_SCORES scores.
@@ -42,7 +41,6 @@ def fit(
     seed: int = 0,
     restarts: int = 1,
     max_iterations: int = 300,
-    shared: bool = False,
 ) -> KMeans:
     """Clusters points and returns the restart with the smallest inertia.
 
@@ -53,14 +51,12 @@ def fit(
         random points, or the initial centres [k, D].
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
-      shared: divide the restarts among all processes of `jax.distributed`, which must all call this with the same
-        values; the result is the same.
     """
     checked = check_inputs.embeddings(points, name="points")
     start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
 
     dtype = check_inputs.compute_dtype(checked)
-    run = partial(_fit, checked, k, start, seed, restarts, max_iterations, among_processes(shared))
+    run = partial(_fit, checked, k, start, seed, restarts, max_iterations)
     result, reliable = run(dtype)
     if not reliable:
         with jax.enable_x64(True):
@@ -75,36 +71,24 @@ def _fit(
     seed: int,
     restarts: int,
     max_iterations: int,
-    share: Share,
     dtype: np.dtype,
 ) -> tuple[KMeans, bool]:
     """Runs `fit` in `dtype`; also returns whether that is precise enough for the distances to the centres."""
     centering = tiles.choose_centering([points], "euclidean")
     x = jnp.asarray(centering.apply(points, dtype))
     restarts = restarts if isinstance(init, str) else 1
-    inertias, best = np.zeros(restarts), None
-    own = share.of(range(restarts))
-    for restart in own:
+
+    def run(restart: int) -> tuple[float, tuple[jax.Array, jax.Array, jax.Array, int]]:
         key = jax.random.fold_in(jax.random.key(seed), restart)
         start = STARTS[init](x, key, k) if isinstance(init, str) else jnp.asarray(centering.apply(init, dtype))
         result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu")
-        inertias[restart] = np.sum(np.asarray(result[2]), dtype=np.float64)
-        if best is None or inertias[restart] < inertias[best[0]]:
-            best = restart, result
-    inertias = share.sum(inertias)
-    chosen = int(np.argmin(inertias))
-    found: tuple[Any, ...] = np.zeros((k, x.shape[1]), dtype), np.zeros(len(x), np.int32), np.zeros(len(x), dtype), 0
-    if best is not None and best[0] == chosen:
-        found = best[1]
-    centers, nearest, reached, iterations = (share.sum(np.atleast_1d(np.asarray(values))) for values in found)
+        return float(np.sum(np.asarray(result[2]), dtype=np.float64)), result
+
+    inertia, found = min(map(run, range(restarts)), key=lambda each: each[0])
+    centers, nearest, reached = map(np.asarray, found[:3])
     lengths = np.asarray(jnp.sum(x * x, axis=1))
     close = (reached > 0) & tiles.unreliable(reached, lengths, tiles.error_bound(x.shape[1], dtype))
-    clustering = KMeans(
-        centers / centering.scale + centering.center,
-        nearest,
-        float(inertias[chosen]) / centering.scale**2,
-        int(iterations[0]),
-    )
+    clustering = KMeans(centers / centering.scale + centering.center, nearest, inertia / centering.scale**2, found[3])
     return clustering, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
 
 

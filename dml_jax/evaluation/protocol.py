@@ -117,7 +117,6 @@ def evaluate(
             seed=seed,
             restarts=start.restarts,
             max_iterations=start.iterations,
-            shared=shared,
         ).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)

@@ -1,4 +1,4 @@
-"""Retrieval and k-means divided among processes: equal to those of one process, with a part of the work each."""
+"""Retrieval divided among processes: equal to that of one process, with a part of the work each."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax.evaluation import kmeans, metrics
+from dml_jax.evaluation import metrics
 from dml_jax.evaluation._engine import plan, tiles
 from dml_jax.evaluation._engine.tiles import Share, sum_over_devices
 
@@ -41,10 +41,9 @@ def processes(monkeypatch):
                 raise
 
         monkeypatch.setattr(Share, "sum", exchange)
-        for module in (metrics, kmeans):
-            monkeypatch.setattr(
-                module, "among_processes", lambda shared: Share(this.process, count) if shared else Share()
-            )
+        monkeypatch.setattr(
+            metrics, "among_processes", lambda shared: Share(this.process, count) if shared else Share()
+        )
         with ThreadPoolExecutor(count) as pool:
             return list(pool.map(start, range(count)))
 
@@ -105,27 +104,6 @@ def test_equal_to_one_process(processes, monkeypatch, tile, changed, options):
     if tile == 64 and "SORT_ABOVE" not in changed:
         assert sum(totals[1:]) == totals[0]
         assert max(totals[1:]) <= totals[0] / 3 + 2
-
-
-@pytest.mark.parametrize("shift", [0, 1e5])  # the second is computed again in float64
-@pytest.mark.parametrize("restarts", [1, 5])
-def test_restarts_are_divided(processes, monkeypatch, restarts, shift):
-    points = np.random.default_rng(0).normal(size=(200, 4)).astype(np.float32)
-    points[::2] += shift
-    runs, lloyd = [], kmeans._lloyd
-    monkeypatch.setattr(kmeans, "_lloyd", lambda *arguments: runs.append(arguments[0].dtype) or lloyd(*arguments))
-
-    def fit(shared):
-        return kmeans.fit(points, 9, seed=1, restarts=restarts, shared=shared)
-
-    expected = fit(shared=False)
-    alone = sorted(map(str, runs))
-    assert ("float64" in alone) == (shift > 0)
-    runs.clear()
-    for found in processes(3, lambda: fit(shared=True)):
-        for part, value in zip(found, expected, strict=True):
-            np.testing.assert_array_equal(part, value)
-    assert sorted(map(str, runs)) == alone
 
 
 def test_one_process_shares_with_nobody():
