@@ -200,7 +200,7 @@ def evaluate_by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     rows, classes = queries or (gallery, labels)
     candidates = sum(gallery.rows) - alone
     ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
-    depth = max(*ks, metrics.required_depth(classes, labels, exclude_self=alone))
+    depth = max(*ks, int(metrics.relevant_counts(classes, labels, exclude_self=alone).max()))
     if depth > min(LONGEST, candidates):
         raise DataError(
             f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there can be at most "
@@ -338,7 +338,7 @@ def _reranked(
     labels = source.labels if alone else source.gallery_labels
     dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
-    depth = max(1, *ks, metrics.required_depth(source.labels, labels, exclude_self=alone))
+    depth = max(1, *ks, int(metrics.relevant_counts(source.labels, labels, exclude_self=alone).max()))
     _, indices = reranking.search(
         source.queries,
         source.queries if source.gallery is None else source.gallery,

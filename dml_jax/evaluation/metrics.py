@@ -153,16 +153,8 @@ def retrieval(
     return summarized
 
 
-def required_depth(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> int:
-    """List length that R-precision and MAP@R need: the largest number R of relevant rows over all queries.
-
-    With `exclude_self`, the queries are part of the gallery and must not find themselves.
-    """
-    return int(relevant_counts(labels, gallery_labels, exclude_self=exclude_self).max(initial=0))
-
-
 def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
-    """R of each query, the number of gallery rows in its class: int64 [Q]."""
+    """R of each query, the number of gallery rows in its class, without itself if it must not be found: int64 [Q]."""
     classes, sizes = np.unique(gallery_labels, return_counts=True)
     position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
@@ -180,7 +172,7 @@ def of_ranked_lists(
 
     Args:
       indices: int [Q, L], gallery rows, nearest first; without the query itself if the queries are the gallery. L must
-        reach every K and the largest R (see `required_depth`).
+        reach every K and the largest R (see `relevant_counts`).
       labels: [Q] integers or strings.
       gallery_labels: [G]; None if the queries are the gallery.
       ks: K of Recall@K, at most L.

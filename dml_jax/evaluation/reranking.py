@@ -19,7 +19,6 @@ stored.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -33,14 +32,6 @@ from dml_jax.evaluation.own_distances import Metric
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
 TERMS = 1 << 22  # of min(V(p), V(g)) held at once
-
-
-class Encoding(NamedTuple):
-    """Neighbourhood encodings of N rows."""
-
-    rows: np.ndarray  # float32 [N, D], of unit length
-    farthest: np.ndarray  # float32 [N], the largest 1 - cos of each row to any row; 1 where all are at 0
-    weights: sparse.csr_array  # float32 [N, N], V; rows sum to one
 
 
 def search(
@@ -74,13 +65,13 @@ def search(
     check_inputs.check_same_width(query_rows, gallery_rows)
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
     rows = query_rows if among_themselves else np.concatenate([query_rows, gallery_rows])
-    encoding = encode(rows, k1=k1, k2=k2, weight=weight, metric=metric)
-    query_rows, gallery_rows = encoding.rows[:count], encoding.rows[first:]
+    rows, farthest, weights = _encode(rows, k1, k2, metric)
+    query_rows, gallery_rows = rows[:count], rows[first:]
     cosine_distances, nearest = neighbors.search(
         query_rows, query_rows if among_themselves else gallery_rows, k, metric=metric, exclude_self=exclude_self
     )
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
-    for block, overlap in _overlaps(encoding.weights[:count], encoding.weights[first:]):
+    for block, overlap in _overlaps(weights[:count], weights[first:]):
         if exclude_self:
             overlap = _without_self(overlap, block.start)
         distances[block], indices[block] = _merge(
@@ -89,18 +80,16 @@ def search(
             cosine_distances[block],
             query_rows[block],
             gallery_rows,
-            encoding.farthest[block],
+            farthest[block],
             weight,
             metric,
         )
     return distances, indices
 
 
-def encode(
-    rows: ArrayLike, *, k1: int = K1, k2: int = K2, weight: float = WEIGHT, metric: Metric = "cosine"
-) -> Encoding:
-    """Encodes rows [N, D] by their neighbourhoods; arguments and errors as for `search`."""
-    points = check_inputs.embeddings(rows, name="rows").astype(np.float32)
+def _encode(rows: np.ndarray, k1: int, k2: int, metric: Metric) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
+    """Rows [N, D] -> float32 [N, D], of unit length for a cosine; largest distance of each, [N]; and V, sparse."""
+    points = rows.astype(np.float32)
     count = len(points)
     if count <= k1:
         raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
@@ -132,7 +121,7 @@ def encode(
         (np.full(count * k2, 1 / k2, np.float32), nearest[:, :k2].ravel(), np.arange(0, count * k2 + 1, k2)),
         shape=(count, count),
     )
-    return Encoding(points, farthest, mean @ sparse.vstack(blocks, format="csr"))
+    return points, farthest, mean @ sparse.vstack(blocks, format="csr")
 
 
 def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
