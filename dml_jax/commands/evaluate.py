@@ -308,7 +308,6 @@ def evaluate(
             **source.groups,
             prefixes=options.prefixes,
             per_query=per_query,
-            progress=_progress(console, "retrieval"),
             **settings,
         )
         if options.verification:

@@ -1,15 +1,13 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import _engine, check_inputs, own_distances
 from dml_jax.evaluation._engine import RowFunction, Task
-from dml_jax.evaluation._engine.tiles import among_processes
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
@@ -39,10 +37,6 @@ def retrieval(
     full_ranking: bool = False,
     functions: Mapping[str, RowFunction] | None = None,
     per_query: bool = False,
-    mesh: Mesh | None = None,
-    shared: bool = False,
-    memory: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
     """Exact Recall@K, MRR, R-precision and MAP@R (Musgrave et al., ECCV 2020); ties go to the lower index.
 
@@ -70,10 +64,6 @@ def retrieval(
         their means over the queries that have a relevant row are returned as "own/NAME". Every query is then sorted.
       per_query: also return "rank" (int [Q], 1-based rank of the nearest relevant row, 0 if there is none),
         "r_precision_per_query" and "map@r_per_query" (float [Q], NaN for queries without a relevant row).
-      mesh: devices, by default all of this process; the results do not depend on them.
-      shared: divide the work among all processes of `jax.distributed`, which must all call this with the same values.
-      memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
-      progress: called with the number of tiles done and the total.
 
     Returns:
       Python numbers. "recall@K", "macro_recall@1" (the mean over the classes of their queries' Recall@1; only with one
@@ -117,7 +107,7 @@ def retrieval(
     drop_nearest &= excluding
     task = Task(
         classes, gallery_classes, judge, common_groups, np.full(rows, -1) if drop_nearest else excluded, drop_nearest,
-        ks if full_ranking else None, tuple((functions or {}).values()), among_processes(shared),
+        ks if full_ranking else None, tuple((functions or {}).values()),
     )  # fmt: skip
     if callable(metric):
 
@@ -134,9 +124,6 @@ def retrieval(
             None if alone else gallery_points,
             metric=metric,
             dtype=check_inputs.compute_dtype(points),
-            mesh=mesh,
-            memory=memory,
-            progress=progress,
         )
     summarized: dict[str, Any] = summary(*results[:4], classes if judge is None else None, ks, lone_queries)
     if results.full is not None:

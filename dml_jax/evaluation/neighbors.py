@@ -19,6 +19,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
+PART_MEMORY = 1 << 28  # bytes per device for a part of a gallery
 SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
 
 
@@ -29,8 +30,6 @@ def search(
     *,
     metric: own_distances.Metric = "cosine",
     exclude_self: bool = False,
-    mesh: Mesh | None = None,
-    memory: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest gallery rows of every query, nearest first, ties by index.
 
@@ -40,8 +39,6 @@ def search(
       k: number of neighbours, at most the number of candidates.
       metric: "cosine", "euclidean" or a function of two blocks of rows (see `own_distances`).
       exclude_self: query i excludes gallery row i.
-      mesh: devices, by default all of this process; the result does not depend on them.
-      memory: bytes to use per device; by default 60 % of an accelerator's memory, and 1 GiB in all on CPUs.
 
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
@@ -59,7 +56,7 @@ def search(
                 indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[:k]
                 distances[query] = values[indices[query]]
         return distances, indices
-    mesh = mesh or tiles.local_mesh()
+    mesh = tiles.local_mesh()
     sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
     centering = tiles.choose_centering(sources, metric)
     dtype = check_inputs.compute_dtype(query_points)
@@ -68,7 +65,7 @@ def search(
         for points in (query_points, gallery_points)
     )
     most = min(k + SPARE + k // 16, candidates)
-    found = _top_k(left, right, most, exclude_self, mesh, memory or tiles.memory_budget(mesh))
+    found = _top_k(left, right, most, exclude_self, mesh, tiles.memory_budget(mesh))
     squares, indices = _correct(left, right, *found, k, exclude_self)
     if metric == "cosine":
         return np.clip(squares / 2, 0, 2), indices
@@ -76,7 +73,7 @@ def search(
 
 
 def nearer(
-    queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int], memory: int = 1 << 28
+    queries: np.ndarray, gallery: np.ndarray, k: int, limit: np.ndarray, most: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
     """The k nearest rows of a part of a gallery by cosine, to be merged exactly with the nearest of other parts.
 
@@ -84,7 +81,6 @@ def nearer(
       queries, gallery: float32 [Q, D] and [G, D].
       limit: [Q], squared distances beyond which rows are not wanted.
       most: the largest Q and G of all calls, for which the program is compiled.
-      memory: bytes to use per device.
 
     Returns:
       Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the limit (at least), and
@@ -96,7 +92,7 @@ def nearer(
         TiledRows(x, np.arange(len(x)), tiles.choose_tile_size(size, mesh), "cosine", centering, np.dtype(np.float32))
         for x, size in zip((queries, gallery), most, strict=True)
     )
-    found = _top_k(left, right, min(k + SPARE + k // 16, len(gallery)), False, mesh, memory)
+    found = _top_k(left, right, min(k + SPARE + k // 16, len(gallery)), False, mesh, PART_MEMORY)
     return _correct(left, right, *found, k, False, limit)
 
 

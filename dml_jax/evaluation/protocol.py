@@ -65,7 +65,6 @@ def evaluate(
     metric: Metric = "cosine",
     prefixes: Sequence[int] = (),
     per_query: bool = False,
-    shared: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Computes all metrics of a split, as fractions; a wrapper of `metrics.retrieval`.
@@ -94,7 +93,7 @@ def evaluate(
         if length > points.shape[1]:
             raise DataError(f"prefixes: {length}, but the embeddings have {points.shape[1]} columns")
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
-    options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position", "shared": shared}
+    options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
     result: dict[str, Any] = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
     if prefixes:
         result["prefixes"] = {

@@ -114,7 +114,6 @@ def metrics(
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
-        shared=True,
         **searched,
         **across,
     )

@@ -247,7 +247,7 @@ def evaluate_and_record(
     progress = progress._replace(pending=None)
     each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
-    recall = results["recall@1"]
+    recall = mesh.of_main_process(results["recall@1"])  # processes may rank near ties differently
     which = f"  ({reading})" if reading else ""
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")
     if select == "last" or recall <= progress.best:

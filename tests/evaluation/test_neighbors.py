@@ -40,13 +40,13 @@ def test_against_brute_force(metric, exclude_self, k):
 
 
 @pytest.mark.parametrize(("count", "memory"), [(8, None), (2, 5_000)])  # the second holds 2 tiles of 5 at once
-def test_ties_go_to_the_lower_index(count, memory):
-    mesh = Mesh(np.array(jax.devices()[:count]), ("data",))
+def test_ties_go_to_the_lower_index(count, memory, monkeypatch):
+    monkeypatch.setattr(tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",)))
+    if memory:
+        monkeypatch.setattr(tiles, "memory_budget", lambda mesh: memory)
     points = np.random.default_rng(3).integers(0, 3, (300, 4))
     reference, order = expected(brute.distances(points, points, "euclidean"), 40, True)
-    distances, indices = neighbors.search(
-        points, points, 40, metric="euclidean", exclude_self=True, mesh=mesh, memory=memory
-    )
+    distances, indices = neighbors.search(points, points, 40, metric="euclidean", exclude_self=True)
     np.testing.assert_array_equal(indices, order)
     np.testing.assert_allclose(distances, reference, rtol=1e-6)
 
@@ -99,11 +99,11 @@ def test_rows_find_themselves_in_far_groups(shift, dtype):
 
 
 @pytest.mark.parametrize("count", [1, 3, 6])
-def test_results_do_not_depend_on_the_devices(count):
+def test_results_do_not_depend_on_the_devices(count, monkeypatch):
     points = rows(7)
-    few = Mesh(np.array(jax.devices()[:count]), ("data",))
-    distances, indices = neighbors.search(points, points, 15, mesh=few)
     others, same = neighbors.search(points, points, 15)
+    monkeypatch.setattr(tiles, "local_mesh", lambda: Mesh(np.array(jax.devices()[:count]), ("data",)))
+    distances, indices = neighbors.search(points, points, 15)
     np.testing.assert_array_equal(indices, same)
     np.testing.assert_array_equal(distances, others)
 

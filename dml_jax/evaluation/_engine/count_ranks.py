@@ -1,6 +1,6 @@
 """Ranks of relevant rows by counting: the two passes over the tiles, and the data kept on the devices meanwhile."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -19,7 +19,6 @@ from dml_jax.evaluation._engine.counting_kernels import (
 from dml_jax.evaluation._engine.tiles import (
     REPLICATED,
     SHARDED,
-    Share,
     TiledRows,
     product,
     scores_of_keys,
@@ -27,7 +26,6 @@ from dml_jax.evaluation._engine.tiles import (
 )
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
-Progress = Callable[[int, int], None]
 
 
 class Targets(NamedTuple):
@@ -68,9 +66,7 @@ def count_ranks(
     targets: Targets,
     mesh: Mesh,
     budget: Budget,
-    share: Share,
-    progress: Progress | None = None,
-    drop: int = 0,
+    drop: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks of the targets of each query, and the score of the nearest one after the first `drop`.
 
@@ -94,9 +90,7 @@ def count_ranks(
         if num_targets[b] or (symmetric and num_targets[a])
     ]
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
-    near, far = list(share.of(near)), list(share.of(far))
-    total = 2 * len(near) + len(far)
-    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget, share, progress, total)
+    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
     omitted = None
@@ -155,7 +149,7 @@ def pairs_with_targets(positions: np.ndarray, tile_size: int, symmetric: bool) -
 
 @dataclass
 class TilePasses:
-    """Passes over the tiles of this process, with their caches and progress."""
+    """Passes over the tiles, with their caches."""
 
     gallery: TiledRows  # left operand of the product
     queries: TiledRows  # right operand
@@ -163,10 +157,6 @@ class TilePasses:
     symmetric: bool  # each tile is reduced along both axes
     mesh: Mesh
     budget: Budget
-    share: Share
-    progress: Progress | None
-    total: int  # tiles in all passes
-    done: int = 0
     cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)  # of the first pass, by pairs of tiles
     operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)  # the two panels used last
 
@@ -178,7 +168,7 @@ class TilePasses:
         pairs: Sequence[Pair],
         dtype: np.dtype,
     ) -> np.ndarray:
-        """One pass: the sum over the `pairs` of all processes of the reduction of each tile, [m, R or R + 1, T]."""
+        """One pass: the sum over the `pairs` of the reduction of each tile, [m, R or R + 1, T]."""
         result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
         step = self.budget.panel_tiles
         for j in range(0, self.queries.num_tiles, step):
@@ -190,7 +180,7 @@ class TilePasses:
                     result[column_tiles] += columns
                     if self.symmetric:
                         result[row_tiles] += rows
-        return self.share.sum(result)
+        return result
 
     def _run_panel(
         self,
@@ -225,9 +215,6 @@ class TilePasses:
             recent = [*recent, scores][-3:]
             if len(recent) == 3:
                 recent[0].block_until_ready()
-            self.done += len(batch)
-            if self.progress is not None:
-                self.progress(min(self.done, self.total), self.total)
         return np.asarray(sum_over_devices(rows, self.mesh)), np.asarray(sum_over_devices(columns, self.mesh))
 
     def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -7,7 +7,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from dml_jax.evaluation._engine import query_metrics, tiles
-from dml_jax.evaluation._engine.count_ranks import Budget, Progress, Targets, count_ranks
+from dml_jax.evaluation._engine.count_ranks import Budget, Targets, count_ranks
 from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
@@ -40,15 +40,13 @@ def make_plan(
     *,
     metric: Metric,
     dtype: np.dtype,
-    mesh: Mesh | None,
-    memory: int | None,
 ) -> Plan:
     """Chooses tiles, the order of the gallery, and which queries are counted and which sorted.
 
     Without a gallery, the queries are their own.
     """
-    mesh = mesh or tiles.local_mesh()
-    memory = memory or tiles.memory_budget(mesh)
+    mesh = tiles.local_mesh()
+    memory = tiles.memory_budget(mesh)
     symmetric = gallery is None
     candidates = queries if gallery is None else gallery
     both = np.concatenate([task.labels, task.gallery_labels])
@@ -135,39 +133,17 @@ def _choose_order(
 
 
 def rank(
-    task: Task,
-    queries: np.ndarray,
-    gallery: np.ndarray | None,
-    *,
-    metric: Metric,
-    dtype: np.dtype,
-    mesh: Mesh | None = None,
-    memory: int | None = None,
-    progress: Progress | None = None,
+    task: Task, queries: np.ndarray, gallery: np.ndarray | None, *, metric: Metric, dtype: np.dtype
 ) -> QueryResults:
-    """The metrics of each query; `progress` is called with the number of tiles done and the total.
-
-    Args:
-      queries, gallery: [Q, D] and [G, D]; without a gallery, the queries are their own.
-      dtype: of the computation.
-      memory: bytes to use per device.
-    """
-    plan = make_plan(task, queries, gallery, metric=metric, dtype=dtype, mesh=mesh, memory=memory)
+    """The metrics of each query, computed in `dtype` from [Q, D] and [G, D]; without a gallery, the queries are it."""
+    plan = make_plan(task, queries, gallery, metric=metric, dtype=dtype)
     task = plan.task
     results = QueryResults.undefined(len(plan.relevant), task)
     results.relevant[:] = plan.relevant
     if plan.targets.size.any():
         order = plan.queries.order
-        ranks, scores = count_ranks(
-            plan.gallery,
-            plan.queries,
-            plan.targets,
-            plan.mesh,
-            plan.budget,
-            task.share,
-            progress,
-            drop=int(task.drop_nearest),
-        )
+        drop = int(task.drop_nearest)
+        ranks, scores = count_ranks(plan.gallery, plan.queries, plan.targets, plan.mesh, plan.budget, drop)
         results.nearest[order] = scores.reshape(-1)[: len(order)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(order)]
         ranks -= task.drop_nearest
@@ -175,7 +151,7 @@ def rank(
         results.first_rank[order], results.r_precision[order], results.average_precision[order] = found
         if results.full is not None:
             results.full[order] = full_ranking(ranks, task.full_ks or ())
-    _rank_by_sorting(task, plan.sorted_queries, results, lambda chosen: _device_scores(plan, chosen, progress))
+    _rank_by_sorting(task, plan.sorted_queries, results, lambda chosen: _device_scores(plan, chosen))
     squares = 2 - 2 * results.nearest if metric == "cosine" else -2 * results.nearest
     error = tiles.error_bound(plan.queries.width, dtype)
     close = np.flatnonzero(tiles.unreliable(squares, tiles.squared_lengths(plan.queries), error))
@@ -191,17 +167,12 @@ def rank_by_distance(task: Task, blocks: Blocks) -> QueryResults:
 
 
 def _rank_by_sorting(task: Task, queries: np.ndarray, results: QueryResults, blocks: Blocks) -> None:
-    """Writes the metrics of some queries into `results`; each process sorts its share of them."""
-    chosen = task.share.of(queries)
-    found: tuple[np.ndarray | None, ...] = (None,) * len(results)
-    if len(chosen):
-        found = query_metrics.metrics_by_sorting(task, chosen, blocks(chosen))
-    for result, part in zip(results if len(queries) else (), found, strict=False):
-        if result is not None:
-            own = np.zeros_like(result)
-            if part is not None:
-                own[chosen] = part
-            result[queries] = task.share.sum(own)[queries]
+    """Writes the metrics of some queries into `results`."""
+    if len(queries):
+        found = query_metrics.metrics_by_sorting(task, queries, blocks(queries))
+        for result, part in zip(results, found, strict=True):
+            if result is not None:
+                result[queries] = part
 
 
 def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
@@ -209,20 +180,10 @@ def _scores_in_float64(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, 
     return ((part, -squares) for part, squares in tiles.squared_distances(queries, plan.gallery))
 
 
-def _device_scores(plan: Plan, chosen: np.ndarray, progress: Progress | None) -> Iterator[tuple[slice, np.ndarray]]:
+def _device_scores(plan: Plan, chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     gallery = plan.gallery._replace(order=np.arange(len(plan.gallery.order)))
     tile_size = plan.queries.tile_size
     if gallery.num_tiles <= plan.budget.panel_tiles:  # else the gallery is streamed for every tile of queries
         tile_size = min(tile_size, 1024 if gallery.tile_size > 1152 else 128)
     queries = plan.queries._replace(order=chosen, tile_size=tile_size)
-    done, total = 0, queries.num_tiles * gallery.num_tiles
-
-    def advance(new_tiles: int) -> None:
-        nonlocal done
-        done += new_tiles
-        if progress is not None:
-            progress(done, total)
-
-    return query_metrics.device_scores(
-        gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh, progress=advance
-    )
+    return query_metrics.device_scores(gallery, queries, panel_tiles=plan.budget.panel_tiles, mesh=plan.mesh)

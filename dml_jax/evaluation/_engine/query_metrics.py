@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from dml_jax.evaluation._engine.tiles import REPLICATED, Share, TiledRows, product
+from dml_jax.evaluation._engine.tiles import REPLICATED, TiledRows, product
 
 RowFunction = Callable[[np.ndarray], float]  # whether each row is relevant, nearest first, bool [G] -> value
 UNUSED = np.iinfo(np.int32).max
@@ -31,7 +31,6 @@ class Task(NamedTuple):
       drop_nearest: each query leaves out its nearest row, as if it were of its class.
       full_ks: K of the precision at K; None without the metrics of the whole ranking.
       functions: further metrics.
-      share: the part of this process.
     """
 
     labels: np.ndarray
@@ -42,7 +41,6 @@ class Task(NamedTuple):
     drop_nearest: bool
     full_ks: tuple[int, ...] | None
     functions: tuple[RowFunction, ...]
-    share: Share
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The rows that are relevant to a query, and those of them that it leaves out: bool [G]."""
@@ -149,7 +147,6 @@ def device_scores(
     *,
     panel_tiles: int,
     mesh: Mesh,
-    progress: Callable[[int], None] | None = None,
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in index order."""
     rows = len(queries.order)
@@ -176,8 +173,6 @@ def device_scores(
                     block[:, column : column + gallery.tile_size] = tile_scores
         part = slice(tile * queries.tile_size, min(rows, (tile + 1) * queries.tile_size))
         yield part, block[: part.stop - part.start, : len(gallery.order)]
-        if progress is not None:
-            progress(gallery.num_tiles)
 
 
 def nearest_first(scores: np.ndarray, excluded: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Embeddings in tiles, the product of two tiles, and the devices, memory and processes that share the work.
+"""Embeddings in tiles, the product of two tiles, and the devices and memory for them.
 
 A set of embeddings is cut into tiles: blocks of equally many rows, the last one padded with zeros, so that all products
 have the same shape and the same rounding. A score ranks the neighbours of a query, larger is nearer: the cosine, or
@@ -17,7 +17,7 @@ each other than to the origin are not. That depends on the embeddings (groups th
 it is decided for each query.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Literal, NamedTuple, TypeVar
 
@@ -30,7 +30,6 @@ from jax.sharding import PartitionSpec as P
 from dml_jax.evaluation import check_inputs
 
 Metric = Literal["cosine", "euclidean"]
-Work = TypeVar("Work", Sequence, np.ndarray)
 AnyArray = TypeVar("AnyArray", np.ndarray, jax.Array)
 
 REPLICATED, SHARDED = P(), P("data")
@@ -210,33 +209,6 @@ def sum_over_devices(parts: jax.Array, mesh: Mesh) -> jax.Array:
     """Sum of the parts of all devices, replicated."""
     total = jnp.sum(parts, axis=0, dtype=parts.dtype)  # with 64-bit types enabled, sums of int32 would be wider
     return jax.lax.with_sharding_constraint(total, NamedSharding(mesh, REPLICATED))
-
-
-class Share(NamedTuple):
-    """The part of this process. All processes must call `sum` equally often, with arrays of equal shapes."""
-
-    process: int = 0
-    processes: int = 1  # 1 if nothing is shared
-
-    def of(self, work: Work) -> Work:
-        """Every n-th item, for n processes."""
-        return work[self.process :: self.processes]
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Sum over the processes of int32 values, or of values that are each zero in all processes but one."""
-        if self.processes == 1:
-            return values
-        # As 32-bit integers, because JAX would round 64-bit values.
-        bits = np.ascontiguousarray(values).view(np.int32)
-        devices = {device.process_index: device for device in reversed(jax.devices())}
-        mesh = Mesh(np.array([devices[process] for process in range(self.processes)]), ("data",))
-        parts = jax.make_array_from_process_local_data(NamedSharding(mesh, SHARDED), bits[None])
-        return np.array(sum_over_devices(parts, mesh)).view(values.dtype)
-
-
-def among_processes(shared: bool) -> Share:
-    """The part of this process among all of the run; everything unless `shared`."""
-    return Share(jax.process_index(), jax.process_count()) if shared else Share()
 
 
 def error_bound(width: int, dtype: np.dtype) -> float:
