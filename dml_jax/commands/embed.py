@@ -187,7 +187,7 @@ def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet:
         print(f"continuing: {done} of {written.count} files are in {printable(str(written.directory))}")
     with Console(quiet=quiet) as console:
         console.start_progress("files of embeddings", written.count, done)
-        for _ in embed(((written.file(number), units[number]) for number in missing), written.key):
+        for _ in embed((written.file(number), units[number]) for number in missing):
             done += 1
             if done < written.count:
                 console.update_progress(done)

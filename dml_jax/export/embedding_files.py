@@ -58,8 +58,6 @@ def read(directory: Path) -> Exported:
     content = manifest.check(directory)
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     arrays = {name: check_inputs.load(directory / name, name="array") for name in ARRAYS if (directory / name).exists()}
-    if len(arrays["embeddings.npy"]) != len(ids):
-        raise DataError(f"{directory}: the numbers of embeddings and ids differ; {REMEDY}")
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):

@@ -154,10 +154,8 @@ class EmbeddingModel:
           DataError: an image cannot be used, or its embedding is not finite; the message names its path or position.
         """
         single = isinstance(images, str | Path | bytes | pillow.Image)
-        if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)):
-            raise DataError("images: is a single image; give a list of images")
-        if len(images) == 0:
-            raise DataError("images: none were given; give at least one")
+        if single or (isinstance(images, np.ndarray) and images.ndim in (2, 3)) or len(images) == 0:
+            raise DataError("images: give a list of one or more images")
         if len(images) == 1:  # without threads, which would take longer than a small network
             rows = self.embed_pixels(self.read(images[0], "image 0")[None])
             check_finite(rows, [name_of(images[0], "image 0")])

@@ -115,9 +115,7 @@ class Index:
 
     def remove(self, name: str) -> None:
         """Moves a class and its images to `removed`, replacing a class of that name there."""
-        if name not in self.classes:
-            raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
-        label = self.classes.index(name)
+        label = self._position(name)
         keep = self.labels != label
         self.classes.remove(name)
         kept, self.removed[name] = self._rows_where(keep), self._rows_where(~keep)
@@ -125,18 +123,22 @@ class Index:
         self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
 
+    def _position(self, name: str) -> int:
+        if name not in self.classes:
+            raise DataError(f"{name}: is not enrolled; {suggest(name, self.classes)}")
+        return self.classes.index(name)
+
     def _rows_where(self, chosen: np.ndarray) -> Enrolled:
         rows = np.flatnonzero(chosen)
         return Enrolled(self.embeddings[rows], [self.images[i] for i in rows], [self.sessions[i] for i in rows])
 
     def rename(self, old: str, new: str) -> None:
         """Gives a class another name; its images stay."""
-        if old not in self.classes:
-            raise DataError(f"{old}: is not enrolled; {suggest(old, self.classes)}")
+        label = self._position(old)
         if new in self.classes or new in self.removed:
             raise DataError(f"{new}: is the name of another class; remove and purge that first, or give another name")
         _check_name(new)
-        self.classes[self.classes.index(old)] = new
+        self.classes[label] = new
         self._forget()
 
     def restore(self, name: str) -> None:

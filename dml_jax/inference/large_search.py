@@ -68,8 +68,6 @@ class Table(NamedTuple):
                     inside = slice(max(0, start - first), max(0, stop - first))
                     yield first + np.arange(len(rows))[inside], rows[inside]
                     first += len(rows)
-                if first != end:
-                    raise DataError(f"has {count + first - end} embeddings instead of {count}")
 
 
 def table(directory: str, option: str) -> Table:
@@ -145,7 +143,7 @@ class Plan(NamedTuple):
         digest = hashlib.sha256(json.dumps(tables).encode()).hexdigest()
         return {"parts": -(-sum(self.queries.rows) // self.size), "inputs_sha256": digest, "k": self.k}
 
-    def search(self, number: int, file: Path, key: str) -> None:
+    def search(self, number: int, file: Path) -> None:
         """Writes the neighbours of a block of queries: columns `neighbors` (row numbers) and `distances`."""
         gallery, start = self.gallery or self.queries, number * self.size
         most = self.size, GALLERY_BYTES // 4 // gallery.dimensions
@@ -156,7 +154,7 @@ class Plan(NamedTuple):
             "distances": pa.FixedSizeListArray.from_arrays(pa.array(squares.ravel() / 2), self.k),
         }
         with sources.written(file) as draft:
-            parquet.write_table(pa.table(columns).replace_schema_metadata({parts.KEY: key}), draft)
+            parquet.write_table(pa.table(columns), draft)
 
 
 def search(
@@ -167,7 +165,7 @@ def search(
     The directory holds the blocks; `progress` is called with their number and the total.
     """
     with parts.opened(directory, plan.description()) as out:
-        missing = [(number, out.file(number), out.key) for number in out.missing()]
+        missing = [(number, out.file(number)) for number in out.missing()]
         if missing:
             for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), out.count - len(missing) + 1):
                 progress(done, out.count)

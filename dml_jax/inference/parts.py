@@ -6,7 +6,6 @@ unusable, or null). `_plan.json`, which readers of Parquet ignore, records the i
 once it is complete, in any order and from any process.
 """
 
-import hashlib
 import json
 import os
 from collections import deque
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
 
 PLAN = "_plan.json"
 UNUSABLE = b"dml_jax.unusable"  # number of unusable images, of a part's metadata
-KEY = b"dml_jax.plan"  # of a part's metadata; the value tells which plan it belongs to
 
 
 class Summary(NamedTuple):
@@ -49,7 +47,6 @@ class Parts:
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
         self.directory = directory
         self.count: int = planned["parts"]
-        self.key = hashlib.sha256(json.dumps(planned, sort_keys=True).encode()).hexdigest()
 
     def begin(self, planned: dict[str, Any]) -> None:
         """Writes the plan; DataError if the directory holds parts of another plan or other files."""
@@ -84,7 +81,7 @@ class Parts:
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written; DataError if one is damaged or of another plan."""
+        """The numbers of the parts that are not written; DataError if one is damaged."""
         there = set(self._names())
         missing = [number for number in range(self.count) if f"{number:06d}.parquet" not in there]
         for number in set(range(self.count)) - set(missing):
@@ -96,8 +93,6 @@ class Parts:
     def _opened(self, number: int) -> Iterator[Any]:
         file, remedy = self.file(number), "delete it, and the same command writes it again"
         with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
-            if part.metadata.metadata.get(KEY) != self.key.encode():
-                raise DataError(f"was written for something else; {remedy}")
             yield part
 
     def summary(self, shown: int) -> Summary:
@@ -178,7 +173,7 @@ def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
     }  # fmt: skip
 
 
-Embed = Callable[[Iterable[tuple[Path | str, Unit]], str], Iterable[Path | str]]  # see `embed`
+Embed = Callable[[Iterable[tuple[Path | str, Unit]]], Iterable[Path | str]]  # see `embed`
 
 
 class Engine(NamedTuple):
@@ -188,7 +183,7 @@ class Engine(NamedTuple):
     embed: Embed
 
 
-def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
+def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; images are read ahead across units."""
     begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
     errors: deque[DataError] = deque()
@@ -202,7 +197,7 @@ def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]], key
     rows_of_blocks = model.embed_each(groups(), errors.append)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
-        with sources.written(file) as draft, _writing(draft, rows.shape[1], key) as write:
+        with sources.written(file) as draft, _writing(draft, rows.shape[1]) as write:
             while True:
                 reasons = [_reason(errors.popleft(), name) if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip
@@ -227,9 +222,7 @@ def _reason(error: DataError, name: str) -> str:
 
 
 @contextmanager
-def _writing(
-    path: Path, dimensions: int, key: str
-) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
+def _writing(path: Path, dimensions: int) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
     """A function that appends names, float32 [_, D] and errors to a part."""
     fields = [("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())]
     unusable = 0
@@ -244,6 +237,6 @@ def _writing(
         return pa.table([ids, values, pa.array(reasons, pa.string())], schema=pa.schema(fields))
 
     options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
-    with parquet.ParquetWriter(path, pa.schema(fields, metadata={KEY: key}), **options) as writer:
+    with parquet.ParquetWriter(path, pa.schema(fields), **options) as writer:
         yield lambda names, rows, reasons: writer.write_table(table(names, rows, reasons))
         writer.add_key_value_metadata({UNUSABLE: str(unusable)})

@@ -41,10 +41,10 @@ class Embedder:
         """The identity of the model, and the machine's name with the version of this package."""
         return parts.facts(self._model), f"{os.uname().nodename} ({dml_jax.__version__})"
 
-    def embed(self, file: Path | str, unit: Unit, key: str) -> Path | str:
+    def embed(self, file: Path | str, unit: Unit) -> Path | str:
         """Writes a part, see `parts.embed`."""
         Path(file).parent.stat()  # OSError if this machine does not see the directory
-        (written,) = parts.embed(self._model, [(file, unit)], key)
+        (written,) = parts.embed(self._model, [(file, unit)])
         return written
 
 
@@ -91,13 +91,13 @@ class _Pool:
             self._wait()
         return self._facts
 
-    def embed(self, units: Iterable[tuple[Path | str, Unit]], key: str) -> Iterator[Path | str]:
+    def embed(self, units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
         """See `parts.embed`; in any order."""
         left = list(reversed(list(units)))
         while left or any(unit for _, unit in self._busy.values()):
             while left and self._free:
                 actor, unit = self._free.pop(), left.pop()
-                self._busy[actor.embed.remote(*unit, key)] = (actor, unit)
+                self._busy[actor.embed.remote(*unit)] = (actor, unit)
             if done := self._wait():
                 yield done
 

@@ -4,6 +4,7 @@ Clients refer to images by index only, never by path.
 """
 
 import io
+from functools import partial
 from string import Template
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from starlette.routing import Route
 
 from dml_jax.analysis import html
 from dml_jax.data.split import Split
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import printable
 from dml_jax.evaluation import neighbors
 from dml_jax.serving.http_service import Answer
 
@@ -51,7 +52,11 @@ class Explorer:
             Route("/", self._page),
             Route("/list", self._list),
             Route("/neighbors/{index:int}", self._neighbors),
-            Route("/images/{part}/{size}/{index:int}", self._image),
+            *(
+                Route(f"/images/{part}/{size}/{{index:int}}", partial(self._image, part, side))
+                for part in self._parts
+                for size, side in SIDES.items()
+            ),
         ]
 
     def answers(self, rows: np.ndarray) -> list[Answer]:
@@ -113,16 +118,9 @@ class Explorer:
             raise HTTPException(404, f"there is no such image; give a number from 0 to {count - 1}")
         return int(index)
 
-    def _image(self, request: Request) -> Response:
-        part, size = request.path_params["part"], request.path_params["size"]
-        if part not in self._parts or size not in SIDES:
-            raise HTTPException(404, "unknown kind of image; use query or gallery, and small or large")
-        index = self._parse_index(part, request)
-        try:
-            picture = Image.fromarray(self._parts[part].split.read(index, None))
-        except DataError as error:  # the data may have moved since
-            raise HTTPException(404, printable(str(error))) from None
-        picture.thumbnail((SIDES[size], SIDES[size]))
+    def _image(self, part: str, side: int, request: Request) -> Response:
+        picture = Image.fromarray(self._parts[part].split.read(self._parse_index(part, request), None))
+        picture.thumbnail((side, side))
         file = io.BytesIO()
         picture.save(file, "JPEG", quality=85)
         return Response(file.getvalue(), media_type="image/jpeg", headers=IMAGE_HEADERS)

@@ -94,8 +94,6 @@ class Service:
                 row, answer = await future
         except TimeoutError:
             raise HTTPException(503, f"no answer within {SECONDS:g} seconds; try again later") from None
-        except DataError as error:
-            raise HTTPException(400, str(error)) from None
         except ClientDisconnect:
             return Response()  # nobody receives it
         if not np.isfinite(row).all():
@@ -123,6 +121,8 @@ async def _health(request: Request) -> Response:
 async def _explain(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+    if isinstance(error, DataError):
+        return JSONResponse({"error": printable(str(error))}, 400)
     return JSONResponse({"error": "internal error; see the output of the server"}, 500)
 
 
@@ -140,15 +140,14 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
         task.cancel()
 
     async def statistics(request: Request) -> Response:
-        if service.statistics is None:
-            raise HTTPException(404, "there are no statistics without an index of enrolled classes")
         return JSONResponse(await asyncio.to_thread(service.statistics))
 
-    own = [Route("/", service.post, methods=["POST"]), Route("/health", _health), Route("/statistics", statistics)]
+    own = [Route("/", service.post, methods=["POST"]), Route("/health", _health)]
+    own += [Route("/statistics", statistics)] if service.statistics else []
     app = Starlette(
         routes=[*own, *routes],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
-        exception_handlers={HTTPException: _explain, Exception: _explain},
+        exception_handlers=dict.fromkeys((HTTPException, DataError, Exception), _explain),
         lifespan=lifespan,
         max_body_size=BODY,
     )

@@ -155,24 +155,21 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     assert run()[0] == 0
 
 
-def test_damaged_and_foreign_parts_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny(seed=1))
-    run("--output=other")
-    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
+def test_damaged_parts_are_named(run: Run) -> None:
     run()
     file = Path("out.parquet/000001.parquet").resolve()
     content = file.read_bytes()
     position = content.index(np.load("out/embeddings.npy")[9].tobytes())
     flipped = content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
-    foreign = Path("other.parquet/000001.parquet").read_bytes()
     shutil.rmtree("out")
-    for wrong, message in (
-        (b"", "is truncated or damaged"), (content[:-4], "is truncated or damaged"),
-        (flipped, "is truncated or damaged"), (foreign, "was written for something else"),
-    ):  # fmt: skip
+    for wrong in (b"", content[:-4], flipped):
         file.write_bytes(wrong)
         code, _, err = run()
-        assert (code, err.startswith(f"error: {file}: {message}"), "delete it" in err) == (2, True, True), err
+        assert (code, err.startswith(f"error: {file}: is truncated or damaged"), "delete it" in err) == (
+            2,
+            True,
+            True,
+        ), err
         assert not Path("out").exists()
     file.unlink()
     assert run()[0] == 0

@@ -190,7 +190,7 @@ def test_an_image_that_has_been_moved(run: Run, capfd: pytest.CaptureFixture[str
     queries = part(run)
     made = Explorer("title", queries._replace(split=queries.split._replace(read=read)))
     with serving(Colours(), routes=made.routes()) as port:
-        assert ask(port, None, path="images/query/small/9") == (404, {"error": r"caf\udce9/9.png: missing"})
+        assert ask(port, None, path="images/query/small/9") == (400, {"error": r"caf\udce9/9.png: missing"})
     assert capfd.readouterr().err == ""
 
 

@@ -40,7 +40,7 @@ def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
         bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
         values = np.zeros((len(bad), points.shape[1]), np.float32)
         values[~bad] = part
-        with parts._writing(directory / f"{number:06d}.parquet", points.shape[1], "key") as add:
+        with parts._writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
             add([f"{start + i}" for i in range(len(bad))], values, ["damaged" if each else None for each in bad])
     (directory / "_plan.json").write_text("{}")
     return str(directory)
@@ -79,7 +79,7 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone:
     with parts.opened(tmp_path / "out", plan.description()) as out:
         assert out.count == -(-len(searching) // 64)
         for number in out.missing():
-            plan.search(number, out.file(number), out.key)  # type: ignore[arg-type]
+            plan.search(number, out.file(number))  # type: ignore[arg-type]
             found.append(pq.read_table(out.file(number)))
         assert out.missing() == []
     whole = pa.concat_tables(found)

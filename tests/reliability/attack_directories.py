@@ -127,7 +127,7 @@ def _exports() -> dict[str, bytes]:
         index.expect()  # so that the calibration is saved as well
         index.save(root / "i.npz")
         with parts.opened(root / "s", PLAN) as written:
-            list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))], written.key))
+            list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))]))
         converted.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
         return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
