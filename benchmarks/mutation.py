@@ -61,7 +61,7 @@ TESTS = {
     "evaluation/open_set": ("evaluation/test_open_set",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),
     "evaluation/clustering": ("evaluation/test_clustering",),
-    "evaluation/geometry": ("evaluation/test_geometry", "evaluation/test_pair_verification"),
+    "evaluation/geometry": ("evaluation/test_geometry",),
     "data/samplers/base": ("data/test_samplers",),
     "data/samplers/papers": ("data/test_samplers", "golden/test_transforms"),
     "train/checkpoint": ("train/test_checkpoint", "train/test_loop"),

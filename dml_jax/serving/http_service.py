@@ -50,7 +50,7 @@ class Service:
 
     def __init__(self, model: "EmbeddingModel", answers: Answers | None = None):
         self._model = model
-        self.statistics = getattr(answers, "statistics", None)
+        self.statistics: Any = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
         self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]] = asyncio.Queue()
 
