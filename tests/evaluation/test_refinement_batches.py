@@ -17,14 +17,6 @@ def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarr
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), labels
 
 
-@pytest.mark.parametrize("kind", [*refinement_batches.FIXED_COUNT, *refinement_batches.DENSITY_BASED])
-def test_blobs_are_found(kind: refinement_batches.Algorithm) -> None:
-    points, labels = blobs(5, 12, 0.03)
-    found = refinement_batches.cluster(points, kind, count=5)
-    assert metrics.adjusted_rand_score(labels, found.labels) == 1
-    assert (found.found, found.noise) == (5, 0)
-
-
 def test_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = []
 
@@ -75,21 +67,8 @@ def test_noise_is_a_cluster_of_its_own() -> None:
             0.9,
             "finds 0 clusters and 8 images of noise among 8 images; set another",
         ),
-        (
-            "optics",
-            np.eye(8, dtype=np.float32),
-            0.9,
-            "finds 0 clusters and 8 images of noise among 8 images; set another",
-        ),
         ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds 1 cluster and 0 images .*refine_eps \(=1.9"),
-        (
-            "dbscan",
-            np.concatenate([blobs(1, 10, 0.02)[0], np.eye(8, dtype=np.float32)[4:6]]),
-            0.9,
-            "finds 1 cluster and 2 images of noise among 12 images",
-        ),
         ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
-        ("birch", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
     ],
 )
 def test_fewer_than_two_clusters(
