@@ -33,13 +33,13 @@ def inputs(batch: int, dim: int, queue: int, classes: int, seed: int = 0) -> dic
 
 def ours(data: dict[str, Any], config: diva.Config, classes: int) -> Callable[[], Any]:
     """A call that mines triplets and computes the loss and its gradients."""
-    params = diva.loss_init(jax.random.key(0), config, classes)
+    params = equations.loss_init(jax.random.key(0), config, classes)
     embeddings = {task: jnp.asarray(x) for task, x in data["embeddings"].items()}
     labels, keys, queue = (jnp.asarray(data[name]) for name in ("labels", "keys", "queue"))
 
     def loss(params: Any, embeddings: Any, key: jax.Array, keys: jax.Array, queue: jax.Array) -> jax.Array:
-        triplets = diva.mine(key, embeddings, labels, config)
-        return diva.loss(params, embeddings, labels, triplets, keys, queue, config)[0]
+        triplets = equations.mine(key, embeddings, labels, config)
+        return equations.loss(params, embeddings, labels, triplets, keys, queue, config)[0]
 
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1)))
     count = iter(range(1_000_000))

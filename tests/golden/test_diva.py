@@ -147,7 +147,7 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     @jax.jit
     def gradients(query: jax.Array, tau: jax.Array) -> dict[str, Any]:
         def loss(query: jax.Array, tau: jax.Array, config: diva.Config) -> jax.Array:
-            return diva.dance(query, key, queue, tau, config).mean()
+            return equations.dance(query, key, queue, tau, config).mean()
 
         gradient = jax.value_and_grad(loss, (0, 1))
         return {name: gradient(query, tau, config) for name, (config, _) in variants.items()}
@@ -160,7 +160,7 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
             close(grad_tau, data[f"{name}_grad_tau"], meta, name)
     similarities = data["query"] @ data["queue"].T
     for name, variant in (("w_orig", "dance_orig"), ("w_fixed", "dance_fixed"), ("w_paper", "eq6")):
-        weights = jax.jit(partial(diva.dance_weights, dim=meta["D"], config=variants[variant][0]))
+        weights = jax.jit(partial(equations.dance_weights, dim=meta["D"], config=variants[variant][0]))
         close(weights(similarities), data[name], meta, name)
 
 
@@ -173,7 +173,7 @@ def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
         for cut in meta["lambdas"]:
             config = diva.Config(equations="paper", dance_lambda=cut)
-            weights_of = jax.jit(partial(diva.dance_weights, dim=dim, config=config))
+            weights_of = jax.jit(partial(equations.dance_weights, dim=dim, config=config))
             weights = np.asarray(weights_of((1 - d * d / 2)[None]))[0]
             close(weights, data[f"w_D{dim}_lam{cut:g}"], meta, f"D={dim}, lambda={cut}")
 
@@ -224,7 +224,7 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
     labels = jnp.zeros(len(data["emb_discriminative"]), int)
 
     def loss(psi: Any, embeddings: Any) -> jax.Array:
-        return diva.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
+        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
 
     value, (grad_psi, grad_emb) = jax.jit(jax.value_and_grad(loss, (0, 1)))(psi, embeddings)
     close(value, data["loss"], meta, "loss")
@@ -232,7 +232,7 @@ def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> No
     for task, grad in grad_emb.items():
         close(grad, data[f"grad_emb_{task}"], meta, task)
     paper = dataclasses.replace(config, equations="paper")
-    correlation = jax.jit(diva.correlation, static_argnums=3)
+    correlation = jax.jit(equations.correlation, static_argnums=3)
     for i, direction in enumerate(meta["directions"]):
         source, target = (embeddings[task] for task in direction.split("-"))
         close(correlation(psi[direction], source, target, config), data["corr"][i], meta)
@@ -259,7 +259,7 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
 
     def loss(params: Any, embeddings: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
-        return diva.loss(params, embeddings, labels, triplets, key, queue, config)
+        return equations.loss(params, embeddings, labels, triplets, key, queue, config)
 
     params = {"psi": psi, "beta": {task: jnp.asarray(data[f"beta_{task}"]) for task in RANKED}}
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
@@ -332,7 +332,7 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
     tasks = {task: data[f"task_{task}"] for task in diva.TASKS}
-    ensemble = jax.jit(diva.ensemble, static_argnums=1)
+    ensemble = jax.jit(equations.ensemble, static_argnums=1)
     for row, expected in zip(data["weights"], data["combined"], strict=True):
         close(ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}")
     seen |= {"weights", "combined", *(f"task_{task}" for task in diva.TASKS)}

@@ -14,6 +14,7 @@ from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.diva import equations
 from dml_jax.train import step
 from tests import toys
 
@@ -166,7 +167,7 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
     similarities = rng.uniform(0.1, 0.95, (5, 7))
     cut_off = (slice(None), 2) if dance == "original" else (2, slice(None))
     similarities[cut_off] = rng.uniform(-1, -0.1, similarities[cut_off].shape)
-    weights = diva.dance_weights(jnp.asarray(similarities, jnp.float32), 128, config)
+    weights = equations.dance_weights(jnp.asarray(similarities, jnp.float32), 128, config)
     np.testing.assert_allclose(weights[cut_off], 1 / similarities[cut_off].size, rtol=1e-6)
     np.testing.assert_allclose(weights.sum(axis=0 if dance == "original" else 1), 1, rtol=1e-5)
 
@@ -182,6 +183,6 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
 
 def test_reversed_gradients() -> None:
     x = jnp.asarray([0.1, -3.0, 1e30])
-    value, pull = jax.vjp(diva.reverse_gradient, x)
+    value, pull = jax.vjp(equations.reverse_gradient, x)
     np.testing.assert_array_equal(value, x)
     np.testing.assert_array_equal(pull(jnp.asarray([1.0, 2.0, 3.0]))[0], [-1.0, -2.0, -3.0])

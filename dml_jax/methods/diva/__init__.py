@@ -20,32 +20,7 @@ with an ensemble of four discriminative tasks (`Config.learners`).
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
 
-from dml_jax.methods.diva.equations import (
-    correlation,
-    dance,
-    dance_weights,
-    ensemble,
-    loss,
-    loss_init,
-    mine,
-    reverse_gradient,
-)
-from dml_jax.methods.diva.method import GROUPS, Miner, build
+from dml_jax.methods.diva.method import GROUPS, build
 from dml_jax.methods.diva.options import TASKS, TEST_TIME, Config
 
-__all__ = [
-    "GROUPS",
-    "TASKS",
-    "TEST_TIME",
-    "Config",
-    "Miner",
-    "build",
-    "correlation",
-    "dance",
-    "dance_weights",
-    "ensemble",
-    "loss",
-    "loss_init",
-    "mine",
-    "reverse_gradient",
-]
+__all__ = ["GROUPS", "TASKS", "TEST_TIME", "Config", "build"]
