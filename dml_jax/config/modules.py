@@ -105,7 +105,8 @@ def _named(values: Values) -> Iterator[tuple[str, str, str]]:
         if "." in str(flat.get(key)):
             yield key, flat[key], flat[key]
     for key in FUNCTIONS if flat.get("method.name") == "baseline" else FUNCTIONS[3:]:
-        value = flat.get(key) or ""
-        for name in str(value).split("+") if isinstance(value, str) else value:
-            if "." in name:
+        value = flat.get(key) or ()
+        names = value.split("+") if isinstance(value, str) else value
+        for name in names if isinstance(names, list | tuple) else ():  # another type is refused when it is resolved
+            if isinstance(name, str) and "." in name:
                 yield key, name, name.rpartition(".")[0]

@@ -17,6 +17,7 @@ from dml_jax import config as configs
 from dml_jax import manifest
 from dml_jax.backbones.weights import store as converted
 from dml_jax.data import split_metadata, store
+from dml_jax.data.formats import folder
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.evaluation.open_set import Photographs
@@ -86,7 +87,7 @@ def _prepared_data(draw: DrawFn) -> Files:
 def _read_prepared(directory: Path) -> None:
     sandbox.read_all(
         [
-            lambda: store.load(configs.Data(name="folder", path=str(directory)), "folder"),
+            lambda: store.load(configs.Data(name="folder", path=str(directory)), "folder", folder.RECIPE),
             lambda: store.verify(directory),
             lambda: split_metadata.load(directory / store.INDEX),
         ]
