@@ -11,7 +11,7 @@ def named(name: str) -> Any:
 
 def test_every_function_of_parameters_is_wrapped() -> None:
     """Also those of hooks, without naming them; what is not there, `init`, paths and values stay."""
-    of_params = {name: named(name) for name in Hooks._fields[:6] if name not in ("refresh", "teach")}
+    of_params = {name: named(name) for name in ("after", "fill", "refine")}
     hooks = Hooks(**of_params, refresh=Refresh(3, named("features"), named("update")), history=("queue",), views=2)
     core = [named(name) for name in ("init", "encode", "loss", "embed")]
     method = Method(*core, groups=("a", "b"), group=named("group"), distance="euclidean", hooks=hooks)
