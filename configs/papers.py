@@ -110,9 +110,8 @@ MPN = Paper(
               (*studies("mpn:group_loss-cub"), COMPARE.format("runs/OTHER", "overfitting")),
               "Runs with `--config.train.keep_every=100`, of which OTHER is of `cub_group_loss`."),
         Place("Figures 15, 16", "embeddings of ten classes, without and with message passing",
-              (COMPARE.format("runs/OTHER", "tsne --classes=10 --seed=0"),),
-              "OTHER is without the network (`--config.method.losses=auxiliary`). The authors' classes are not known; "
-              "`--seed` draws others."),
+              (COMPARE.format("runs/OTHER", "tsne --classes=10"),),
+              "OTHER is without the network (`--config.method.losses=auxiliary`). The authors' classes are not known."),
         Place("Figures 18, 19", "classes per batch and images per class",
               studies("mpn:batches-cub", "mpn:batches-cars"), "As Figure 3."),
         Place("Figure 20", "t-SNE of the test images with thumbnails", (ANALYSE + "tsne",)),

@@ -32,6 +32,7 @@ from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.studies import claims as ledger
 from dml_jax.studies import outcomes, plan
+from dml_jax.studies.definition import CLAIMED
 
 ROOT = Path(__file__).parents[1]
 DATA_SETS = {"cub": "CUB-200-2011", "cars": "Cars196", "sop": "Stanford Online Products", "inshop": "In-Shop Clothes"}
@@ -168,7 +169,7 @@ def claims() -> str:
     """The claims of each paper, and the verdicts on every data set of which there are measurements."""
     text, verdicts = [], []
     measured = {path.stem: ledger.read(path) for path in sorted((ROOT / "benchmarks/claims").glob("*.csv"))}
-    for paper in ledger.PAPERS:
+    for paper in CLAIMED:
         title, stated = ledger.load(paper)
         text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
         text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]

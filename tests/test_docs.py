@@ -1,7 +1,6 @@
 """The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
 import ast
-import importlib
 import json
 import os
 import re
@@ -27,9 +26,6 @@ from dml_jax.export import programs
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
-
-for _name in COMMANDS.keys() - {"train"}:  # before a test asks for help, with which they import less
-    importlib.import_module(f"dml_jax.commands.{_name}")
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -114,17 +110,17 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "main": "dml_jax.main.run_mode",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
-    "evaluate": "dml_jax.commands.evaluate.print_table",
+    "evaluate": "dml_jax.commands.evaluate_results.print_table",
     "embed": "dml_jax.load",
     "enroll": "dml_jax.load",
     "export": "dml_jax.commands.export.export",
     "serve": "dml_jax.commands.serve.listen",
     "study": "dml_jax.studies.plan.read_facts",
-    "analyse": "dml_jax.commands.analyse.locate",
+    "analyse": "dml_jax.commands.analyse_models.locate",
     "check": "dml_jax.commands.check.found",
-    "explore": "dml_jax.commands.analyse.locate",
+    "explore": "dml_jax.commands.analyse_models.locate",
 }
-FILES = ("--query", "--index", "--verify", "--calibrate", "--check", "--training")  # options that name existing files
+FILES = ("--query", "--index", "--verify", "--calibrate", "--check")  # options that name existing files
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files that it names must exist
     "bash launch/": "installs everything",
@@ -229,8 +225,8 @@ def test_every_command_resolves(
         raise Reached
 
     monkeypatch.setattr(WORK["main" if module == "train" else module], reach)
-    for further in ("evaluate.evaluate_runs", "evaluate.evaluate_source", "evaluate.evaluate_by_blocks"):
-        monkeypatch.setattr(f"dml_jax.commands.{further}", reach)
+    for further in ("of_runs", "of_rows", "by_blocks"):
+        monkeypatch.setattr(f"dml_jax.commands.evaluate_results.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
     monkeypatch.setattr("dml_jax.studies.claims.planned", reach)

@@ -264,7 +264,6 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         "loss",
         "recall",
         "retrieval",
-        "worst_queries",
         "classes",
         "components",
     ):

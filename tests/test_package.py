@@ -121,6 +121,11 @@ def test_importing_the_package_imports_no_other() -> None:
     assert imported("import dml_jax") & {*HEAVY, "numpy", "pydantic", "PIL"} == set()
 
 
+def test_studies_import_no_jax() -> None:
+    """Each trial begins with them, in a process of its own."""
+    assert "jax" not in imported("import dml_jax.studies.claims, dml_jax.studies.search")
+
+
 HELP = f"""
 from dml_jax import __main__
 for command in {list(COMMANDS)}:

@@ -11,6 +11,7 @@ from dml_jax.commands import analyse
 from dml_jax.config import files as config_files
 from dml_jax.studies import claims as ledger
 from dml_jax.studies import plan
+from dml_jax.studies.definition import CLAIMED
 from docs import generate
 
 ROOT = Path(__file__).parents[1]
@@ -87,7 +88,7 @@ def test_the_page_of_claims() -> None:
     """Has every claim, and a verdict on each that has a study on a data set with measurements."""
     text = generate.claims()
     files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
-    for paper in ledger.PAPERS:
+    for paper in CLAIMED:
         for claim in ledger.load(paper)[1]:
             assert f"- `{claim.name}`: {claim.says}" in text
     assert all(f", on {file.stem}\n" in text for file in files)

@@ -107,7 +107,7 @@ def _sizes(known: Mapping[str, Any]) -> str:
     return (
         html.listing(("format", "images"), formats, "formats of the images")
         + '<p class="note">Pixels of the original images:</p>'
-        + html.table(SIDES, sides, "sizes of the images, in pixels", sortable=False)
+        + html.table(SIDES, sides, "sizes of the images, in pixels")
         + f"<p>{text(note)}</p>"
     )
 

@@ -7,7 +7,6 @@ import base64
 import hashlib
 import html
 import io
-import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ ROWS = 300  # shown in a table; the CSV file has all
 MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
 
 Mark = Literal["query", "right", "wrong", ""]
-Entry = str | tuple[str, float]  # text of a table cell, optionally with the value by which the table is sorted
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def resource(name: str) -> str:
 
 
 def document(
-    title: str, body: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = ("page.js",), sources: str = ""
+    title: str, body: str, *, styles: Sequence[str] = (), scripts: Sequence[str] = (), sources: str = ""
 ) -> str:
     """A whole page with an HTML body, and styles and scripts from `dml_jax/pages`.
 
@@ -87,7 +85,9 @@ def document(
     """
     code = "".join(map(resource, scripts))
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data: {sources}; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    policy = f"default-src 'none'; img-src data: {sources}; style-src 'unsafe-inline'"
+    policy += f"; script-src 'sha256-{digest}'" if code else ""
+    script = f"<script>{code}</script>" if code else ""
     style = "".join(map(resource, ("page.css", *styles)))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -95,7 +95,7 @@ def document(
 <link rel="icon" href="data:,"><title>{text(title)}</title><style>{style}</style></head>
 <body><main>
 {body}
-</main><script>{code}</script></body></html>
+</main>{script}</body></html>
 """
 
 
@@ -116,44 +116,29 @@ def write_report(
         draft.write_text(document(title, body), encoding="utf-8")
 
 
-def table(
-    head: Sequence[str], rows: Iterable[Sequence[Entry]], label: str, *, ours: int = -1, sortable: bool = True
-) -> str:
-    """A table in a scrollable frame, whose `label` says to screen readers what it shows; row `ours` is emphasised.
-
-    Clicking a heading sorts the rows, if they are sortable.
-    """
-    cells = [[(entry, math.nan) if isinstance(entry, str) else entry for entry in row] for row in rows]
-    words = [i > 0 and all(_is_words(*row[i]) for row in cells) for i in range(len(head))]
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, ours: int = -1) -> str:
+    """A table in a scrollable frame, whose `label` says to screen readers what it shows; row `ours` is emphasised."""
+    cells = [list(row) for row in rows]
+    words = [i > 0 and all(any(map(str.isalpha, row[i])) for row in cells) for i in range(len(head))]
     labels = [f' data-label="{text(name)}"' if i and len(head) > NARROW else "" for i, name in enumerate(head)]
-    button = "<button type=button>{}</button>" if sortable else "{}"
-    heads = "".join(
-        f'<th scope="col"{" class=words" if of_words else ""}>{button.format(text(name))}</th>'
-        for name, of_words in zip(head, words, strict=True)
-    )
+    kinds = [" class=words" if of_words else "" for of_words in words]
+    heads = "".join(f'<th scope="col"{kind}>{text(name)}</th>' for name, kind in zip(head, kinds, strict=True))
     lines = ""
     for i, row in enumerate(cells):
-        lines += f"<tr{' class=ours' if i == ours else ''}>"
-        for (entry, value), of_words, label_of in zip(row, words, labels, strict=True):
-            key = "" if math.isnan(value) else f' data-value="{value!r}"'
-            lines += f"<td{' class=words' if of_words else ''}{key}{label_of}>{text(entry)}</td>"
-        lines += "</tr>"
+        shown = "".join(f"<td{kind}{of}>{text(cell)}</td>" for cell, kind, of in zip(row, kinds, labels, strict=True))
+        lines += f"<tr{' class=ours' if i == ours else ''}>{shown}</tr>"
     wide, tall = " class=wide" if len(head) > NARROW else "", " tall" if len(cells) > 20 else ""
     body = f"<table{wide}><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
     return f'<div class="scroll{tall}" tabindex="0" role="group" aria-label="{text(label)}">{body}</div>'
 
 
-def _is_words(entry: str, value: float) -> bool:
-    return math.isnan(value) and any(map(str.isalpha, entry))
-
-
 def listing(head: Sequence[str], rows: Sequence[Sequence[str | float]], label: str) -> str:
-    """A sortable table of the first rows: names, whole numbers, and fractions, which are shown in %."""
+    """A table of the first rows: names, whole numbers, and fractions, which are shown in %."""
 
-    def entry(value: str | float) -> Entry:
+    def entry(value: str | float) -> str:
         if isinstance(value, str):
             return value
-        return (f"{value:.1%}" if isinstance(value, float) else f"{value:,}"), float(value)
+        return f"{value:.1%}" if isinstance(value, float) else f"{value:,}"
 
     more = f'<p class="note">The first {ROWS:,} of {len(rows):,} rows.</p>' if len(rows) > ROWS else ""
     return table(head, [[entry(value) for value in row] for row in rows[:ROWS]], f"table {label}") + more

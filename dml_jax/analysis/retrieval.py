@@ -1,4 +1,4 @@
-"""Retrieved images of sampled and of the worst queries; Recall@1 of every class, and confused classes."""
+"""Retrieved images of sampled queries; Recall@1 of every class, and confused classes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-WORST = 10  # queries in the figure
 PAIRS = 10  # confused pairs of classes in the report
 EXAMPLES = 4  # pictures of each pair
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
@@ -45,15 +44,6 @@ def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.
     return neighbors.search(rows, others, count, exclude_self=gallery == split)
 
 
-def worst_first(first_rank: np.ndarray, average_precision: np.ndarray) -> np.ndarray:
-    """Queries by decreasing rank of their first relevant image, then by increasing average precision: int [M].
-
-    Queries without a relevant image, whose first_rank int [N] is 0, are left out.
-    """
-    order = np.lexsort((np.nan_to_num(average_precision), -first_rank))
-    return order[first_rank[order] > 0]
-
-
 def sample_queries(wrong: np.ndarray) -> np.ndarray:
     """Up to QUERIES random queries, half of them with a wrong nearest image (bool [N]), if there are any: int [n]."""
     rng = np.random.default_rng(0)
@@ -63,7 +53,7 @@ def sample_queries(wrong: np.ndarray) -> np.ndarray:
 
 
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
-    """Sampled and worst queries with their nearest images."""
+    """Sampled queries with their nearest images."""
     name = gallery_of(run, split)
     queries, gallery = run.split(split), run.split(name)
     against: dict[str, Any] = {}
@@ -87,31 +77,21 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             picture(gallery, int(i), f"{1 - distance:.3f}", "right" if hit else "wrong") for i, distance, hit in near
         ]
 
-    def finding(title: str, caption: str, shown: np.ndarray, listed: np.ndarray) -> Finding:
-        first = [f"first of its class at rank {rank[q]:,}" if rank[q] > 1 else "" for q in shown]
-        strips = [strip(int(query)) for query in shown]
-        rows = [row(int(query)) for query in listed]
-        plot = partial(plot_pictures, rows=strips)
-        return Finding(title, caption, plot, COLUMNS, rows, list(zip(first, strips, strict=True)))
-
-    sample, worst = sample_queries(~correct[:, 0]), worst_first(rank, precision)
+    shown = sample_queries(~correct[:, 0]).tolist()
+    first = [f"first of its class at rank {rank[query]:,}" if rank[query] > 1 else "" for query in shown]
+    strips = [strip(query) for query in shown]
     return [
-        finding(
+        Finding(
             "retrieval",
             f"Sampled queries of the split '{split}' and their nearest images, nearest first. {FRAMES}Half of the "
             "queries are sampled from those whose nearest image is of another class, so that more failures are shown "
-            "than there are.",
-            sample,
-            sample,
-        ),
-        finding(
-            "worst_queries",
-            f"The queries of the split '{split}' whose first relevant image comes last. {FRAMES}The CSV file lists "
-            "all queries that have a relevant image, worst first.",
-            worst[:WORST],
-            worst,
-        ),
-    ][: 2 if len(worst) else 1]
+            "than there are. The CSV file lists all queries.",
+            partial(plot_pictures, rows=strips),
+            COLUMNS,
+            [row(query) for query in range(len(queries.labels))],
+            list(zip(first, strips, strict=True)),
+        )
+    ]
 
 
 def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:

@@ -165,7 +165,7 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     cells = [[name, *(metric_table.cell(numbers, entry) for entry in columns)] for name, numbers in listed]
     ours = next(i for i, (_, numbers) in enumerate(listed) if numbers is results)
     head = ("in %", *(entry.heading for entry in columns))
-    table = html.table(head, cells, "results, in %", ours=ours, sortable=False)
+    table = html.table(head, cells, "results, in %", ours=ours)
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
     verification = ""
     if "equal_error_rate" in results:

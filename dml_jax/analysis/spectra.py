@@ -70,7 +70,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
     draw = partial(draw_spectra, spaces=spaces)
     scalars = [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()]
-    shown = [(name, *((f"{value:.4g}", value) for value in values)) for name, *values in scalars]
+    shown = [(name, *(f"{value:.4g}" for value in values)) for name, *values in scalars]
     return [
         Finding(
             "spectra",

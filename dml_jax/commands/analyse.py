@@ -11,7 +11,7 @@ renews report.html, which has the first three from the start. With --data, --com
 report.html are written to --output (default: analysis). --compare shows several models side by side: runs (with --data,
 any models), the first run before its training ("untrained"), and after message passing ("refined", of a batch).
 
-  retrieval     retrieved images, worst queries
+  retrieval     retrieved images
   classes       Recall@1 by class, most confused pairs
   components    map on the first principal components (*)
   overfitting   Recall@1 of training classes beside test classes over the kept models (*); not with --data
@@ -30,36 +30,21 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, runtime
+from dml_jax.commands import cli
 from dml_jax.errors import counted, printable
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    import numpy as np
-
-    from dml_jax.analysis import attention, drawing, findings, run_report
-    from dml_jax.analysis.evaluated_model import EvaluatedModel
+if TYPE_CHECKING:
     from dml_jax.analysis.findings import Subject
-    from dml_jax.analysis.run_report import SUBJECTS
-    from dml_jax.config import Config
-    from dml_jax.config import files as config_files
-    from dml_jax.console import Console
-    from dml_jax.inference import labelled
-    from dml_jax.inference.model import is_run, locate
-    from dml_jax.train.model import reading_in_results
-    from dml_jax.train.records import workdir
 
 
 SPLITS = ("test", "train", "validation")
-# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
-MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
 
 
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    model_options.add(flags)
+    cli.add_model(flags)
     flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
     flags.add_argument("--output", metavar="DIRECTORY", help="write here instead of into the run (default: analysis)")
@@ -70,7 +55,6 @@ def parser() -> cli.Parser:
     flags.add_argument("--batch", type=int, default=0, help="number of the training batch, default 0")
     flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
     flags.add_argument("--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones")
-    flags.add_argument("--seed", type=int, default=0, help="of the drawn classes, default 0")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     return flags
 
@@ -78,8 +62,12 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, makes the analyses and renews the report."""
     options, overrides = parser().read(arguments)
+    from dml_jax.analysis import findings, run_report
+    from dml_jax.commands.analyse_models import applicable, chosen_classes, trained_run
+    from dml_jax.train.records import workdir
+
     subjects = chosen_subjects(options)
-    model_options.check(options)
+    cli.check_model(options)
     if options.data or options.compare or options.output:
         analyse_apart(options, overrides, subjects)
         return
@@ -102,6 +90,8 @@ def execute(arguments: list[str]) -> None:
 
 def chosen_subjects(options: Namespace) -> dict[str, Subject]:
     """The subjects in --what, or all that fit the other options."""
+    from dml_jax.analysis.run_report import SUBJECTS
+
     named = SUBJECTS if options.what is None else cli.choices("--what", options.what, SUBJECTS)
     reasons = {name: reason_against(SUBJECTS[name], options) for name in named}
     if options.what is not None:
@@ -111,6 +101,8 @@ def chosen_subjects(options: Namespace) -> dict[str, Subject]:
 
 def reason_against(subject: Subject, options: Namespace) -> str:
     """Why a subject does not fit the other options; empty if it does."""
+    from dml_jax.analysis.run_report import SUBJECTS
+
     compared = ", ".join(name for name, each in SUBJECTS.items() if each.compared)
     reasons = {
         "needs a trained run on its own data, not --data": options.data and subject.of_run,
@@ -124,6 +116,12 @@ def reason_against(subject: Subject, options: Namespace) -> str:
 
 def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: dict[str, Subject]) -> None:
     """Analyses a model on labelled images, or compares models, and writes the figures and a report."""
+    import numpy as np
+
+    from dml_jax.analysis import findings, run_report
+    from dml_jax.analysis.run_report import SUBJECTS
+    from dml_jax.commands.analyse_models import applicable, chosen_classes, opened
+
     output = files.expand_path("--output", options.output or "analysis")
     unusable = (output.exists() and not output.is_dir()) or files.below_a_file(output)
     cli.require(
@@ -150,106 +148,3 @@ def analyse_apart(options: Namespace, overrides: dict[str, str], subjects: dict[
     title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
     run_report.write_analyses(output, printable(title), printable(f"{models} on {count} {place}"))
     run.console.print(f"report: {output / 'report.html'}")
-
-
-def applicable(run: EvaluatedModel, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
-    """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
-    found = {}
-    for name, subject in subjects.items():
-        reason = subject.reason_not_to(run)
-        cli.require(not (reason and required), f"--what={name}: {reason}")
-        if reason:
-            run.console.print(f"left out: {name} ({reason})")
-        else:
-            found[name] = subject
-    return found
-
-
-def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
-    """The models by a name that distinguishes them, the one of --model first."""
-    models = list(dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())]))
-    names = [Path(model).name for model in models]
-    runs: dict[str, EvaluatedModel] = {}
-    for model, name in zip(models, names, strict=True):
-        run = one_opened(model, options, overrides, output, next(iter(runs.values()), None))
-        runs[name if names.count(name) == 1 else model] = run
-    return runs
-
-
-def one_opened(
-    model: str, options: Namespace, overrides: dict[str, str], output: Path, first: EvaluatedModel | None
-) -> EvaluatedModel:
-    """One of the models; `first` is the model of --model, None for that model itself."""
-    if options.data:
-        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
-        runtime.enable_compilation_cache()
-        runtime.keep_freed_memory()
-        loaded = dml_jax.load(model, options.checkpoint, trust_code=options.trust_code)
-        data = labelled.load(files.expand_path("--data", options.data), loaded.config.data)
-        return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
-    if first and model == "untrained":
-        return first.untrained()
-    if first and model == "refined":
-        reason = attention.reason_not_to(first)
-        cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
-        cli.require(not reason, f"--compare=refined: {reason}")
-        return first.refined()
-    run = trained_run(model, options, overrides)
-    if first and options.split == "batch":
-        same = list(run.split("train").ids) == list(first.split("train").ids)
-        cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
-        run.batch_rows = first.batch_rows
-    return run
-
-
-def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
-    """A run on its own data."""
-    config, directory = run_config(model, options, overrides)
-
-    from dml_jax import run as runs
-
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
-    console = Console(quiet=options.quiet)
-    experiment, state = runs.restore(config, directory, options.checkpoint, console)
-    splits = (*experiment.splits, "batch")
-    cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
-    for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
-        value = getattr(options, key)
-        cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
-    trained = experiment.model(state, reading_in_results(config, directory))
-    return runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
-
-
-def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
-    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
-    in_bucket = model.startswith(files.BUCKETS)
-    cli.require(not in_bucket, f"--model={model}: analyses are written into the run; copy it to a directory first")
-    directory = locate(model)
-    cli.require(is_run(directory), f"--data: missing; {model} has no data of its own, give a folder of class folders")
-    workdir.read_config(directory)  # explains a missing or damaged file
-    allowed = ", ".join(MOVABLE)
-    cli.refuse(f"--config.{k}: belongs to the run; only {allowed} can be given" for k in overrides if k not in MOVABLE)
-    config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)
-    cli.require(
-        not config.data.path or Path(config.data.path).expanduser().is_dir(),
-        f"data.path={config.data.path}: the data of the run are not there; give their directory with "
-        "--config.data.path=DIRECTORY",
-    )
-    return config, directory
-
-
-def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
-    """The classes of --classes, at most as many as colours and markers distinguish; none without it."""
-    if options.classes is None:
-        return ()
-    split = run.split(options.split)
-    present = [split.classes[label] for label in np.unique(split.labels)]
-    if options.classes.isdecimal():
-        count, most = int(options.classes), min(len(present), drawing.KINDS)
-        cli.require(0 < count <= most, f"--classes={count}: must be in 1 to {most}")
-        return tuple(present[i] for i in np.sort(np.random.default_rng(options.seed).permutation(len(present))[:count]))
-    names = cli.choices("--classes", options.classes, present)
-    cli.require(len(names) <= drawing.KINDS, f"--classes: must be at most {drawing.KINDS} classes")
-    return names

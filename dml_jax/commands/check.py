@@ -15,13 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from dml_jax.commands import cli
-from dml_jax.config.modules import ENTRY_POINTS
 from dml_jax.errors import ConfigError, printable
 
 FIRST_ARGUMENT = {  # of a function, by which its kind is known
@@ -94,6 +88,8 @@ def _module(path: str) -> Any:
 
 
 def _kind_of_module(module: Any) -> str | None:
+    from dml_jax.config.modules import ENTRY_POINTS
+
     if any(hasattr(module, name) for name in ENTRY_POINTS["data"]):
         return "data"
     if not hasattr(module, "build"):
@@ -110,6 +106,11 @@ def _kind_of_function(function: Callable[..., Any]) -> str | None:
 
 def print_table(title: str, outcomes: list[Any]) -> int:
     """Prints a row for each check; returns how many failed."""
+    from rich import box
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE, title=escape(title))
     for heading in ("check", "result", "what failed, or was found", "where", "how to fix it"):
         table.add_column(heading, overflow="fold")

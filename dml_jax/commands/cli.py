@@ -14,6 +14,7 @@ from dml_jax.files import expand_path
 
 T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
+MODELS = "the work directory of a run, a directory of converted weights, or lite0"
 SESSION = "photographs taken together, which are left out together: by EXIF date, folder in the class, name or column"
 
 
@@ -48,11 +49,6 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
-def asks_for_help() -> bool:
-    """Whether the command only prints its help, so that slow imports can be spared."""
-    return not {"-h", "--help"}.isdisjoint(sys.argv[1:])
-
-
 def refuse(problems: Iterable[str]) -> None:
     """Raises ConfigError with the first of the problems, if there is one."""
     for problem in problems:
@@ -77,6 +73,39 @@ def check_engine(options: argparse.Namespace) -> None:
     require(options.engine == "ray" or not options.address, f"--address={options.address}: needs --engine=ray")
     if options.engine == "ray":
         check_installed("--engine=ray", "ray", "ray")
+
+
+def add_model(flags: argparse.ArgumentParser) -> None:
+    """Adds the options; --workdir is another spelling of --model."""
+    flags.add_argument("--model", "--workdir", metavar="MODEL", help=f"{MODELS} (weights of an installed package)")
+    flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
+    flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
+
+
+def check_model(options: argparse.Namespace) -> None:
+    """Raises ConfigError unless a model is given."""
+    require(options.model, f"--model: missing; give {MODELS}")
+
+
+def add_versions(flags: argparse.ArgumentParser) -> None:
+    """Adds the options of embeddings that are averaged over several versions of each image."""
+    flags.add_argument("--flip", action="store_true", help="average the embeddings of an image and its mirror image")
+    flags.add_argument("--scales", metavar="S,S,…", default="1", help="average over these sizes, e.g. 1,1.25")
+
+
+def add_runtime(flags: argparse.ArgumentParser) -> None:
+    """Adds the option that says which library embeds."""
+    flags.add_argument(
+        "--runtime", choices=("jax", "onnxruntime"),
+        help="onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax",
+    )  # fmt: skip
+
+
+def versions(options: argparse.Namespace) -> dict[str, Any]:
+    """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for other scales."""
+    rule = "positive numbers below 10, e.g. --scales=1,1.25"
+    scales = numbers("--scales", options.scales, float, rule, lambda scale: 0 < scale < 10)
+    return {"flip": options.flip, "scales": scales}
 
 
 def file_to_write(option: str, path: str) -> Path:

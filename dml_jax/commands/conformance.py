@@ -1,19 +1,11 @@
-"""The checks of `dml-jax check`: of a plug-in by itself, and of its training on the digits."""
+"""The checks of `dml-jax check` of a plug-in by itself; those of its training are in `conformance_training`."""
 
-import contextlib
 import functools
 import importlib
 import importlib.util
-import json
-import os
-import re
-import signal
-import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-import dml_jax
 from dml_jax.backbones import functional, resnet
-from dml_jax.config import Data, Evaluation, Group, Train, modules
-from dml_jax.config import files as config_files
+from dml_jax.config import Data, modules
 from dml_jax.data import formats
 from dml_jax.evaluation import own_distances
 from dml_jax.losses import signature
@@ -36,10 +26,6 @@ ROWS, CLASSES, WIDTH = 16, 4, 6  # of the batches by which functions are examine
 DIRECTIONS = 4  # of finite differences
 STEP = 1e-7  # length of a finite difference: short, as hinges of losses are kinks
 LARGEST = 1e-4  # largest relative error of a gradient
-STEPS, CHECKPOINT = 30, 3  # of the training, and between its checkpoints
-FEW = 3  # first steps whose losses must agree on 1 and 8 devices
-ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
-LIMIT = 600  # seconds for one training
 GRADIENT = "check custom_vjp, stop_gradient and integer casts"
 
 
@@ -79,8 +65,10 @@ def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | 
         return examined
     if any(outcome.problem for outcome in examined):
         return [*examined, Outcome("training", skipped="until the checks above pass")]
+    from dml_jax.commands import conformance_training
+
     outcomes = []
-    for one in trained(path, kind, overrides, directory):
+    for one in conformance_training.checks(path, kind, overrides, directory):
         outcomes.append(_outcome(*one, file))
         if outcomes[-1].problem and outcomes[-1].check == "train":
             return [*examined, *outcomes, Outcome("everything after training", skipped="until it trains")]
@@ -93,7 +81,7 @@ def _outcome(name: str, remedy: str, body: Callable[[], str | None], file: str) 
     except Skipped as reason:
         return Outcome(name, skipped=str(reason))
     except Failed as problem:
-        return Outcome(name, str(problem), _line(str(problem), file) or file, remedy)
+        return Outcome(name, str(problem), file, remedy)
     except Exception as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
         where = f"{file}:{frames[-1].lineno}" if frames else file
@@ -103,12 +91,6 @@ def _outcome(name: str, remedy: str, body: Callable[[], str | None], file: str) 
 def _file(path: str) -> str:
     module = sys.modules.get(path) or sys.modules[path.rpartition(".")[0]]
     return str(module.__file__)
-
-
-def _line(text: str, file: str) -> str:
-    """The last line of a file in a traceback in the text."""
-    found = re.findall(rf'File "{re.escape(file)}", line (\d+)', text)
-    return f"{file}:{found[-1]}" if found else ""
 
 
 def _function(path: str) -> Callable[..., Any]:
@@ -157,12 +139,22 @@ def rows(seed: int = 0) -> np.ndarray:
 
 
 LABELS = np.arange(ROWS, dtype=np.int32) % CLASSES
-DEGENERATE: dict[str, tuple[Callable[[], np.ndarray], np.ndarray, str]] = {
-    "duplicates": (lambda: np.repeat(rows()[::2], 2, axis=0), LABELS, "square roots of distances: numerics.root"),
-    "single class": (rows, np.zeros_like(LABELS), "divide by jnp.maximum(count, 1), and mask before dividing"),
-    "every image its own class": (rows, np.arange(ROWS), "a row without positives adds 0"),
-    "zero rows": (lambda: np.zeros((ROWS, WIDTH), np.float32), LABELS, "normalise with numerics.unit"),
+DEGENERATE: dict[str, tuple[Callable[[Any], Any], np.ndarray, str]] = {  # what becomes of rows, labels, remedy
+    "duplicates": (lambda x: jnp.repeat(x[::2], 2, axis=0), LABELS, "square roots of distances: numerics.root"),
+    "single class": (lambda x: x, np.zeros_like(LABELS), "divide by jnp.maximum(count, 1), and mask before dividing"),
+    "every image its own class": (lambda x: x, np.arange(ROWS), "a row without positives adds 0"),
+    "zero rows": (jnp.zeros_like, LABELS, "normalise with numerics.unit"),
 }
+
+
+def degenerate_batches(value: Callable[[Any, np.ndarray], jax.Array], x: Callable[[], Any]) -> Iterator[Check]:
+    """Checks of the value and gradient of a loss of rows (a tree of arrays) and labels."""
+    for name, (change, labels, remedy) in DEGENERATE.items():
+
+        def finite(name: str = name, change: Any = change, labels: np.ndarray = labels) -> None:
+            require_finite(lambda rows: value(rows, labels), jax.tree.map(change, x()), name)
+
+        yield name, remedy, finite
 
 
 # Plug-ins by themselves.
@@ -201,9 +193,7 @@ def of_loss(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
     yield "scalar, finite", "return a scalar; see the losses in docs/api", whole
     yield "gradient", GRADIENT, functools.partial(compare_gradient, value, start(rows()))
     yield "order of the rows", "compare labels, not positions", order
-    for name, (make, labels, remedy) in DEGENERATE.items():
-        call = functools.partial(value, labels=labels)
-        yield name, remedy, functools.partial(require_finite, call, start(make()), name)
+    yield from degenerate_batches(lambda x, labels: value({"params": params, "rows": x}, labels), lambda: rows())
     yield "bfloat16", "numerics.at_least_float32(embeddings)", bfloat16
     yield "pytorch-metric-learning", "compare the defaults of both", lambda: _as_pml(path, value, start(rows()))
 
@@ -245,8 +235,8 @@ def of_distance(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
     def gradient() -> None:
         value = lambda x: jnp.sum(distance(x, x))  # noqa: E731
         compare_gradient(lambda x: jnp.sum(distance(x["a"], x["b"])), {"a": rows(), "b": rows(1)})
-        for name, (make, _, _) in DEGENERATE.items():
-            require_finite(value, jnp.asarray(make()), name)
+        for name, (change, _, _) in DEGENERATE.items():
+            require_finite(value, change(jnp.asarray(rows())), name)
 
     yield "pairs of rows", "use a[:, None] and b[None]; no statistics of a block", pairs
     yield "finite, symmetric", "raise small values before logarithms and divisions", finite
@@ -373,6 +363,11 @@ def _named(path: str) -> None:
     require(name == path, f"Config.name is {name!r}; it must be the import path {path!r}")
 
 
+def small_network() -> resnet.Config:
+    """The network in which methods and other parts are checked."""
+    return resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
+
+
 def of_method(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
     module = sys.modules[path]
     data = TrainingSet(ROWS, ROWS, np.arange(ROWS))
@@ -380,7 +375,7 @@ def of_method(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
 
     @functools.cache
     def built() -> Any:
-        made = module.build(module.Config(), resnet.build(_network()), data)
+        made = module.build(module.Config(), resnet.build(small_network()), data)
         batch = zeros(ROWS, (8, 8), made.hooks.views)
         own: Any = {"images": images[: made.hooks.views], "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
         batch = batch._replace(**own)
@@ -426,19 +421,10 @@ def of_method(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
                 raise
             raise Skipped(f"{problem}; right if the {' and '.join(used)} of its loss mean this") from problem
 
-    def degenerate(name: str) -> None:
-        labels = DEGENERATE[name][1]
-        change = {
-            "duplicates": lambda x: jnp.repeat(x[::2], 2, axis=0),
-            "zero rows": jnp.zeros_like,
-        }.get(name, lambda x: x)
-        require_finite(functools.partial(loss, labels=labels), jax.tree.map(change, encoded()), name)
-
     yield "name", "the first field of Config is its import path", functools.partial(_named, path)
     yield "contract", "see Method in docs/api/extending.md", contract
     yield "gradient", GRADIENT, gradient
-    for name, (_, _, remedy) in DEGENERATE.items():
-        yield name, remedy, functools.partial(degenerate, name)
+    yield from degenerate_batches(loss, encoded)
 
 
 def of_data(path: str, overrides: Mapping[str, str]) -> Iterator[Check]:
@@ -466,181 +452,3 @@ EXAMINATIONS: dict[str, Callable[[str, Mapping[str, str]], Iterator[Check]]] = {
     "loss": of_loss, "distance": of_distance, "sampler": of_sampler, "optimizer": of_optimizer, "metric": of_metric,
     "step": of_step, "method": of_method, "backbone": of_backbone, "data": of_data,
 }  # fmt: skip
-
-
-# Trained.
-
-
-def _network() -> resnet.Config:
-    return resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")
-
-
-def experiment(path: str, kind: str, overrides: Mapping[str, str]) -> dict[str, Any]:
-    """The configuration of the training, nested."""
-    module = sys.modules.get(path)
-    method: Any = baseline.make_config(path if kind == "loss" else "contrastive", embedding_dim=8)
-    groups: tuple[str, ...] = baseline.GROUPS
-    if kind == "method" and module is not None:
-        method, groups = module.Config(), module.GROUPS
-    backbone = module.Config() if kind == "backbone" and module is not None else _network()
-    values: dict[str, Any] = {
-        "name": "check",
-        "seed": 0,
-        "init_from": "",
-        "data": asdict(Data(name="digits", batch_size=32, images_per_class=4, threads=1)),
-        "backbone": asdict(backbone),
-        "method": asdict(method),
-        "head": None,
-        "train": asdict(
-            Train(
-                groups={name: Group(1e-3) for name in groups}, optimizer="sgd", steps=STEPS, log_every=1,
-                checkpoint_every=CHECKPOINT,
-            )
-        ),
-        "evaluation": asdict(Evaluation(cluster=False, ks=(1, 2), full_ranking=True)),
-        "paper": {},
-    }  # fmt: skip
-    keys = {
-        "distance": ("method", "distance"), "sampler": ("data", "sampler"), "optimizer": ("train", "optimizer"),
-        "data": ("data", "name"), "metric": ("evaluation", "metrics"), "step": ("evaluation", "refine"),
-    }  # fmt: skip
-    if kind in keys:
-        section, key = keys[kind]
-        values[section][key] = [path] if section == "evaluation" else path
-    made = config_files.ConfigDict(values)
-    for key, value in overrides.items():
-        config_files.apply_override(made, key, value)
-    return made.to_dict()
-
-
-class Trainings:
-    """The runs of one configuration, in processes of their own."""
-
-    def __init__(self, directory: Path, values: dict[str, Any]) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.config = directory, directory / "config.json"
-        self.config.write_text(json.dumps(values))
-
-    def start(self, name: str, *more: str, devices: int = 1) -> "subprocess.Popen[str]":
-        """Starts the main command."""
-        folders = os.pathsep.join(
-            [os.getcwd(), str(Path(dml_jax.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-        )
-        flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
-        return subprocess.Popen(
-            [sys.executable, "-m", "dml_jax.main", f"--config={self.config}", "--trust_code", "--quiet",
-             f"--workdir={self.directory / name}", *more],
-            env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": folders},
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )  # fmt: skip
-
-    def run(self, name: str, *more: str, devices: int = 1) -> None:
-        """Runs the main command to its end; raises `Failed` with its last line if it fails."""
-        process = self.start(name, *more, devices=devices)
-        try:
-            output, _ = process.communicate(timeout=LIMIT)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise Failed(f"does not end within {LIMIT} s") from None
-        if process.returncode:
-            lines = [line for line in output.splitlines() if line.strip()]
-            raise Failed(f"ends with {process.returncode}: {lines[-1] if lines else ''}{_hidden(output)}")
-
-    def kill(self, name: str) -> int:
-        """Starts a run, kills it after its first checkpoint and returns the step of this checkpoint."""
-        process, begun = self.start(name), time.monotonic()
-        while time.monotonic() - begun < LIMIT and process.poll() is None:
-            kept = [p.name for p in (self.directory / name / "checkpoints/latest").glob("*") if p.name.isdecimal()]
-            if kept:
-                process.send_signal(signal.SIGKILL)
-                break
-            time.sleep(0.02)
-        process.communicate()
-        require(process.returncode == -signal.SIGKILL, "ends before it writes a checkpoint")
-        return max(map(int, kept))
-
-    def embeddings(self, name: str) -> np.ndarray:
-        """Of the test split."""
-        return np.asarray(np.load(self.directory / name / "embeddings/test/embeddings.npy"))
-
-    def losses(self, name: str) -> list[float]:
-        """Of each step."""
-        lines = (json.loads(line) for line in (self.directory / name / "metrics.jsonl").read_text().splitlines())
-        return [line["loss"] for line in lines if "loss" in line]
-
-    def results(self, name: str) -> dict[str, Any]:
-        """The contents of `results.json`."""
-        found: dict[str, Any] = json.loads((self.directory / name / "results.json").read_text())
-        return found
-
-
-def _hidden(output: str) -> str:
-    """The lines of a traceback that name a file, for `_line`; not shown."""
-    return "".join(f"\n{line}" for line in re.findall(r'File "[^"]+", line \d+', output))
-
-
-def trained(path: str, kind: str, overrides: Mapping[str, str], directory: Path) -> Iterator[Check]:
-    """The checks of a training on the digits."""
-    runs = Trainings(directory / path, experiment(path, kind, overrides))
-
-    def train() -> str:
-        runs.run("whole")
-        losses = runs.losses("whole")
-        require(np.isfinite(losses).all(), f"the loss is {losses[-1]} after {len(losses)} steps")
-        return f"loss {losses[0]:.4g} to {losses[-1]:.4g} in {len(losses)} steps"
-
-    def resume() -> str:
-        step = runs.kill("killed")
-        runs.run("killed")
-        same = np.array_equal(runs.embeddings("whole"), runs.embeddings("killed"))
-        require(same, f"killed after step {step} and resumed, it ends with other embeddings")
-        return f"killed after step {step}: the same bits"
-
-    def evaluate() -> str:
-        results = runs.results("whole")
-        runs.run("whole", "--mode=evaluate", f"--output={runs.directory / 'again.json'}")
-        again = json.loads((runs.directory / "again.json").read_text())
-        wrong = [name for name in results if "@" in name and not np.isclose(results[name], again[name], equal_nan=True)]
-        require(not wrong, f"evaluated again, {wrong} differ")
-        own = {name.removeprefix("own/"): value for name, value in results.items() if name.startswith("own/")}
-        more = "".join(f", {name} {value:.4g}" for name, value in own.items() if not name.endswith("_stderr"))
-        return f"Recall@1 {results['recall@1']:.1%}{more}"
-
-    def refine() -> str:
-        found = runs.results("whole").get("refined")
-        if not found:
-            raise Skipped("it has no test-time step")
-        (name, metrics), *_ = found.items()
-        require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
-        return f"Recall@1 {metrics['recall@1']:.1%}"
-
-    def load() -> str:
-        model = dml_jax.load(runs.directory / "whole", trust_code=True)
-        split = formats.load(model.config.data)["test"]
-        images = [split.read(i, None) for i in range(10)]
-        found, stored = model.embed(images), runs.embeddings("whole")[:10]
-        require(
-            np.allclose(found, stored, rtol=LOADED, atol=LOADED), "a loaded model gives other embeddings than the run"
-        )
-        return f"{found.shape[1]} dimensions"
-
-    def export() -> None:
-        from dml_jax.commands import export as command
-
-        with contextlib.redirect_stdout(sys.stderr):
-            command.execute([f"--model={runs.directory / 'whole'}", "--to=stablehlo", "--trust_code"])
-
-    def devices() -> str:
-        runs.run("eight", devices=8)
-        one, eight = (np.array(runs.losses(name)[:FEW]) for name in ("whole", "eight"))
-        error = float(np.max(np.abs(one - eight) / np.maximum(np.abs(one), 1e-6)))
-        require(error < ON_DEVICES, f"on 8 devices, the loss of the first {FEW} steps differs by {error:.1e}")
-        return f"losses differ by {error:.0e}"
-
-    yield "train", "keep the runs with --workdir, and train the config.json there", train
-    yield "kill and resume", "keep state in params, model_state or the step only", resume
-    yield "evaluate", "embed must depend on parameters and image only", evaluate
-    yield "refine", "return finite queries [Q, D]", refine
-    yield "load", "embed must depend on parameters and image only", load
-    yield "export", "embed must be traceable: no NumPy on arrays, no Python on values", export
-    yield "8 devices", "compare rows of the whole batch, draw random numbers by the key", devices

@@ -21,11 +21,8 @@ from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import WeightsError, printable
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    from dml_jax import config as configs
-    from dml_jax.backbones import vit
+if TYPE_CHECKING:
     from dml_jax.backbones.contract import Config
-    from dml_jax.backbones.weights import convert, store, tensor_files
 
 
 def parser() -> cli.Parser:
@@ -42,12 +39,15 @@ def parser() -> cli.Parser:
 
 def published() -> dict[str, Config]:
     """The networks that the backbone modules declare, by name."""
+    from dml_jax import config as configs
+
     modules = (configs.module("backbone", name) for name in configs.choices("backbone"))
     return {name: config for found in modules for name, config in getattr(found, "PUBLISHED", {}).items()}
 
 
 def fitting(config: Config, named: dict[str, Config]) -> list[str]:
     """The names of the published networks with the same tensors."""
+    from dml_jax.backbones import vit
 
     def structure(config: Config) -> dict[str, Any]:
         """The fields that determine the tensors; for a vision transformer, without the fields that do not."""
@@ -68,6 +68,9 @@ def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments, "dml-jax convert")
     cli.require(options.weights, "--weights: missing; give a file or hf://owner/repository")
+    from dml_jax.backbones import vit
+    from dml_jax.backbones.weights import convert, store, tensor_files
+
     named = published()
     if options.backbone:
         cli.choices("--backbone", options.backbone, named)

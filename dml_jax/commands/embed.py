@@ -29,20 +29,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dml_jax
-from dml_jax.commands import cli, model_options, runtime
+from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import BUCKETS, expand_path
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    from dml_jax.analysis.html import Picture, thumbnail
-    from dml_jax.console import Console
-    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
-    from dml_jax.export import embedding_files
+if TYPE_CHECKING:
     from dml_jax.export.embedding_files import Exported
-    from dml_jax.inference import inputs, parts
     from dml_jax.inference.inputs import Unit
     from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
-
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
@@ -56,6 +50,8 @@ def image_files(paths: list[str], output: Path | None = None) -> list[str]:
     The figure in `output` is left out, because a second `embed .` would take it for a new image. Raises DataError if a
     path does not exist, or there is no image file.
     """
+    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
+
     files: list[str] = []
     figure = output and os.path.realpath(output / FIGURE)
     for name in paths:
@@ -79,9 +75,9 @@ def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
-    model_options.add(flags)
-    model_options.add_versions(flags)
-    model_options.add_runtime(flags)
+    cli.add_model(flags)
+    cli.add_versions(flags)
+    cli.add_runtime(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image: list and draw its nearest neighbours")
@@ -93,11 +89,14 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, embeds the images and writes the arrays."""
     options = parser().parse_args(arguments)
-    model_options.check(options)
-    versions = model_options.versions(options)
+    cli.check_model(options)
+    versions = cli.versions(options)
     cli.require(options.paths, "IMAGE: missing; give image files or directories")
     cli.check_engine(options)
     cli.require(options.engine == "local" or not options.runtime, "--runtime: not with --engine=ray")
+    from dml_jax.export import embedding_files
+    from dml_jax.inference import inputs, parts
+
     where: Path | str
     if options.output.startswith(BUCKETS):
         local = not options.query and options.engine == "local"
@@ -146,6 +145,7 @@ def execute(arguments: list[str]) -> None:
     print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
     if query and query_image is not None and exported and output:
         from dml_jax.analysis import retrieval
+        from dml_jax.analysis.html import Picture, thumbnail
         from dml_jax.evaluation import neighbors
 
         count = min(NEIGHBORS, len(exported.ids))
@@ -164,6 +164,8 @@ def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
 
     Files in `written`, the Parquet files of the output, are left out.
     """
+    from dml_jax.inference import inputs
+
     found = {}
     for name in paths:
         if name.startswith(BUCKETS):
@@ -179,6 +181,8 @@ def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
 
 def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:
     """Embeds the images that earlier calls have not written."""
+    from dml_jax.console import Console
+
     missing = written.missing()
     done = written.count - len(missing)
     if not missing:
@@ -213,6 +217,8 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
 
 def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts) -> Exported:
     """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
+    from dml_jax.export import embedding_files
+
     with suppress(DataError):
         exported = embedding_files.read(output)
         if exported.manifest.get("plan") == plan:

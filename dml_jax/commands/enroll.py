@@ -5,8 +5,8 @@
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
-a class, --restore=wren enrolls it again, --purge deletes what was removed for good, --rename=wren:"house wren" renames
-one; --list prints the number of images and the name of each class. Images of unknown classes are rejected by a
+a class, --restore=wren enrolls it again, --rename=wren:"house wren" renames one; --list prints the number of images and
+the name of each class. Images of unknown classes are rejected by a
 threshold. It is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
 folders of other classes, which published weights need; classes that are enrolled do not take part.
 
@@ -19,6 +19,7 @@ all others, the image, and the nearest image of that class.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -26,18 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dml_jax
-from dml_jax.commands import cli, model_options
+from dml_jax.commands import cli
 from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.files import locked
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    import numpy as np
-
-    from dml_jax.commands.embed import image_files
-    from dml_jax.evaluation import open_set
+if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel as Model
-    from dml_jax.inference.index import EMPTY, Index
-
+    from dml_jax.inference.index import Index
 
 FEW = 5  # images of a class
 FALSE_ACCEPT_RATE = 0.05  # as in `open_set`
@@ -88,14 +84,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line, after checking all of them."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
-    model_options.add(flags)
-    model_options.add_versions(flags)
-    model_options.add_runtime(flags)
+    cli.add_model(flags)
+    cli.add_versions(flags)
+    cli.add_runtime(flags)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
-    flags.add_argument("--purge", action="store_true", help="delete the removed classes, which --restore then lacks")
     flags.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], help="new name; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
@@ -104,11 +99,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.parse_args(arguments)
-    model_options.check(options)
+    cli.check_model(options)
+    from dml_jax.evaluation import open_set
+
     open_set.check_rate(options.false_accept_rate)
     if not (options.index or "").endswith(".npz"):
         raise ConfigError(f"--index={options.index or ''}: give a file that ends in .npz, e.g. --index=birds.npz")
-    changes = options.remove or options.restore or options.rename or options.purge or options.calibrate or options.check
+    changes = options.remove or options.restore or options.rename or options.calibrate or options.check
     if (options.list or options.classify) and changes:
         raise ConfigError("--list and --classify: change and check nothing; leave the other options out")
     for pair in options.rename:
@@ -122,14 +119,16 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
-    versions = model_options.versions(options) | {"runtime": options.runtime}
+    versions = cli.versions(options) | {"runtime": options.runtime}
     path = cli.file_to_write("--index", options.index)
     adds = options.paths and not options.classify
     if not adds and not path.is_file():
         raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
-    files = image_files(options.paths) if options.classify else []
+    from dml_jax.commands.embed import image_files
     from dml_jax.inference import labelled
+    from dml_jax.inference.index import Index
 
+    files = image_files(options.paths) if options.classify else []
     session = options.session
     classes = labelled.class_folders(options.paths, session) if adds else {}
     others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}
@@ -164,6 +163,8 @@ def _change(
 
     `taken` are the sessions of the images.
     """
+    from dml_jax.inference.index import EMPTY, Index
+
     index = Index.load(model, path) if path.exists() else Index(model)
     for name in options.remove:
         index.remove(name)
@@ -171,9 +172,6 @@ def _change(
         index.restore(name)
     for pair in options.rename:
         index.rename(*pair.split(":"))
-    purged = (list(index.removed) or ["nothing"]) if options.purge else []
-    if options.purge:
-        index.removed.clear()
     given = sum(map(len, classes.values()))
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
@@ -185,12 +183,12 @@ def _change(
     if others:
         index.calibrate(others, {name: [taken[file] for file in images] for name, images in others.items()})
     expected = _expected(index, options.false_accept_rate) if index.images else EMPTY  # or none is written
-    if classes or others or options.remove or options.restore or options.rename or options.purge:
+    if classes or others or options.remove or options.restore or options.rename:
         index.save(path)
     done = [
         f"{what} {printable(', '.join(names))}"
         for what, names in (
-            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename), ("purged", purged),
+            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename),
         )
         if names
     ]  # fmt: skip
@@ -219,7 +217,7 @@ def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Names
     for name in ("right", "wrong", "unknown", "strangers"):
         measured, (share, low, high) = getattr(found, name), getattr(point, name)
         verdict = "within" if low <= measured <= high else "outside"
-        verdict = "" if np.isnan(measured + share) else f"  {verdict} the interval"
+        verdict = "" if math.isnan(measured + share) else f"  {verdict} the interval"
         label = "strangers accepted" if name == "strangers" else name
         print(f"  {label:18}  measured {_percent(measured):>5}  promised {_interval((share, low, high))}{verdict}")
 
@@ -233,6 +231,10 @@ def _classify(index: Index, files: Sequence[str | Path], options: argparse.Names
 
 def _expected(index: Index, false_accept_rate: float) -> str:
     """What to expect of this index at several rates, and what it was measured on; advice if most would be unknown."""
+    import numpy as np
+
+    from dml_jax.evaluation import open_set
+
     chosen = index.expect(false_accept_rate)
     measured, enrolled, background = index.measured, index.enrolled, index.background()
     lines = []
@@ -277,6 +279,8 @@ def _expected(index: Index, false_accept_rate: float) -> str:
 
 def _causes(index: Index, across: str) -> list[str]:
     """Why most images would be unknown, as far as the measurement shows it, and what would help."""
+    import numpy as np
+
     measured = index.measured
     causes = []
     if measured.right.mean() > 0.5:
@@ -304,8 +308,8 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _interval(share: tuple[float, float, float]) -> str:
-    return "-" if np.isnan(share[0]) else f"{_percent(share[0])} ({_percent(share[1])}-{_percent(share[2])})"
+    return "-" if math.isnan(share[0]) else f"{_percent(share[0])} ({_percent(share[1])}-{_percent(share[2])})"
 
 
 def _percent(share: float) -> str:
-    return "-" if np.isnan(share) else f"{100 * share:.1f}"
+    return "-" if math.isnan(share) else f"{100 * share:.1f}"

@@ -9,7 +9,7 @@
 
 Several runs are evaluated one by one and combined. The combination concatenates the unit rows of the runs and divides
 by the square root of their number, so the cosine of two images is the mean of the runs' cosines (Seidenschwarz et al.,
-ICML 2021, sec. 4.4); with weights w, the mean weighted by w². The settings of the runs' own evaluation are the
+ICML 2021, sec. 4.4); with weights w, the mean weighted by w². The settings of the first run's evaluation are the
 defaults. --export writes the embeddings and results.json in the layout of a run. --verify checks that all files of
 finished runs are as they were written, and that the results follow from the stored embeddings.
 
@@ -24,46 +24,17 @@ for each usable image. The machines of a Ray cluster write the nearest rows of b
 same command continues after an interruption.
 """
 
-from __future__ import annotations
-
 import argparse
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
 
-from dml_jax.commands import cli, evaluate_sources, model_options
-from dml_jax.errors import ConfigError, DataError, printable
-
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    import numpy as np
-    from pydantic import PositiveInt, TypeAdapter
-    from rich import box
-    from rich.console import Console as Terminal
-    from rich.markup import escape
-    from rich.table import Table
-
-    from dml_jax import files, manifest
-    from dml_jax.commands.evaluate_sources import Source
-    from dml_jax.config import modules
-    from dml_jax.config.sections import Evaluation
-    from dml_jax.console import Console
-    from dml_jax.evaluation import geometry, metric_table, metrics, open_set, own_distances, protocol, reranking
-    from dml_jax.evaluation.geometry import FALSE_MATCH_RATES, PAIRED
-    from dml_jax.export import embedding_files
-    from dml_jax.inference import large_search
-    from dml_jax.train.records import workdir
-
+from dml_jax.commands import cli
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
-TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
-SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
 NOT_BY_BLOCKS = (
-    "model", "groups", "prefixes", "metric", "protocol", "no_clustering", "rerank", "full_ranking", "verification",
+    "model", "groups", "prefixes", "metric", "protocol", "no_clustering", "rerank", "full_ranking",
 )  # fmt: skip
 NOT_GIVEN = (None, "", (), False, "cosine", "clean")
-LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
 FILES = {  # options that name one
     "embeddings": ".npy, [N, D]",
     "labels": ".npy, [N] integers or strings, or text, one class per line",
@@ -76,7 +47,6 @@ SWITCHES = {
     "no_clustering": "skip k-means and NMI",
     "rerank": "add k-reciprocal re-ranking (Zhong et al., CVPR 2017)",
     "full_ranking": "add MAP over the whole ranking and precision@K; slower",
-    "verification": "add error rates of pairs, by cosine: EER, FNMR at FMR",
     "verify": "of runs: check their files and results",
     "quiet": "print the table only, no progress",
 }
@@ -85,21 +55,20 @@ SWITCHES = {
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    model_options.add(flags)
-    model_options.add_versions(flags)
+    cli.add_model(flags)
+    cli.add_versions(flags)
     flags.add_argument("--weights", metavar="W,W,…", help="weights of the runs' embeddings, e.g. 1,2; default: all 1")
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
-    flags.add_argument("--ks", metavar="K,K,…", type=positive_integers, default=(), help=ks)
-    prefixes = "also evaluate the first D columns alone"
-    flags.add_argument("--prefixes", metavar="D,D,…", type=positive_integers, default=(), help=prefixes)
+    flags.add_argument("--ks", metavar="K,K,…", help=ks)
+    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
     lone = "without a relevant row: miss (default) of Recall@K and MRR, or omit"
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help=lone)
     metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
-    flags.add_argument("--metric", metavar="NAME", type=named_metric, help=metrics)
+    flags.add_argument("--metric", metavar="NAME", help=metrics)
     protocols = "clean (default), or paper: drop the first neighbour, as the authors' code"
     flags.add_argument("--protocol", choices=("clean", "paper"), help=protocols)
     for name, text in SWITCHES.items():
@@ -111,28 +80,10 @@ def parser() -> cli.Parser:
     return flags
 
 
-def named_metric(text: str) -> own_distances.Metric:
-    """The distance of `--metric`; a function's module is imported."""
-    if text in ("cosine", "euclidean"):
-        return text  # type: ignore[return-value]
-    cli.require("." in text, f"--metric={text}: must be cosine, euclidean or the import path of a function")
-    sys.path.insert(0, "")
-    modules.import_module("--metric", text, text.rpartition(".")[0])
-    return modules.function("--metric", text)
-
-
-def metric_of_runs(runs: Sequence[Path]) -> own_distances.Metric:
-    """The distance by which the runs were evaluated; "cosine" if they differ."""
-    stated = {protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs}
-    name = stated.pop() if len(stated) == 1 else ""
-    if "." in name:
-        return modules.function("distance of the run", name)
-    return "euclidean" if name == "euclidean" else "cosine"
-
-
-def positive_integers(text: str) -> tuple[int, ...]:
-    """Positive integers separated by commas, without duplicates."""
-    return tuple(dict.fromkeys(TypeAdapter(list[PositiveInt]).validate_python(text.split(","))))
+def counts(option: str, text: str | None) -> tuple[int, ...]:
+    """Positive integers separated by commas, without duplicates; none without the option."""
+    rule = "positive whole numbers, e.g. 1,10"
+    return tuple(dict.fromkeys(cli.numbers(option, text, int, rule, lambda number: number > 0))) if text else ()
 
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
@@ -175,231 +126,18 @@ def execute(arguments: list[str]) -> None:
     cli.refuse(problems(options))
     cli.check_engine(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
+    options.ks, options.prefixes = counts("--ks", options.ks), counts("--prefixes", options.prefixes)
+    from dml_jax import files
+    from dml_jax.commands import evaluate_results
+
+    options.metric = options.metric and evaluate_results.named_metric(options.metric)
     started = time.monotonic()
     if options.engine == "ray":
-        results = evaluate_by_blocks(options)
+        results = evaluate_results.by_blocks(options)
     else:
-        results = evaluate_runs(options) if options.model and not options.data else evaluate_source(options)
+        of_runs = options.model and not options.data
+        results = evaluate_results.of_runs(options) if of_runs else evaluate_results.of_rows(options)
     results["seconds"] = round(time.monotonic() - started, 3)
     if output is not None:
         files.write_json(output, results)
-    print_table(results, output)
-
-
-def evaluate_source(options: argparse.Namespace) -> dict[str, Any]:
-    """All requested metrics of a model on images, or of embeddings from files."""
-    source = evaluate_sources.of_images(options) if options.model else evaluate_sources.of_files(options)
-    results = evaluate(options, source, None)
-    return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
-
-
-def evaluate_by_blocks(options: argparse.Namespace) -> dict[str, Any]:
-    """Recall@K, MRR, R-precision and MAP@R of Parquet files, by the machines of a Ray cluster."""
-    (gallery, labels), queries = evaluate_sources.of_parts(options)
-    alone = queries is None
-    rows, classes = queries or (gallery, labels)
-    candidates = sum(gallery.rows) - alone
-    ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
-    depth = max(*ks, int(metrics.relevant_counts(classes, labels, exclude_self=alone).max()))
-    if depth > min(LONGEST, candidates):
-        raise DataError(
-            f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there can be at most "
-            f"{min(LONGEST, candidates)}"
-        )
-    plan = large_search.Plan(rows, None if alone else gallery, depth)
-    directory = files.expand_path("--export", options.export)
-    with Console(quiet=options.quiet) as console:
-        lists = large_search.search(plan, directory, options.address, _progress(console, "blocks of queries"))
-        others = None if alone else labels
-        results: dict[str, Any] = large_search.retrieval(lists, classes, others, ks, options.lone_queries or "miss")
-    results |= {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
-    results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {printable(str(directory))}"
-    return results | ({} if alone else {"gallery_rows": len(labels)})
-
-
-def evaluate_runs(options: argparse.Namespace) -> dict[str, Any]:
-    """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
-    runs = evaluate_sources.of_runs(options)
-    options.metric = options.metric or metric_of_runs(runs.directories)
-    directory = None
-    if options.export:
-        directory = files.expand_path("--export", options.export)
-        check_replaceable(directory, list(runs.exported))
-    if options.verify:
-        for run in runs.directories:
-            manifest.check(run, None, DataError, workdir.REMEDY)
-    members = {}
-    if len(runs.directories) > 1:
-        members = {str(run): evaluate(options, runs.source(i), runs.settings) for i, run in enumerate(runs.directories)}
-    combined = runs.source()
-    results = evaluate(options, combined, runs.settings, per_query=directory is not None)
-    if options.verify:
-        for run in runs.directories:
-            check_results(run, members.get(str(run), results))
-        results["verified"] = True
-    queries = embedding_files.split_off_queries(results)
-    results |= {"members": members} if members else {}
-    if directory is not None:
-        (directory / manifest.NAME).unlink(missing_ok=True)  # of a former export
-        runs.write(directory, combined)
-        embedding_files.write_queries(directory, queries)
-        files.write_json(directory / "results.json", results | {"model": runs.selected})
-        manifest.write(directory, {})
-    return results | {"model": options.model, "selected": runs.selected}
-
-
-def check_results(run: Path, found: dict[str, Any]) -> None:
-    """Raises DataError if a metric of the stored embeddings is not the one in `results.json`."""
-    stored = workdir.read_results(run)
-    for entry in metric_table.columns(found):
-        value = np.nan if (number := stored.get(entry.name)) is None else number
-        if entry.name in stored and not np.isclose(value, found[entry.name], rtol=0, atol=TOLERANCE, equal_nan=True):
-            raise DataError(
-                f"{run / 'results.json'}: {entry.name} is {number}, but {found[entry.name]:.6g} by the stored "
-                "embeddings; evaluate the run again"
-            )
-
-
-def check_replaceable(directory: Path, splits: list[str]) -> None:
-    """Raises UserError unless the directory is new, empty, or holds an earlier export."""
-    for split in splits:
-        embedding_files.check_replaceable(directory / "embeddings" / split)
-    entries = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json", manifest.NAME}:
-        raise ConfigError(f"--export={directory}: holds a run or other files; give another directory")
-
-
-def evaluate(
-    options: argparse.Namespace, source: Source, stated: Evaluation | None, *, per_query: bool = False
-) -> dict[str, Any]:
-    """All requested metrics, the protocol, and the sizes of the inputs.
-
-    `stated` are the settings of a run, which apply where the command line gives none.
-    """
-    queries, labels, gallery = source.queries, source.labels, source.gallery
-    candidates = len(queries) - 1 if gallery is None else len(gallery)
-    cli.require(candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries")
-    one_class = isinstance(labels, np.ndarray)
-    cli.require(
-        one_class or not (options.rerank or options.verification),
-        "--labels: have several classes per row, which --rerank and --verification cannot evaluate",
-    )
-    cli.require(gallery is None or not options.verification, "--verification: not with a separate gallery")
-    base = stated or Evaluation()
-    across = bool(options.model and source.groups)
-    settings: dict[str, Any] = {
-        "protocol": options.protocol or base.protocol,
-        "lone_queries": options.lone_queries or ("omit" if across else base.lone_queries),
-        "average": base.nmi_average,
-        **base.kmeans,
-        "cluster": base.cluster and one_class and not options.no_clustering,
-        "metric": options.metric or "cosine",
-    }
-    ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
-    with Console(quiet=options.quiet) as console:
-        reranked = _reranked(options, source, ks, settings, console) if options.rerank else {}
-        results = protocol.evaluate(
-            queries,
-            labels,
-            ks=ks,
-            full_ranking=options.full_ranking or base.full_ranking,
-            gallery=gallery,
-            gallery_labels=source.gallery_labels,
-            **source.groups,
-            prefixes=options.prefixes,
-            per_query=per_query,
-            **settings,
-        )
-        if options.verification:
-            results |= geometry.pair_errors(queries, labels)
-    results |= {"reranked": reranked} if reranked else {}
-    classes = len(np.unique(labels if one_class else labels.values))
-    results["protocol"] = protocol.description(
-        classes=classes, gallery=gallery is not None, groups=bool(source.groups), **settings
-    )
-    if across:
-        count = len(np.unique(source.groups["groups"]))
-        cli.require(count > 1, f"--session={options.session}: all images are of one session; nothing can be compared")
-        results["protocol"] = f"across {count:,} sessions: {results['protocol']}"
-    elif options.model and options.data:
-        results["near_copies"] = protocol.near_copies(queries, gallery)
-    results |= {"rows": len(queries), "columns": queries.shape[1], "classes": classes}
-    return results | ({} if gallery is None else {"gallery_rows": len(gallery)})
-
-
-def _reranked(
-    options: argparse.Namespace, source: Source, ks: tuple[int, ...], settings: dict[str, Any], console: Console
-) -> dict[str, Any]:
-    """Metrics after re-ranking, with their own `protocol`."""
-    if not options.quiet:
-        console.print("evaluating the reranked ranking")
-    alone = source.gallery is None
-    labels = source.labels if alone else source.gallery_labels
-    dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
-    ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
-    depth = max(1, *ks, int(metrics.relevant_counts(source.labels, labels, exclude_self=alone).max()))
-    _, indices = reranking.search(
-        source.queries,
-        source.queries if source.gallery is None else source.gallery,
-        depth + dropped,
-        metric=settings["metric"] if callable(settings["metric"]) else "cosine",
-        exclude_self=alone and not dropped,
-    )
-    result: dict[str, Any] = metrics.of_ranked_lists(
-        indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
-    )
-    result["protocol"] = (
-        f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
-        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as "
-        "above"
-    )
-    return result
-
-
-def _progress(console: Console, title: str) -> Callable[[int, int], None]:
-    """A callback (done, total) that shows a progress bar; a new total begins a new bar."""
-    current = 0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal current
-        if current != total or done == 1:  # begin after the first part, whose time includes the compilation
-            console.start_progress(title, total, done)
-            current = total
-        else:
-            console.update_progress(done, f"{done / total:.0%}")
-
-    return progress
-
-
-def print_table(results: dict[str, Any], output: Path | None) -> None:
-    """Prints one row per metric and one column per ranking, then the protocols."""
-    rankings = dict(results.get("members", {}))
-    rankings["combined" if rankings else "plain"] = results
-    rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
-    rankings |= {"reranked": results["reranked"]} if "reranked" in results else {}
-    table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
-    table.add_column("metric")
-    for name in rankings:
-        heading = escape(printable(name)) if len(rankings) > 1 else "value ± standard error"
-        table.add_column(heading, justify="right")
-    for entry in metric_table.columns(results):
-        heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
-        table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
-    console = Terminal(highlight=False, soft_wrap=True)
-    console.print(table)
-    if results.get("near_copies", 0) > protocol.MANY_COPIES:
-        warning = open_set.of_near_copies(results["near_copies"], "--session")
-        console.print(f"warning: {warning}", markup=False)
-    if results["lone_queries"]:
-        console.print(f"{results['lone_queries']:,} queries have no relevant row")
-    if "equal_error_rate" in results:
-        rates = "  ".join(f"FNMR@FMR={rate:g} {results[f'fnmr@{rate}']:.2%}" for rate in FALSE_MATCH_RATES)
-        error = f"{results['equal_error_rate']:.2%}"
-        console.print(f"pairs of up to {PAIRED:,} rows by their cosine: EER {error}  {rates}", markup=False)
-    if "verified" in results:
-        console.print("verified: the files are as they were written, and the results follow from the stored embeddings")
-    for ranking in (results, results.get("reranked", {})):
-        if "protocol" in ranking:
-            console.print(ranking["protocol"], markup=False)
-    written = f"; written to {printable(str(output))}" if output else ""
-    console.print(f"{results['seconds']:.1f} s{written}", markup=False)
+    evaluate_results.print_table(results, output)

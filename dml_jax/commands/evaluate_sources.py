@@ -1,35 +1,28 @@
 """Embeddings and labels that `dml-jax evaluate` compares: of files, of a model's images, or stored by runs."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options, runtime
+from dml_jax.commands import cli, runtime
+from dml_jax.config.fields import validate
+from dml_jax.config.sections import Evaluation
+from dml_jax.data import sessions
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError, counted
-
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    import numpy as np
-
-    from dml_jax.config.fields import validate
-    from dml_jax.config.sections import Evaluation
-    from dml_jax.data import sessions
-    from dml_jax.data.split import Split, unread
-    from dml_jax.evaluation import check_inputs
-    from dml_jax.export import embedding_files
-    from dml_jax.export.embedding_files import Exported
-    from dml_jax.inference import labelled, large_search
-    from dml_jax.inference.large_search import Table
-    from dml_jax.train.records import workdir
-
-
-AGREED = ("protocol", "cluster", "ks", "nmi_average", "full_ranking", "lone_queries")  # settings common to all runs
+from dml_jax.evaluation import check_inputs
+from dml_jax.export import embedding_files
+from dml_jax.export.embedding_files import Exported
+from dml_jax.inference import labelled, large_search
+from dml_jax.inference.large_search import Table
+from dml_jax.train.records import workdir
 
 
 @dataclass
@@ -50,7 +43,7 @@ class Runs:
     directories: list[Path]
     exported: dict[str, list[Exported]]
     weights: list[float]
-    settings: Evaluation  # common to the runs
+    settings: Evaluation  # of the first run
     selected: str  # how the models were selected
     groups: dict[str, Any]  # of sessions, see `Source`
 
@@ -87,7 +80,7 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
 
 
 def of_runs(options: argparse.Namespace) -> Runs:
-    """The runs that --model names; raises UserError unless all embedded the same images with the same settings."""
+    """The runs that --model names; raises UserError unless all embedded the same images."""
     names = [options.model] if Path(options.model).is_dir() else options.model.split(",")
     runs = [files.expand_path("--model", name) for name in names]
     for run in runs:
@@ -105,7 +98,7 @@ def of_runs(options: argparse.Namespace) -> Runs:
     configs = [workdir.read_config(run)["config"] for run in runs]
     selected = {config["train"]["select"] for config in configs}
     return Runs(
-        runs, exported, weights, _common_settings(runs, configs),
+        runs, exported, weights, validate(Evaluation, configs[0]["evaluation"], "evaluation"),
         # One member that was selected on the test classes makes the results of all optimistic.
         "test" if "test" in selected else " and ".join(sorted(selected)),
         _session_groups(options.session, {split: members[0] for split, members in exported.items()}),
@@ -130,24 +123,11 @@ def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> Non
         cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
 
-def _common_settings(runs: Sequence[Path], configs: Sequence[dict[str, Any]]) -> Evaluation:
-    first, *others = [validate(Evaluation, config["evaluation"], "evaluation") for config in configs]
-    keys = (*AGREED, *(each.name for each in fields(first) if each.name.startswith("kmeans")))
-    cli.refuse(
-        f"evaluation.{key}: is {getattr(first, key)!r} in {runs[0]} and {getattr(other, key)!r} in {run}; give runs "
-        "with the same evaluation settings"
-        for run, other in zip(runs[1:], others, strict=True)
-        for key in keys
-        if getattr(first, key) != getattr(other, key)
-    )
-    return first
-
-
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
     path = files.expand_path("--data", options.data)
     runtime.enable_compilation_cache()
-    versions = model_options.versions(options)
+    versions = cli.versions(options)
     model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
     split = labelled.load(path, model.config.data, options.session)
     if not options.quiet:

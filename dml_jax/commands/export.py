@@ -10,10 +10,8 @@
               --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
 Both models take "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; they
-include the normalisation, and give "embeddings", float32 [batch, D]. With --code and --dimensions, Parquet files have
-int8 or binary codes, or fewer dimensions after PCA whitening (`dml_jax.evaluation.compression`). --push uploads the
-model with a card of its results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")`
-loads it.
+include the normalisation, and give "embeddings", float32 [batch, D]. --push uploads the model with a card of its
+results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")` loads it.
 """
 
 from __future__ import annotations
@@ -21,37 +19,21 @@ from __future__ import annotations
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dml_jax.commands import cli, model_options
+from dml_jax.commands import cli
 from dml_jax.errors import DataError, printable
 from dml_jax.files import BUCKETS, expand_path
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    import jax
-
-    from dml_jax.evaluation import check_inputs
-    from dml_jax.evaluation.compression import fit
-    from dml_jax.export import embedding_files, hub, parquet, programs
-    from dml_jax.inference import graphs, large_search
-    from dml_jax.inference.model import Model, is_run, locate
-    from dml_jax.train.model import load
-
-
-CODES = ("float32", "int8", "binary")
 FORMS = ("onnx", "stablehlo", "parquet", "faiss")
 
 
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    model_options.add(flags)
+    cli.add_model(flags)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")
     flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
-    flags.add_argument("--code", choices=CODES, default="float32", help="of Parquet rows; default: float32")
-    flags.add_argument("--training", metavar="FILE", help="embeddings, .npy, of training images, to fit codes to")
-    flags.add_argument("--dimensions", type=int, default=0, help="PCA whitening to so many dimensions, with --training")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
     return flags
@@ -63,7 +45,12 @@ def execute(arguments: list[str]) -> None:
     if options.to == "faiss" or options.embeddings:
         export_index(options)
         return
-    model_options.check(options)
+    import jax
+
+    from dml_jax.export import programs
+    from dml_jax.inference.model import is_run, locate
+
+    cli.check_model(options)
     cli.require(options.to or options.push, "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
@@ -76,12 +63,6 @@ def execute(arguments: list[str]) -> None:
         )
     reported = options.checkpoint == "reported" or not ("parquet" in forms or options.push)
     cli.require(reported, f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one")
-    compressed = bool(options.code != "float32" or options.dimensions)
-    cli.require(
-        compressed == bool(options.training) and (not compressed or "parquet" in forms),
-        "--code and --dimensions: need --to=parquet and --training=FILE, the embeddings of training images, and "
-        "--training needs one of them",
-    )
     if options.push:
         cli.check_installed(f"--push={options.push}", "huggingface_hub", "huggingface_hub")
     directory = locate(options.model)
@@ -95,6 +76,8 @@ def execute(arguments: list[str]) -> None:
 
 def export_index(options: argparse.Namespace) -> None:
     """Writes a faiss index of Parquet files and prints its recall."""
+    from dml_jax.inference import large_search
+
     alone = options.to == "faiss" and options.embeddings and options.output and not (options.model or options.push)
     cli.require(alone, "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option")
     cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
@@ -108,6 +91,11 @@ def export_index(options: argparse.Namespace) -> None:
 
 def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:
     """Writes the forms of a model into `output`, and pushes them with the model to a repository."""
+    from dml_jax.export import embedding_files, hub, parquet, programs
+    from dml_jax.inference import graphs
+    from dml_jax.inference.model import Model
+    from dml_jax.train.model import load
+
     # bfloat16 is rare among the operators of ONNX runtimes.
     dtypes = {"stablehlo": None, "onnx": "float32"}
     loaded = {
@@ -116,10 +104,6 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
         if form in forms
     }
     splits = exported_splits(directory) if "parquet" in forms else []
-    compression = None
-    if options.training:
-        training = check_inputs.load(expand_path("--training", options.training), name="--training")
-        compression = fit(training, options.dimensions, whiten=bool(options.dimensions))
     if options.push:
         pushed = loaded.get("stablehlo") or load(directory, options.checkpoint, trust_code=options.trust_code)
         hub.results_of(directory, pushed)  # before anything is created
@@ -128,7 +112,7 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
     written = []
     for split in splits:
         written.append(output / f"{split.name}.parquet")
-        parquet.write(written[-1], embedding_files.read(split), compression, options.code)
+        parquet.write(written[-1], embedding_files.read(split))
         print(printable(str(written[-1])))
     for form, write in (("stablehlo", programs.write_stablehlo), ("onnx", programs.write_onnx)):
         if form in forms:

@@ -11,20 +11,10 @@ consist of several archives.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, model_options
+from dml_jax.commands import cli
 from dml_jax.errors import ConfigError, counted
-
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    from dml_jax import config as configs
-    from dml_jax.analysis import data_report
-    from dml_jax.console import Console
-    from dml_jax.data import formats, store
-    from dml_jax.data.prepare import prepare_dataset
-    from dml_jax.data.prepare.sources import Options, Recipe
 
 
 def parser() -> cli.Parser:
@@ -57,7 +47,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--splits", choices=("auto", "classes"), default="auto", help="classes: divide the classes, whatever is given"
     )
-    flags.add_argument("--model", help=f"{model_options.KINDS}; the report then shows doubtful labels")
+    flags.add_argument("--model", help=f"{cli.MODELS}; the report then shows doubtful labels")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
     return flags
@@ -66,6 +56,13 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments, "dml-jax prepare")
+    from dml_jax import config as configs
+    from dml_jax.analysis import data_report
+    from dml_jax.console import Console
+    from dml_jax.data import formats, store
+    from dml_jax.data.prepare import prepare_dataset
+    from dml_jax.data.prepare.sources import Options, Recipe
+
     console = Console(quiet=options.quiet)
     if options.verify:
         store.verify(files.expand_path("--verify", options.verify))

@@ -15,16 +15,11 @@ from __future__ import annotations
 import signal
 import socket
 import sys
-from typing import TYPE_CHECKING
 
 import dml_jax
-from dml_jax.commands import cli, enroll, model_options, runtime
+from dml_jax.commands import cli, enroll, runtime
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
-
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    from dml_jax.evaluation import open_set
-
 
 PACKAGES = "starlette uvicorn python-multipart"
 BACKLOG = 2048  # connections that wait to be accepted
@@ -45,9 +40,9 @@ def listen(host: str, port: int) -> socket.socket:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
-    model_options.add(flags)
-    model_options.add_versions(flags)
-    model_options.add_runtime(flags)
+    cli.add_model(flags)
+    cli.add_versions(flags)
+    cli.add_runtime(flags)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     enroll.add_decision(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
@@ -57,8 +52,10 @@ def execute(arguments: list[str]) -> None:
     )  # fmt: skip
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.parse_args(arguments)
-    model_options.check(options)
-    versions = model_options.versions(options) | {"runtime": options.runtime}
+    cli.check_model(options)
+    versions = cli.versions(options) | {"runtime": options.runtime}
+    from dml_jax.evaluation import open_set
+
     open_set.check_rate(options.false_accept_rate)
     index = expand_path("--index", options.index) if options.index else None
     cli.check_installed("serve", "uvicorn", PACKAGES)

@@ -7,8 +7,8 @@
 Each trial is a work directory below --root; the same command continues interrupted trials. Overrides apply to every
 trial. --list prints a command for each trial that is not finished, for a job array of Slurm or any other scheduler.
 
---runs trains nothing: it makes the table of the study in a directory, or of any runs, of which those that differ only
-in the seed are one row. Runs with other test images or another protocol are in tables of their own, which say so.
+--runs trains nothing: it makes the table of the study in a directory, or of any runs with the same test images and
+protocol, of which those that differ only in the seed are one row.
 
 Writes report.md, report.tex, report.csv (one line per run) and, for a grid of two options, a heat map (grid.png): into
 the directory of the study, or into --output.
@@ -16,26 +16,20 @@ the directory of the study, or into --output.
 
 from __future__ import annotations
 
-import statistics
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, UserError, counted
+from dml_jax.errors import ConfigError, UserError
+from dml_jax.studies.definition import CLAIMED
 
-if TYPE_CHECKING or not cli.asks_for_help():  # slow imports, which the parser does not need
-    from dml_jax import buckets, files
-    from dml_jax.console import Console
-    from dml_jax.studies import claims, outcomes, plan, runner, search, tables
+if TYPE_CHECKING:
     from dml_jax.studies.definition import Study
-    from dml_jax.studies.plan import Settings, Trial
-    from dml_jax.studies.tables import Cell, Table
-
+    from dml_jax.studies.plan import Settings
 
 say = partial(print, flush=True)  # at once
 
@@ -46,11 +40,7 @@ def parser() -> cli.Parser:
     what = flags.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
     what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
-    what.add_argument(
-        "--claims",
-        choices=("hist", "mpn", "re_mpn", "crt", "diva", "all"),
-        help="test what a paper claims, or all papers",
-    )
+    what.add_argument("--claims", choices=(*CLAIMED, "all"), help="test what a paper claims, or all papers")
     what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
@@ -72,9 +62,11 @@ def parser() -> cli.Parser:
     return flags
 
 
-def headings(options: Namespace) -> tuple[str, ...]:
-    """The columns of the tables that are shown; none for all."""
-    return tuple(options.columns.split(",")) if options.columns else ()
+def chosen_seeds(options: Namespace, default: tuple[int, ...]) -> tuple[int, ...]:
+    """The seeds of --seeds, or the default ones."""
+    if options.seeds is None:
+        return default
+    return cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
 
 
 def execute(arguments: list[str]) -> None:
@@ -88,26 +80,26 @@ def execute(arguments: list[str]) -> None:
         return
     if options.runs:
         cli.refuse(f"--config.{key}: --runs has no configuration; remove it" for key in overrides)
-        make_tables(options)
+        make_table(options)
         return
+    from dml_jax import files
+    from dml_jax.console import Console
+    from dml_jax.studies import outcomes, plan, runner, tables
+
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     root = files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
-    seeds = study.seeds
-    if options.seeds is not None:
-        seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
+    settings = plan.Settings(root, chosen_seeds(options, study.seeds), overrides, options.protocol == "paper")
     runner.slots(options.jobs)
-    settings = Settings(root, seeds, overrides, options.protocol == "paper")
     if study.search is not None:
         run_search(name, study, settings, options)
         return
     for option in ("trials", "storage"):
-        if getattr(options, option) is not None:
-            raise ConfigError(f"--{option}: {name} is not a search; leave it out")
+        cli.require(getattr(options, option) is None, f"--{option}: {name} is not a search; leave it out")
     trials = plan.trials(study, settings)
     plan.check_root(root, name, trials)
     plan.write_facts(root, name, study, settings, made=trials)
     if options.list:
-        show_list(root, trials)
+        runner.print_commands(root, trials)
         return
     with runner.locked(root):
         for trial in trials:
@@ -127,28 +119,28 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
 
     The measurements are in DATA.csv in --output, by default the directory of the trials; those in the file are kept.
     """
-    papers = claims.PAPERS if options.claims == "all" else (options.claims,)
+    from dml_jax import files
+    from dml_jax.console import Console
+    from dml_jax.studies import claims, plan, runner, tables
+
+    papers = CLAIMED if options.claims == "all" else (options.claims,)
     data = options.on
     cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
-    seeds = tuple(range(claims.SEEDS))
-    if options.seeds is not None:
-        seeds = cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
-    made = claims.planned(papers, data, Settings(root, seeds, overrides))
+    settings = plan.Settings(root, chosen_seeds(options, tuple(range(claims.SEEDS))), overrides)
+    made = claims.planned(papers, data, settings)
     output = files.expand_path("--output", options.output) if options.output else root
+    code = 0
     if options.list:
-        for paper in papers:
-            for claim in claims.load(paper)[1]:
-                rows = " against ".join(reversed(claims.rows_of(claim, data)))
-                where = f"{claim.study}-{data}: {rows}" if claims.study_of(claim, data) else f"no study on {data}"
-                say(f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]")
+        for line in claims.listed(papers, data):
+            say(line)
     else:
         (root / "trials").mkdir(parents=True, exist_ok=True)
         with runner.locked(root):
             heads = claims.on_maps(made)
             others = [trial for trial in made.trials if trial not in heads]
             code = runner.run_heads(root, heads, say) if heads else 0
-            code = code or (runner.run_all(root, others, options.jobs, say) if others else 0)
+            code = code or runner.run_all(root, others, options.jobs, say)
     missing = sum(not (trial.directory / "results.json").exists() for trial in made.trials)
     say(f"{len(made.trials)} trials, {missing} not finished")
     if options.list:
@@ -156,36 +148,42 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     file = output / f"{data}.csv"
     lines = claims.merged(claims.read(file), claims.measurements(made))
     claims.write(file, lines)
-    made_tables = []
-    for paper in papers:
-        title, stated = claims.load(paper)
-        body = tuple(tuple(map(Cell, claims.cells(entry))) for entry in claims.ledger(stated, lines, data))
-        made_tables.append(Table(f"{title}: claims on {data}", (), claims.HEAD, body, tuple(range(len(claims.HEAD)))))
-        tables.print_table(made_tables[-1], Console().rich)
-    tables.write(output, made_tables, "")
+    found = [claims.table(paper, lines, data) for paper in papers]
+    for table in found:
+        tables.print_table(table, Console().rich)
+    tables.write(output, found, "")
     stop_if(code)
 
 
-def make_tables(options: Namespace) -> None:
-    """Prints and writes the tables of existing runs."""
+def make_table(options: Namespace) -> None:
+    """Prints and writes the table of existing runs."""
+    from dml_jax import buckets, files
+    from dml_jax.console import Console
+    from dml_jax.studies import plan, search, tables
+
     directories = [
         buckets.read_copy("--runs", name) if files.is_url(name) else files.expand_path("--runs", name)
         for name in options.runs
     ]
-    facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
     for directory in directories:
-        if not directory.is_dir():
-            raise ConfigError(f"--runs {directory}: there is no such directory")
+        cli.require(directory.is_dir(), f"--runs {directory}: there is no such directory")
+    facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
     output = files.expand_path("--output", options.output) if options.output else None
     if output is not None and (output.is_file() or files.below_a_file(output)):
         raise ConfigError(f"--output={output}: is a file or below one; give a directory")
     if facts and "search" in facts:
-        publish_search(directories[0], facts, options.storage, output)
+        storage = storage_of(directories[0], options.storage)
+        search.publish(facts, storage, output or directories[0], Console().rich)
         return
     found = tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
     if options.metric:
         found = found._replace(metric=options.metric)
     tables.publish(found, output or (directories[0] if facts else None), Console().rich, headings(options))
+
+
+def headings(options: Namespace) -> tuple[str, ...]:
+    """The columns of the table that are shown; none for all."""
+    return tuple(options.columns.split(",")) if options.columns else ()
 
 
 def stop_if(code: int) -> None:
@@ -197,21 +195,24 @@ def stop_if(code: int) -> None:
 
 def run_search(name: str, study: Study, settings: Settings, options: Namespace) -> None:
     """Runs a search and prints its table."""
+    from dml_jax.console import Console
+    from dml_jax.studies import plan, runner, search
+
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
-    root = settings.root
-    if len(settings.seeds) != 1:
-        raise ConfigError(
-            f"--seeds={','.join(map(str, settings.seeds))}: a search trains every trial with one seed; give one"
-        )
-    if options.list:
-        raise ConfigError(
-            "--list: the trials of a search depend on each other; on several machines, give the same command with a "
-            "--root each and one --storage"
-        )
+    root, seeds = settings.root, settings.seeds
+    cli.require(
+        len(seeds) == 1,
+        f"--seeds={','.join(map(str, seeds))}: a search trains every trial with one seed; give one",
+    )
+    cli.require(
+        not options.list,
+        "--list: the trials of a search depend on each other; on several machines, give the same command with a "
+        "--root each and one --storage",
+    )
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
     plan.check_root(root, name, [])
-    stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": settings.seeds[0]}
+    stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": seeds[0]}
     if before := plan.read_facts(root):
         there, here = (facts | {"protocol": paper} for facts, paper in
                        ((before["search"], before["paper"]), (stated, settings.paper)))  # fmt: skip
@@ -220,46 +221,12 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     if options.storage:  # before anything is written
         search.open_storage(options.storage, name)
     plan.write_facts(root, name, study, settings, search=stated)
+    storage = storage_of(root, options.storage)
     with runner.locked(root):
-        storage = storage_of(root, options.storage)
         stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage, say))
-    publish_search(root, plan.read_facts(root) or {}, options.storage, root)
+    search.publish(plan.read_facts(root) or {}, storage, root, Console().rich)
 
 
 def storage_of(root: Path, given: str | None) -> str:
     """The URL of the storage of a search."""
     return given or f"sqlite:///{root.resolve() / 'search.db'}"
-
-
-def publish_search(root: Path, facts: dict[str, object], storage: str | None, output: Path | None) -> None:
-    """Prints and writes the table of a search."""
-    study = search.open_storage(storage_of(root, storage), str(facts["study"]))
-    table = search.table(study, facts)
-    tables.print_table(table, Console().rich)
-    tables.write(output or root, [table], str(facts["source"]))
-    tables.write_csv(output or root, search.lines(study))
-
-
-def show_list(root: Path, trials: Sequence[Trial]) -> None:
-    """Prints a command for each trial that is not finished; on stderr, how many there are and how long they take."""
-    done = outcomes.finished(trials)
-    rates: dict[str, float] = {}  # seconds per unit of length, by row
-    for trial in trials:
-        if trial.config and trial.name in done:
-            timing = outcomes.read_results(trial.directory).get("timing", {})
-            rates[trial.row] = timing.get("seconds", 0.0) / length(trial)
-    left = [trial for trial in trials if trial.name not in done]
-    for trial in left:
-        print(runner.shell_line(root, trial))
-    known = statistics.median(rates.values()) if rates else 0.0
-    total = sum(length(trial) * rates.get(trial.row, known) for trial in left if trial.config)
-    time = f", about {outcomes.duration(total)} of training" if rates and left else ""
-    then = f"then: dml-jax study --runs {root}"
-    print(f"{counted(len(trials), 'trial')}, {len(done)} finished{time}; {then}", file=sys.stderr)
-
-
-def length(trial: Trial) -> float:
-    """Steps or epochs of a trial."""
-    assert trial.config is not None
-    train = trial.config.train
-    return float(train.steps or train.epochs + train.warmup_epochs)

@@ -1,6 +1,5 @@
 """Export of embeddings as one Parquet file, for embedding-atlas, LanceDB, DuckDB and pandas."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,25 +8,19 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from dml_jax.evaluation.compression import Code, Compression
 from dml_jax.export.embedding_files import Exported
 from dml_jax.files import atomic_write
 
 OWN = ("embedding", "id", "label")
-COMPRESSION = "dml_jax.compression"
 
 
-def write(path: Path, exported: Exported, compression: Compression | None = None, code: Code = "float32") -> None:
+def write(path: Path, exported: Exported) -> None:
     """Writes one row per image, completely or not at all.
 
-    The columns are `embedding` (D float32 or int8 numbers, or ceil(D / 8) bytes of binary codes), `id`, `label` if
-    known, and those of the metadata, including the `class_name` of every run. A metadata column whose name is taken
-    gets the prefix `metadata_`. How the embeddings were compressed is JSON in the metadata of the file,
-    `dml_jax.compression`: "code", and the fields of `Compression`.
+    The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the metadata, including the
+    `class_name` of every run. A metadata column whose name is taken gets the prefix `metadata_`.
     """
     rows = np.ascontiguousarray(exported.embeddings, np.float32)
-    if compression:
-        rows = compression.coded(compression.reduced(rows), code)
     columns: dict[str, Any] = {
         "embedding": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1]),
         "id": pyarrow.array(exported.ids, pyarrow.string()),
@@ -40,11 +33,7 @@ def write(path: Path, exported: Exported, compression: Compression | None = None
             column = f"metadata_{column}"
         columns[column] = _column(values)
     with atomic_write(path) as draft:
-        table = pyarrow.table(columns)
-        if compression:
-            facts = {"code": code} | {name: part.tolist() for name, part in compression._asdict().items()}
-            table = table.replace_schema_metadata({COMPRESSION: json.dumps(facts)})
-        parquet.write_table(table, draft)
+        parquet.write_table(pyarrow.table(columns), draft)
 
 
 def _column(values: Sequence[Any]) -> Any:

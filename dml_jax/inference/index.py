@@ -136,7 +136,7 @@ class Index:
         """Gives a class another name; its images stay."""
         label = self._position(old)
         if new in self.classes or new in self.removed:
-            raise DataError(f"{new}: is the name of another class; remove and purge that first, or give another name")
+            raise DataError(f"{new}: is the name of another class, enrolled or removed; give another name")
         _check_name(new)
         self.classes[label] = new
         self._forget()

@@ -10,21 +10,21 @@ Rows with the same configuration are trained once, whichever studies they are fr
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dml_jax import files
 from dml_jax.config import files as config_files
-from dml_jax.errors import CheckpointError, ConfigError, suggest
+from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies import outcomes, plan
 from dml_jax.studies.definition import Claim, Study
 from dml_jax.studies.plan import Settings, Trial
+from dml_jax.studies.tables import Cell, Table
 
-PAPERS = ("hist", "mpn", "re_mpn", "crt", "diva")
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8
 MOST = 1000  # seeds beyond which it does not matter how many
@@ -49,6 +49,15 @@ def study_of(claim: Claim, data: str) -> Study | None:
     module = config_files.run_file("--study", file)
     variant = f"{name}-{data}"
     return module.get_study(variant) if variant in module.VARIANTS else None
+
+
+def listed(papers: Iterable[str], data: str) -> Iterator[str]:
+    """The claims of some papers, each with the rows that decide it on a data set."""
+    for paper in papers:
+        for claim in load(paper)[1]:
+            rows = " against ".join(reversed(rows_of(claim, data)))
+            where = f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
+            yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]"
 
 
 def rows_of(claim: Claim, data: str) -> tuple[str, str]:
@@ -89,7 +98,7 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Planned:
         names += [value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"]
         rows = tuple(row for row in study.rows if row.name in names)
         folder = replace(settings, root=settings.root / plan.slug(name))
-        made = plan.trials(replace(study, rows=rows), folder, equal=True)
+        made = plan.trials(replace(study, rows=rows), folder)
         needed = {other for trial in made for other in trial.needs}
         for trial in made:
             prefix = f"{folder.root.name}/"
@@ -105,13 +114,9 @@ def measurements(made: Planned) -> Lines:
     """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
     found = []
     for (study, row, seed), trial in made.owners.items():
-        path = trial.directory / "results.json"
-        if not path.exists():
+        if not (results := outcomes.read_results(trial.directory)):
             continue
-        results: dict[str, Any] = files.read_json(path, dict[str, Any], "delete it", CheckpointError)
-        facts: dict[str, Any] = {}
-        if (config := trial.directory / "config.json").exists():
-            facts = files.read_json(config, dict[str, Any], "delete it", CheckpointError)
+        facts = outcomes.read_facts(trial.directory)
         parts = {row: results | results.get("geometry", {})}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
@@ -264,6 +269,16 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     return entries
 
 
+HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")
+
+
+def table(paper: str, lines: Lines, data: str) -> Table:
+    """The ledger of a paper on a data set."""
+    title, stated = load(paper)
+    rows = tuple(tuple(map(Cell, cells(entry))) for entry in ledger(stated, lines, data))
+    return Table(f"{title}: claims on {data}", (), HEAD, rows, tuple(range(len(HEAD))))
+
+
 def cells(entry: Entry) -> tuple[str, ...]:
     """A row of the table: claim, rows, effect, seeds, corrected p, verdict, time."""
     claim, found = entry.claim, entry.found
@@ -290,6 +305,3 @@ def on_maps(made: Planned) -> list[Trial]:
     heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
     known = {trial.directory for trial in heads}
     return heads + [trial for trial in made.trials if trial.members and known.issuperset(trial.members)]
-
-
-HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
 Sampler = Literal["random", "tpe"]
+CLAIMED = ("hist", "mpn", "re_mpn", "crt", "diva")  # with claims
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import manifest
 from dml_jax.errors import CheckpointError, ConfigError
-from dml_jax.evaluation import protocol
-from dml_jax.files import read_json, reading
+from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
 
 WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
@@ -27,6 +26,11 @@ REMEDY = "evaluate the run again, or leave it out"
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
     return _checked(directory / "results.json")
+
+
+def read_facts(directory: Path) -> dict[str, Any]:
+    """The contents of `config.json`; empty for an ensemble."""
+    return _checked(directory / "config.json")
 
 
 def _checked(path: Path) -> dict[str, Any]:
@@ -89,7 +93,7 @@ def read_run(directory: Path, row: str = "") -> Run:
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
-    facts = {"config": {}, "data_hash": ""} | _checked(directory / "config.json")
+    facts = {"config": {}, "data_hash": ""} | read_facts(directory)
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
     known = _manifest(directory).get("files", {})
@@ -136,61 +140,34 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
 
 
 class Group(NamedTuple):
-    """Rows that may be compared, by name: runs with the same test images, of the data set `data`, and protocol.
+    """Rows of one table, by name: runs with the same test images, of the data set `data`, and protocol.
 
     Distances may differ from row to row; the protocol then names none.
     """
 
     data: str
     protocol: str
-    images: tuple[str, ...]
     rows: dict[str, list[Run]]
 
 
-def groups(runs: Sequence[Run]) -> list[Group]:
-    """Divides runs into groups that may be compared, in the order of the runs."""
-    found: dict[tuple[tuple[str, ...], str], Group] = {}
-    for run in runs:
-        stated = run.results["protocol"]
-        key = (run.images, protocol.distance_of(stated)[1])
-        name = run.config.get("data", {}).get("name", "")
-        group = found.setdefault(key, Group(name, stated, run.images, {}))
-        if stated != group.protocol:
-            found[key] = group = group._replace(protocol=key[1])
-        if name and not group.data:
-            found[key] = group = group._replace(data=name)
-        group.rows.setdefault(run.row, []).append(run)
-    return list(found.values())
+def group(runs: Sequence[Run]) -> Group:
+    """The rows of runs, in their order; ConfigError for runs that cannot be compared."""
+    from dml_jax.evaluation import protocol  # imports JAX
 
-
-def difference(group: Group, first: Group) -> str:
-    """Why the runs of two groups cannot be compared, naming both."""
-    reasons = []
-    if group.data != first.data:
-        reasons.append(f"data set {group.data or 'unknown'} instead of {first.data or 'unknown'}")
-    elif group.images != first.images:
-        reasons.append("other test images or labels")
-    if group.protocol != first.protocol:
-        reasons.append(f"protocol '{group.protocol}' instead of '{first.protocol}'")
-    runs, others = (
-        ", ".join(str(run.directory) for runs in each.rows.values() for run in runs) for each in (group, first)
-    )
-    return f"{runs} cannot be compared with {others}: {' and '.join(reasons)}"
-
-
-class Spread(NamedTuple):
-    """Mean, sample standard deviation (NaN with one run) and number of runs of a metric over seeds."""
-
-    mean: float
-    deviation: float
-    runs: int
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Mean and sample standard deviation."""
-    array = np.asarray(values, dtype=np.float64)
-    deviation = float(array.std(ddof=1)) if len(array) > 1 else math.nan
-    return Spread(float(array.mean()), deviation, len(array))
+    first = runs[0]
+    names = [run.config.get("data", {}).get("name", "") for run in runs]  # none of ensembles
+    distances, protocols = zip(*(protocol.distance_of(run.results["protocol"]) for run in runs), strict=True)
+    rows: dict[str, list[Run]] = {}
+    for run, stated in zip(runs, protocols, strict=True):
+        reasons = ["other test images or labels"] * (run.images != first.images)
+        reasons += [f"protocol '{stated}' instead of '{protocols[0]}'"] * (stated != protocols[0])
+        if reasons:
+            raise ConfigError(
+                f"{run.directory} cannot be compared with {first.directory}: {' and '.join(reasons)}; leave one out"
+            )
+        rows.setdefault(run.row, []).append(run)
+    whole = first.results["protocol"] if len(set(distances)) == 1 else protocols[0]
+    return Group(next(filter(None, names), ""), whole, rows)
 
 
 def duration(seconds: float) -> str:
@@ -198,46 +175,6 @@ def duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def per_query(run: Run, metric: str) -> np.ndarray | None:
-    """The metric of every test query, float64 [N], NaN where it is undefined; None if the run has not kept it."""
-    path = run.directory / "queries.npz"
-    if not path.exists():
-        return None
-    manifest.check_file(path, CheckpointError, REMEDY)
-    with reading(path, REMEDY, CheckpointError), path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-        if metric.startswith("recall@"):
-            rank = arrays["rank"]
-            return ((rank > 0) & (rank <= int(metric.removeprefix("recall@")))).astype(np.float64)
-        return arrays[metric].astype(np.float64) if metric in arrays else None
-
-
-def query_test(one: Sequence[Run], other: Sequence[Run], metric: str) -> float:
-    """Two-sided p-value of a paired t-test over the test queries, each averaged over seeds; NaN where it is unknown.
-
-    It says nothing about other seeds.
-    """
-    first, second = query_means(one, metric), query_means(other, metric)
-    if first is None or second is None or len(first) != len(second):
-        return math.nan
-    difference = first - second
-    difference = difference[np.isfinite(difference)]
-    if len(difference) < 2:
-        return math.nan
-    if np.ptp(difference) == 0:  # without a spread
-        return float(difference[0] == 0)
-    from scipy import stats  # slow to import
-
-    return float(stats.ttest_1samp(difference, 0.0).pvalue)
-
-
-def query_means(runs: Sequence[Run], metric: str) -> np.ndarray | None:
-    """The metric of every test query averaged over seeds, float64 [N]; None if a run has not kept it."""
-    arrays = [array for run in runs if (array := per_query(run, metric)) is not None]
-    if len(arrays) < len(runs) or len({len(array) for array in arrays}) != 1:
-        return None
-    return np.asarray(np.mean(np.stack(arrays), axis=0))
 
 
 def seed_test(one: Sequence[float], other: Sequence[float]) -> float:

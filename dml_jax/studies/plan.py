@@ -13,7 +13,6 @@ from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies.definition import Row, Study
-from dml_jax.train.records import workdir
 
 LENGTHS = {"train.steps": "steps", "train.epochs": "epochs"}
 
@@ -78,11 +77,10 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.+-]+", "-", name).lstrip("-")
 
 
-def trials(study: Study, settings: Settings, *, equal: bool = False) -> list[Trial]:
+def trials(study: Study, settings: Settings) -> list[Trial]:
     """All trials of the rows of a study, seed by seed; a trial follows the trials that it needs.
 
-    Raises ConfigError for an invalid configuration, overrides of what distinguishes trials and, unless `equal`, rows
-    that overrides have made equal.
+    Raises ConfigError for an invalid configuration and for overrides of what distinguishes trials.
     """
     for key in settings.overrides:
         if key == "seed":
@@ -92,13 +90,6 @@ def trials(study: Study, settings: Settings, *, equal: bool = False) -> list[Tri
     if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
         raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
     made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
-    seen: dict[str, Trial] = {}
-    for trial in made:
-        if trial.config and not equal and (other := seen.setdefault(evaluated_as(trial), trial)) is not trial:
-            raise ConfigError(
-                f"rows {other.row!r} and {trial.row!r}: train and evaluate the same configuration, so there is nothing "
-                "to compare; change the overrides, or leave one out"
-            )
     return sorted(made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made})))
 
 
@@ -147,6 +138,8 @@ def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Con
 
 def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
     """Raises UserError if the directory belongs to another study, or a trial's directory to another run."""
+    from dml_jax.train.records import workdir  # imports JAX
+
     facts = read_facts(root)
     if facts is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")

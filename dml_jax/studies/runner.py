@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from dml_jax import files
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, counted
 from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
@@ -117,63 +117,39 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable
 
     The result is 0, or 128 + the number of the signal that stopped the command.
     """
-    busy: set[str] = set()
-    ended = threading.Condition()
-
-    def take(progress: Progress) -> Trial | None:
-        """The next free trial; None when all are taken."""
-        with ended:
-            while not progress.stop.is_set():
-                done = outcomes.finished(trials)
-                against = problems(root, trials, done)
-                remaining = [trial for trial in trials if trial.name not in done and trial.name not in against]
-                for trial in remaining:
-                    if trial.name not in busy and done.issuperset(trial.needs):
-                        busy.add(trial.name)
-                        return trial
-                if not remaining:
-                    return None
-                ended.wait()  # for a trial that is needed, or in which this command may fail
-        return None
-
-    def job(slot: Slot, progress: Progress) -> None:
-        while (trial := take(progress)) is not None:
-            try:
-                execute(root, trial, slot, progress)
-            finally:
-                with ended:
-                    busy.discard(trial.name)
-                    ended.notify_all()
-
-    return in_parallel(slots(jobs), job, print_line)
+    free, busy = slots(jobs), dict[Future[bool], tuple[str, Slot]]()
+    with ThreadPoolExecutor(jobs) as pool, stoppable(print_line) as progress:
+        while not progress.stop.is_set():
+            done = outcomes.finished(trials)
+            taken = {*done, *problems(root, trials, done), *(name for name, _ in busy.values())}
+            ready = [trial for trial in trials if trial.name not in taken and done.issuperset(trial.needs)]
+            for trial in ready[: len(free)]:
+                slot = free.pop(0)
+                busy[pool.submit(execute, root, trial, slot, progress)] = trial.name, slot
+            if not busy:
+                break
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                free.append(busy.pop(future)[1])
+                future.result()
+    return progress.code
 
 
-def in_parallel(
-    shares: Sequence[Slot], job: Callable[[Slot, Progress], None], print_line: Callable[[str], None]
-) -> int:
-    """Runs a function once per slot; on SIGTERM or Ctrl-C, stops them and returns 143 or 130."""
+@contextmanager
+def stoppable(print_line: Callable[[str], None]) -> Iterator[Progress]:
+    """Sets `Progress.stop` on SIGTERM, Ctrl-C and errors, so that the processes of trials are stopped."""
     progress = Progress(print_line, threading.Event())
 
     def stop(number: int, frame: FrameType | None) -> None:
         progress.code = 128 + number
         progress.stop.set()
 
-    def stopping(slot: Slot) -> None:
-        try:
-            job(slot, progress)
-        except BaseException:
-            progress.stop.set()
-            raise
-
     previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with ThreadPoolExecutor(len(shares)) as pool:
-            for future in [pool.submit(stopping, slot) for slot in shares]:
-                future.result()
+        yield progress
     finally:
+        progress.stop.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return progress.code
 
 
 def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], None]) -> int:
@@ -190,16 +166,15 @@ def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], N
     files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
     print_line(f"{len(trials)} heads on stored maps; see {log}")
 
-    def job(slot: Slot, progress: Progress) -> None:
-        with slot.start(["dml_jax.train.stored_maps", str(file)], log) as process:
+    with stoppable(print_line) as progress:
+        with slots(1)[0].start(["dml_jax.train.stored_maps", str(file)], log) as process:
             while (code := process.poll()) is None:
                 if progress.stop.is_set():
                     process.terminate()
                 time.sleep(POLL)
         if code and not progress.stop.is_set():
             print_line(f"not all heads could be trained; see {log}")
-
-    return in_parallel(slots(1), job, print_line)
+    return progress.code
 
 
 def execute(
@@ -208,12 +183,11 @@ def execute(
     slot: Slot,
     progress: Progress,
     watch: Callable[[], bool] = lambda: False,
-    result: Callable[[], str] | None = None,
 ) -> bool:
     """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
     If it failed, the reason is noted in `problem_file`. `watch` is called repeatedly, and the process stopped once it
-    returns True; `result` is what to print of a finished trial, by default its Recall@1 on the test classes.
+    returns True.
     """
     log = root / "trials" / f"{trial.name.replace('/', '-')}.log"
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
@@ -227,9 +201,7 @@ def execute(
                 stopped = True
             time.sleep(POLL / 10 if stopped else POLL)
     if outcomes.is_finished(trial):
-        recall = outcomes.read_results(trial.directory).get("recall@1", float("nan"))
-        shown = result() if result else f"Recall@1 {recall:.4f}"
-        progress.print(f"{trial.name}: finished, {shown} ({time.monotonic() - began:.0f} s)")
+        progress.print(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
         return True
     if stopped or progress.stop.is_set():
         return False
@@ -254,10 +226,14 @@ def command(root: Path, trial: Trial) -> list[str]:
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
 
 
-def shell_line(root: Path, trial: Trial) -> str:
-    """The command of a trial for a shell, with the names of the trials that must be finished first."""
-    line = shlex.join(["python", "-m", *command(root, trial)])
-    return f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line
+def print_commands(root: Path, trials: Sequence[Trial]) -> None:
+    """Prints a command of each unfinished trial for a shell, with the names of trials that must be finished first."""
+    done = outcomes.finished(trials)
+    for trial in trials:
+        if trial.name not in done:
+            line = shlex.join(["python", "-m", *command(root, trial)])
+            print(f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line)
+    print(f"{counted(len(trials), 'trial')}, {len(done)} finished; then: dml-jax study --runs {root}", file=sys.stderr)
 
 
 def last_line(log: Path) -> str:

@@ -1,23 +1,24 @@
 """Searches for the values of options with optuna; its storage holds parameters, results and states of the trials.
 
 A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes under the authors'
-protocol. The sampler of the Nth trial is seeded by N, so that an interrupted search continues as if it had not been.
+protocol. An interrupted trial is continued by the next command; the sampler is seeded by the number of trials before.
 Commands with directories of their own may share a storage, e.g. a database server.
 """
 
 import importlib
 import json
-import shlex
-import threading
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
+
+from rich.console import Console
 
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.evaluation import metric_table
-from dml_jax.studies import outcomes, plan, runner
+from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.runner import Progress, Slot
@@ -68,12 +69,12 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
     return found
 
 
-def sampler(search: Search, number: int) -> Any:
-    """The sampler that chooses the values of a trial, seeded by its number."""
+def sampler(search: Search, seed: int) -> Any:
+    """The sampler that chooses the values of trials."""
     samplers = library().samplers
     if search.sampler == "random":
-        return samplers.RandomSampler(seed=number)
-    return samplers.TPESampler(seed=number, multivariate=True)
+        return samplers.RandomSampler(seed=seed)
+    return samplers.TPESampler(seed=seed, multivariate=True)
 
 
 def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
@@ -93,21 +94,6 @@ def example(search: Search) -> dict[str, Any]:
     return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
 
 
-def main_command(search: Search, settings: Settings, parameters: Mapping[str, Any]) -> str:
-    """The command that trains with given values, seed and protocol on all training classes."""
-    overrides = {**search.overrides(parameters), **settings.overrides, "seed": settings.seeds[0]}
-    options = [f"--config.{key}={_as_text(value)}" for key, value in overrides.items() if (key, value) != ("seed", 0)]
-    protocol = ["--protocol=paper"] if settings.paper else []
-    return shlex.join(["python", "-m", "dml_jax.main", f"--config={search.config}", *protocol, *options])
-
-
-def _as_text(value: Any) -> str:
-    """A value as it is written on the command line."""
-    if isinstance(value, tuple | list) and value and all(isinstance(part, str) for part in value):
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def evaluations(directory: Path, split: str, metric: str) -> list[tuple[int, float]]:
     """(step, metric) of each evaluation on a split so far; other lines, also one that is being written, are ignored."""
     path, key, found = directory / "metrics.jsonl", f"{split}/{metric}", []
@@ -123,73 +109,46 @@ def begun(study: Any) -> dict[str, Any]:
     return {trial.user_attrs["directory"]: trial for trial in study.trials if "directory" in trial.user_attrs}
 
 
-class Job:
-    """Trains one trial at a time in a slot."""
-
-    def __init__(self, study: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress):
-        self.study, self.search, self.settings, self.metric = study, search, settings, metric
-        self.slot, self.progress = slot, progress
-        self.split = "test" if settings.paper else "validation"
-
-    def ask(self) -> Any:
-        """The next trial of optuna, with its directory; None when no more are needed."""
-        waiting = library().trial.TrialState.WAITING
-        known = begun(self.study)
-        if len(known) >= self.search.trials and not any(trial.state == waiting for trial in known.values()):
-            return None
-        self.study.sampler = sampler(self.search, len(known))
-        trial = self.study.ask()
-        if "directory" not in trial.user_attrs:
-            trial.set_user_attr("directory", str((self.settings.root / f"trial-{len(known):04d}").resolve()))
-        return trial
-
-    def train(self, asked: Any) -> None:
-        """Trains the run of a trial and stores its best evaluation; without one, optuna's FAIL or PRUNED."""
-        states, root = library().trial.TrialState, self.settings.root
-        name = Path(asked.user_attrs["directory"]).name
-        parameters = suggested(asked, self.search)
-        for other in self.study.get_trials(deepcopy=False, states=(states.COMPLETE,)):
-            if other.params == parameters:  # the seed, and so the result, would be the same
-                self.progress.print(f"{name}: has the values and so the result of another trial")
-                self.study.tell(asked, float(other.value))
-                return
-        try:
-            trial = make_trial(self.search, self.settings, name, parameters)
-        except UserError as error:
-            self.progress.print(f"{name}: not possible: {error}")
-            self.study.tell(asked, state=states.FAIL)
-            return
-        asked.set_user_attr("command", main_command(self.search, self.settings, parameters))
-        seen: dict[int, float] = {}
-
-        def pruned() -> bool:
-            for step, value in evaluations(trial.directory, self.split, self.metric):
-                if step not in seen:
-                    asked.report(value, step)
-                    seen[step] = value
-            return bool(seen) and bool(asked.should_prune())
-
-        def result() -> str:  # of the test classes only if the search is allowed to see them
-            pruned()
-            return f"{self.metric} {max(seen.values(), default=float('nan')):.4f} on the {self.split} classes"
-
-        if outcomes.is_finished(trial) or runner.execute(root, trial, self.slot, self.progress, pruned, result):
-            pruned()
-            self.study.tell(asked, max(seen.values(), default=None), None if seen else states.FAIL)
-        elif runner.problem_file(root, name).exists():
-            self.study.tell(asked, state=states.FAIL)
-        elif not self.progress.stop.is_set():
-            self.progress.print(f"{name}: pruned after step {max(seen)}")
-            self.study.tell(asked, state=states.PRUNED)
+class Unsuccessful(Exception):
+    """A trial that failed or was interrupted."""
 
 
-def resume_interrupted(study: Any, root: Path) -> None:
-    """Queues the trials that an earlier command with this directory has not ended."""
-    states = library().trial.TrialState
-    for trial in begun(study).values():
-        if trial.state == states.RUNNING and Path(trial.user_attrs["directory"]).parent == root.resolve():
-            study.tell(trial.number, state=states.FAIL)
-            study.enqueue_trial(trial.params, {"directory": trial.user_attrs["directory"]})
+def train(asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress) -> float:
+    """Trains the run of a trial of optuna; its best evaluation."""
+    root, study, split = settings.root, asked.study, "test" if settings.paper else "validation"
+    if "directory" not in asked.user_attrs:  # else it continues an interrupted one
+        asked.set_user_attr("directory", str((root / f"trial-{asked.number:04d}").resolve()))
+    name = Path(asked.user_attrs["directory"]).name
+    parameters = suggested(asked, search)
+    for other in study.get_trials(deepcopy=False, states=(library().trial.TrialState.COMPLETE,)):
+        if other.params == parameters:  # the seed, and so the result, would be the same
+            progress.print(f"{name}: has the values and so the result of another trial")
+            return float(other.value)
+    try:
+        trial = make_trial(search, settings, name, parameters)
+    except UserError as error:
+        progress.print(f"{name}: not possible: {error}")
+        raise Unsuccessful from error
+    seen: dict[int, float] = {}
+
+    def pruned() -> bool:
+        for step, value in evaluations(trial.directory, split, metric):
+            if step not in seen:
+                asked.report(value, step)
+                seen[step] = value
+        return bool(seen) and bool(asked.should_prune())
+
+    if outcomes.is_finished(trial) or runner.execute(root, trial, slot, progress, pruned):
+        pruned()
+        progress.print(f"{name}: {metric} {max(seen.values()):.4f} on the {split} classes")
+        return max(seen.values())
+    if progress.stop.is_set():
+        study.stop()
+        study.enqueue_trial(asked.params, {"directory": asked.user_attrs["directory"]})
+    elif not runner.problem_file(root, name).exists():
+        progress.print(f"{name}: pruned after step {max(seen)}")
+        raise library().TrialPruned
+    raise Unsuccessful
 
 
 def run(
@@ -202,19 +161,29 @@ def run(
     print_line: Callable[[str], None],
 ) -> int:
     """Trains the missing trials of a search; see `runner.run_all`."""
-    resume_interrupted(open_storage(storage, name), settings.root)
-    asking = threading.Lock()
+    study, states = open_storage(storage, name), library().trial.TrialState
+    for trial in begun(study).values():  # those that a killed command with this directory has not ended
+        if trial.state == states.RUNNING and Path(trial.user_attrs["directory"]).parent == settings.root.resolve():
+            study.tell(trial.number, state=states.FAIL)
+            study.enqueue_trial(trial.params, {"directory": trial.user_attrs["directory"]})
+    known = begun(study).values()
+    missing = search.trials - len(known) + sum(trial.state == states.WAITING for trial in known)
+    study.sampler = sampler(search, len(study.trials))
+    free: SimpleQueue[Slot] = SimpleQueue()
+    for slot in runner.slots(jobs):
+        free.put(slot)
+    with runner.stoppable(print_line) as progress:
 
-    def job(slot: Slot, progress: Progress) -> None:
-        own = Job(open_storage(storage, name), search, settings, metric, slot, progress)  # it has one sampler
-        while not progress.stop.is_set():
-            with asking:
-                asked = own.ask()
-            if asked is None:
-                return
-            own.train(asked)
+        def objective(asked: Any) -> float:
+            slot = free.get()
+            try:
+                return train(asked, search, settings, metric, slot, progress)
+            finally:
+                free.put(slot)
 
-    return runner.in_parallel(runner.slots(jobs), job, print_line)
+        if missing > 0:
+            study.optimize(objective, missing, n_jobs=jobs, catch=(Unsuccessful,))
+    return progress.code
 
 
 def table(study: Any, facts: Mapping[str, Any]) -> Table:
@@ -244,18 +213,24 @@ def table(study: Any, facts: Mapping[str, Any]) -> Table:
     notes = (
         f"Trials are compared on {compared}. Pruned trials: best value before they were stopped.",
         f"{names[best.number]} on the test classes: {test}. {results.get('protocol', '')}",
-        f"To train with its values on all training classes: {best.user_attrs.get('command', '')}",
+        f"To train with its values: python -m dml_jax.main --config={best.user_attrs['directory']}/config.json"
+        + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
     )
     head = ("", f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
     return Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
 
 
-def lines(study: Any) -> list[dict[str, Any]]:
-    """One line per trial, for report.csv."""
-    return [
+def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
+    """Prints the table of a search and writes it, with one line per trial in report.csv."""
+    study = open_storage(storage, facts["study"])
+    made = table(study, facts)
+    tables.print_table(made, console)
+    tables.write(output, [made], facts["source"])
+    lines = [
         {"directory": directory, "state": trial.state.name.lower(), "value": _value(trial), **trial.params}
         for directory, trial in begun(study).items()
     ]
+    tables.write_csv(output, lines)
 
 
 def _value(trial: Any) -> float | None:

@@ -16,7 +16,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.analysis import drawing
 from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
-from dml_jax.evaluation import metric_table, protocol
+from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.studies import outcomes, plan, runner
 from dml_jax.studies.outcomes import Group, Run
@@ -87,8 +87,8 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
     return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
 
 
-def parts(summary: Summary) -> list[tuple[Table, Group]]:
-    """A table for each group of runs that may be compared; it states why the others cannot."""
+def table(summary: Summary) -> tuple[Table, Group]:
+    """The table of the runs, and its rows; ConfigError for runs that cannot be compared."""
     if not summary.runs:
         reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
@@ -100,34 +100,24 @@ def parts(summary: Summary) -> list[tuple[Table, Group]]:
                 f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
                 f"{', '.join(known)}"
             )
-    groups = outcomes.groups(summary.runs)
-    home = {row: number for number, group in enumerate(groups, start=1) for row in group.rows}
-    made = []
-    for number, group in enumerate(groups, start=1):
-        title = summary.title if len(groups) == 1 else f"{summary.title}: {group.data or 'group'} ({number})"
-        failed = [run for run in summary.failed if home.get(run.row, len(groups)) == number]
-        table = build(title, group, summary.metric, summary.reported, failed)
-        if number > 1:
-            table = table._replace(notes=(printable(outcomes.difference(group, groups[0])) + ".", *table.notes))
-        made.append((table, group))
-    return made
+    group = outcomes.group(summary.runs)
+    return build(summary.title, group, summary.metric, summary.reported, summary.failed), group
 
 
 def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
-    """Prints the tables and, unless `output` is None, writes them there as report.md, .tex and .csv, with heat maps.
+    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv, with a heat map.
 
     `columns` are the headings to show; all of them by default.
     """
-    made = [(only(table, columns) if columns else table, group) for table, group in parts(summary)]
-    for table, _ in made:
-        print_table(table, console)
+    made, group = table(summary)
+    made = only(made, columns) if columns else made
+    print_table(made, console)
     if output is None:
         return
-    write(output, [table for table, _ in made], summary.lead)
+    write(output, [made], summary.lead)
     write_csv(output, lines([*summary.runs, *summary.failed]))
-    for number, (_, group) in enumerate(made, start=1):
-        if grid := plot_grid(group, summary.metric):
-            grid.savefig(output / ("grid.png" if len(made) == 1 else f"grid-{number}.png"), dpi=130)
+    if grid := plot_grid(group, summary.metric):
+        grid.savefig(output / "grid.png", dpi=130)
     console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)
 
 
@@ -178,6 +168,8 @@ def build(
 
     Rows without results, e.g. because all their runs `failed`, have dashes and a note with the reason.
     """
+    from dml_jax.evaluation import protocol  # imports JAX
+
     rows = outcomes.all_rows(group)
     for run in failed:
         if run.row not in group.rows:
@@ -198,11 +190,11 @@ def build(
                 columns[f"{entry.heading} {source}"] = cells
                 others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1:
-        columns |= _significance(rows, metric)
+        columns |= {"p": cells} if (cells := _significance(rows, metric)) else {}
     columns["time"] = [_time(runs) for runs in rows.values()]
     main = next((entry.heading for entry in entries if entry.name == metric), "")
     beside = (f"{main} {source}" for source in sources)
-    shown = ("seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p queries", "p seeds", "time")
+    shown = ("seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
     head = ("", *columns)
     lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
     narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
@@ -238,11 +230,10 @@ def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any
     if on_test:
         which = "all rows" if len(on_test) == len(group.rows) else ", ".join(on_test)
         notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
-    if "p queries" in head or "p seeds" in head:
+    if "p" in head:
         notes.append(
-            f"p: of the difference to the row with the best {main}; 'queries', paired test over the test queries for "
-            "the present seeds, which takes queries of one class for independent and is therefore optimistic; 'seeds', "
-            "Welch's test over seeds. Corrected for the number of rows (Holm), but not for the choice of the best one."
+            f"p: Welch's test over seeds of the difference to the row with the best {main}, corrected for the number "
+            "of rows (Holm), but not for the choice of the best one."
         )
     shown = any(metrics for found in known.values() for metrics in found.values())
     if shown and len(on_test) < len(group.rows):
@@ -260,8 +251,8 @@ def _spread_cell(runs: Sequence[Run], entry: MetricEntry) -> Cell:
     values = numbers(runs, entry.name)
     if not values:
         return Cell("–")
-    mean, deviation, count = outcomes.spread(values)
-    text = _number(mean, entry) + (f" ± {_number(deviation, entry)}" if count > 1 else "")
+    mean, more = statistics.fmean(values), len(values) > 1
+    text = _number(mean, entry) + (f" ± {_number(statistics.stdev(values), entry)}" if more else "")
     return Cell(text, mean)
 
 
@@ -287,20 +278,15 @@ def _ranked(cells: list[Cell], entry: MetricEntry) -> list[Cell]:
     return [cell._replace(rank=int(cell.value == max(known))) for cell in cells]
 
 
-def _significance(rows: Mapping[str, list[Run]], metric: str) -> dict[str, list[Cell]]:
-    values = {name: numbers(runs, metric) or [math.nan] for name, runs in rows.items()}
-    means = {name: statistics.fmean(found) for name, found in values.items()}
-    best = max(means, key=lambda name: -math.inf if math.isnan(means[name]) else means[name])
-    queries = [math.nan if n == best else outcomes.query_test(runs, rows[best], metric) for n, runs in rows.items()]
-    seeds = [math.nan if n == best else outcomes.seed_test(v, values[best]) for n, v in values.items()]
-    columns = {"p queries": queries, "p seeds": seeds}
-    return {heading: _corrected(column) for heading, column in columns.items() if not all(map(math.isnan, column))}
-
-
-def _corrected(p_values: Sequence[float]) -> list[Cell]:
+def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[Cell]:
+    """p-values of the differences to the best row; none if no row has two seeds to compare."""
+    values = {name: numbers(runs, metric) for name, runs in rows.items()}
+    best = max((name for name in values if values[name]), key=lambda name: statistics.fmean(values[name]))
+    p_values = [math.nan if name == best else outcomes.seed_test(found, values[best]) for name, found in values.items()]
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(outcomes.holm(known))
-    return [Cell("", p) if math.isnan(p) else Cell(_p_value(q := next(corrected)), q) for p in p_values]
+    cells = [Cell("", p) if math.isnan(p) else Cell(_p_value(q := next(corrected)), q) for p in p_values]
+    return cells if known else []
 
 
 def _p_value(p: float) -> str:
@@ -371,7 +357,7 @@ def plot_grid(group: Group, metric: str) -> "Figure | None":
         return None
     ((first, second),) = keys
     values = {
-        (m[2], m[4]): 100 * outcomes.spread(numbers(group.rows[name], metric) or [math.nan]).mean
+        (m[2], m[4]): 100 * statistics.fmean(numbers(group.rows[name], metric) or [math.nan])
         for name, m in found.items()
         if m
     }

@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import threadpoolctl
-from sklearn import manifold
 
 from dml_jax.analysis import (
     attention,
@@ -83,29 +81,6 @@ def test_a_map_states_the_explained_variance() -> None:
     assert len(axes.collections[0].get_offsets()) == (run.labels > 6).sum()
 
 
-def test_all_images_of_the_chosen_classes_are_in_a_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding_maps, "MOST", 20)
-    run = Run(np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 12, list("abcdefghijkl"))
-    (whole,) = embedding_maps.by_components(run, "test")
-    run.classes = ("b", "k")
-    (found,) = embedding_maps.by_components(run, "test")
-    assert len(list(whole.rows)) == 20
-    assert [row[:2] for row in found.rows] == [(str(i), "abcdefghijkl"[i % 12]) for i in range(60) if i % 12 in (1, 10)]
-
-
-def test_a_map_by_tsne_takes_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In several, its short steps wait for each other on a busy machine."""
-    threads = []
-
-    def fit_transform(self: Any, rows: np.ndarray) -> np.ndarray:
-        threads.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
-        return rows[:, :2]
-
-    monkeypatch.setattr(manifold.TSNE, "fit_transform", fit_transform)
-    embedding_maps.tsne(np.zeros((4, 3)))
-    assert set(threads) == {1}
-
-
 def test_chosen_classes_of_a_map() -> None:
     """The points of the map of all images; more than seven classes differ in colour or marker."""
     rng = np.random.default_rng(0)
@@ -178,19 +153,3 @@ def test_attention_is_coloured_by_its_deviation_from_uniform(tmp_path: Path, mon
     assert less[2] > less[0] + 0.2
     flat = np.full((1, 1, 50), 1 / 50)
     attention.plot_node(tmp_path / "node.png", steps=[0], nodes=flat, own=np.arange(50) < 5)
-
-
-def test_the_legend_of_a_comparison_is_not_clipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten classes with long names under two maps."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    names = [f"Black-footed Albatross {i:02d}" for i in range(10)]
-    run = Run(np.random.default_rng(0).normal(size=(60, 5)), np.arange(60) % 10, names)
-    run.classes = names
-    (found,) = findings.side_by_side({"a": run, "b": run}, SUBJECTS["components"], "test")
-    found.plot(tmp_path / "map.png")
-    (figure,) = drawn
-    figure.canvas.draw()
-    box = figure.legends[0].get_window_extent()
-    assert box.x0 >= 0
-    assert box.x1 <= figure.bbox.width

@@ -75,11 +75,6 @@ def test_recall_and_confusions_by_class() -> None:
     assert retrieval.confused_pairs(labels, labels) == []
 
 
-def test_worst_queries() -> None:
-    order = retrieval.worst_first(np.array([1, 7, 0, 3, 7]), np.array([0.9, 0.2, np.nan, 0.5, 0.1]))
-    assert order.tolist() == [4, 1, 3, 0]
-
-
 def test_spectra_of_the_parts() -> None:
     x, labels = units(3, 30, 8), np.arange(30) % 5
     space = spectra.measure(x * 3, labels)

@@ -1,7 +1,5 @@
 """The report of a run whose names are hostile: its structure, its policy, what it loads, its size."""
 
-import base64
-import hashlib
 import itertools
 import re
 from collections import Counter
@@ -106,7 +104,7 @@ def text(directory: Path) -> str:
 def test_structure(text: str) -> None:
     shown = Page(text)
     figures = {attrs["id"] for attrs in shown.all("figure")}
-    assert {"retrieval", "worst_queries", "classes", "confused_classes", "components"} <= figures
+    assert {"retrieval", "classes", "confused_classes", "components"} <= figures
     names = [attrs["id"] for _, attrs in shown.tags if "id" in attrs]
     assert [name for name, count in Counter(names).items() if count > 1] == []
     links = [attrs["href"] or "" for attrs in shown.all("a")]
@@ -126,7 +124,7 @@ def test_structure(text: str) -> None:
 
 def test_names_are_escaped(text: str) -> None:
     shown = Page(text)
-    assert len(shown.all("script")) == 1
+    assert shown.all("script") == []
     assert [attrs for _, attrs in shown.tags if any(name.startswith("on") for name in attrs)] == []
     titles = {(attrs.get("title") or "").partition(":")[0] for attrs in shown.all("div")}
     assert {f"{HOSTILE[0]} 0", f"{HOSTILE[1]} 1"} & titles
@@ -135,40 +133,34 @@ def test_names_are_escaped(text: str) -> None:
     assert r"\x1b[2J\u202e caf\udce9" in text
 
 
-def test_nothing_is_loaded_and_only_this_script_runs(directory: Path, text: str) -> None:
+def test_nothing_is_loaded_or_run(directory: Path, text: str) -> None:
     shown = Page(text)
     sources = [attrs[name] or "" for _, attrs in shown.tags for name in ("src", "href") if name in attrs]
     local = [source for source in sources if not source.startswith(("data:", "#"))]
     assert local
     assert all((directory / source).is_file() for source in local)  # numbers
     (policy,) = (attrs["content"] or "" for attrs in shown.all("meta") if "http-equiv" in attrs)
-    script = re.search(r"<script>(.*)</script>", text, re.DOTALL)
-    assert script is not None
-    digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
     assert policy.startswith("default-src 'none';")
-    assert f"script-src 'sha256-{digest}'" in policy
+    assert "script-src" not in policy
     assert "url(http" not in text
 
 
 def test_size_and_rows(text: str) -> None:
     """A hundred classes, in pictures that compress worse than photographs do."""
     assert 0.3e6 < len(text.encode()) < 3e6
-    assert [attrs.get("data-value") for attrs in Page(text).all("td")].count("8.0") == CLASSES
+    assert Page(text).texts.count("8") == CLASSES
 
 
 def test_tables() -> None:
-    """Values sort numbers, words are aligned left, and cells of wide tables name their column, for telephones."""
+    """Words are aligned left, and cells of wide tables name their column, for telephones."""
     head = ("<name>", "why", "x", "y", "z")
-    rows: list[list[html.Entry]] = [["<b>", "broken", "1", ("2 ± 1", 2.0), ""], ["b", "no image", "–", "", ""]]
+    rows = [["<b>", "broken", "1", "2 ± 1", ""], ["b", "no image", "–", "", ""]]
     made = html.table(head, rows, "a & b", ours=1)
     assert 'aria-label="a &amp; b"><table class=wide>' in made
-    assert '<th scope="col"><button type=button>&lt;name&gt;</button></th>' in made
+    assert '<th scope="col">&lt;name&gt;</th>' in made
     assert '<td class=words data-label="why">broken</td><td data-label="x">1</td>' in made
-    assert '<td data-value="2.0" data-label="y">2 ± 1</td>' in made
     assert "<tr class=ours><td>b</td>" in made
-    narrow = html.table(head[:2], [row[:2] for row in rows], "files", sortable=False)
-    assert "data-label" not in narrow
-    assert "button" not in narrow
+    assert "data-label" not in html.table(head[:2], [row[:2] for row in rows], "files")
 
 
 @pytest.mark.parametrize(

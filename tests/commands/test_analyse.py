@@ -28,7 +28,7 @@ from dml_jax.train.records import kept_models, workdir
 from tests.train.experiments import values
 
 MADE = (
-    "retrieval", "worst_queries", "classes", "confused_classes", "components", "overfitting", "spectra", "tsne",
+    "retrieval", "classes", "confused_classes", "components", "overfitting", "spectra", "tsne",
     "attention", "attention_node", "influence", "influence_untrained",
 )  # fmt: skip
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import resource
 import sys
 from dataclasses import asdict, replace
 from functools import cache
@@ -161,25 +160,13 @@ def test_complete_files_of_other_sizes_are_refused(
     assert "), not one of bn_inception, deit_small" in line
 
 
-@pytest.mark.parametrize("content", [None, 5, [], {}, {"architecture": 5}, {"architecture": {}, "weights_sha256": 1}])
+@pytest.mark.parametrize("content", [[], {"architecture": 5}])
 def test_wrong_fields_of_weights_json(content: Any) -> None:
     store.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
     whole = json.loads(Path("w/weights.json").read_text())
     Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
     with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
         store.read(Path("w"))
-
-
-def test_weights_that_do_not_fit_on_the_disk(tmp_path: Path) -> None:
-    """Nothing is left behind."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            store.write(tmp_path / "w", {"x": np.ones(1000, np.float32)}, {})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
@@ -196,22 +183,17 @@ def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["layer1.0.bn2.bias", "layer2.0.bn3.running_var", "conv1.weight"])
-def test_nan_and_infinity(
-    value: float, name: str, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]
-) -> None:
-    broken = {**tiny, name: tiny[name].copy()}
-    broken[name].flat[-1] = value
+def test_nan_and_infinity(value: float, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+    broken = {**tiny, "layer1.0.bn2.bias": tiny["layer1.0.bn2.bias"].copy()}
+    broken["layer1.0.bn2.bias"].flat[-1] = value
     state_dicts.write(Path("w.safetensors"), broken)
     line = error_line(capsys, "--weights=w.safetensors", "--output=deep/out")
-    path = {"conv1.weight": "conv1/kernel", "layer1.0.bn2.bias": "layer1_0/bn2/bias"}.get(name, "layer2_0/bn3/var")
-    assert f"{path} contains NaN or infinity" in line
+    assert "layer1_0/bn2/bias contains NaN or infinity" in line
 
 
-@pytest.mark.parametrize("share", [0.001, 0.5, 0.999])
-def test_truncated(share: float, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     path = state_dicts.write(Path("w"), tiny)
-    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.5)])
     assert "download it again" in error_line(capsys, "--weights=w", "--output=out")
 
 
@@ -229,16 +211,6 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFi
     assert "already exists" in error_line(capsys, "--weights=w.safetensors", "--output=there")
     assert "a parent of this path is a file" in error_line(capsys, "--weights=nowhere.pth", "--output=w.safetensors/y")
     assert "one file with a backbone" in error_line(capsys, "--weights=w.safetensors,other.safetensors")
-
-
-# Downloads, without a network.
-
-
-def test_hub_client_is_missing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert "huggingface_hub is not installed: pip install huggingface_hub" in error_line(
-        capsys, "--weights=hf://timm/resnet50.tv_in1k"
-    )
 
 
 # Training from converted weights.

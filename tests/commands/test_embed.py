@@ -113,21 +113,6 @@ def test_the_figure_is_no_image_to_embed(run: Run, photos: Path) -> None:
     assert out.startswith("all images have been embedded already\n")
 
 
-def test_an_interrupted_command_continues(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    run()
-    expected = written(Path("out")) | written(Path("out.parquet"))
-    shutil.rmtree("out")
-    shutil.rmtree("out.parquet")
-    with monkeypatch.context() as patch:
-        stop_after(2, patch)
-        assert run()[0] == 130
-    assert sorted(os.listdir("out.parquet")) == ["000000.parquet", "000001.parquet", "_plan.json"]
-    assert not Path("out").exists()
-    code, out, _ = run()
-    assert (code, out.splitlines()[0]) == (0, f"continuing: 2 of 3 files are in {Path('out.parquet').resolve()}")
-    assert written(Path("out")) | written(Path("out.parquet")) == expected
-
-
 def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
@@ -247,6 +232,15 @@ def test_embeddings_that_are_too_large_for_an_array(run: Run, monkeypatch: pytes
     assert not Path("out").exists()
 
 
+def test_queries_that_are_no_images(run: Run) -> None:
+    """Are refused before anything is written."""
+    Path("no.png").write_text("no")
+    for query, message in (("none.png", "there is no such file; give one image"), ("no.png", "no.png: not an image")):
+        code, out, err = run(f"--query={query}")
+        assert (code, out, message in err) == (2, "", True)
+    assert not Path("out.parquet").exists()
+
+
 def test_options_of_ray(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: --engine: invalid choice: 'spark'" in run("--engine=spark")[2]
     assert run("--address=auto")[2] == "error: --address=auto: needs --engine=ray\n"
@@ -274,24 +268,12 @@ def test_unusable_images(run: Run, photos: Path) -> None:
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
 
 
-def test_a_file_without_usable_images(run: Run, photos: Path) -> None:
-    for i in range(8):
-        (photos / f"{i:02d}.jpg").write_text("no")
-    assert run("--skip_bad")[1].splitlines()[-1] == f"12 embeddings with {DIM} dimensions: out"
-    exported = embedding_files.read(Path("out"))
-    assert exported.ids == [f"photos/{i:02d}.jpg" for i in range(8, COUNT)]
-    expected = Tiny().expected([np.asarray(Image.open(name)) for name in exported.ids])
-    np.testing.assert_allclose(exported.embeddings, expected, atol=1e-6)
-    assert Path("out/embeddings.npy").stat().st_size == 128 + 4 * 12 * DIM
-
-
-@pytest.mark.parametrize("column", [0, 1])
-def test_embeddings_that_are_not_finite(column: int, run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_are_not_finite(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no reason to leave an image out, and do not pass for embeddings of good ones."""
 
     class Overflowing(Tiny):
         def _project(self, *arguments: Any) -> Any:
-            return super()._project(*arguments).at[:, column].set(np.nan)
+            return super()._project(*arguments).at[:, 0].set(np.nan)
 
     (photos / "00.jpg").write_text("no")
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Overflowing())

@@ -116,7 +116,7 @@ def test_remove(photos):
 
 
 def test_restore(photos, tmp_path):
-    """A removed class comes back from the file with its images, unless it was purged."""
+    """A removed class comes back from the file with its images."""
     index, file = Index(Colours()), tmp_path / "i.npz"
     index.add({name: photos[name] for name in ("red", "green", "blue")})
     before = index.embeddings[index.labels == 2]
@@ -212,7 +212,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
     assert run("--classify", gallery) == (2, f"error: --index={file}: there is no such file; enroll classes first\n")
     picture(gallery / "red" / "9.png", "red", 5)
     (gallery / "red" / "notes.txt").write_text("text")
-    both = ("--restore=blue", "--purge", "--remove=grey")
+    both = ("--restore=blue", "--remove=grey")
     for arguments, said in (
         ([gallery], "enrolled 10 images of 3 classes; now 10 images of 3 classes"),
         ([later], "enrolled 3 images of 1 class; now 13 images of 4 classes"),
@@ -220,8 +220,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         (["--remove=blue", "--remove=red", "--skip_bad"], "removed blue, red; now 6 images of 2 classes"),
         (["--remove=grey", later], "removed grey; enrolled 3 images of 1 class; now 6 images of 2 classes"),
         (["--restore=grey", "--remove=blue"], "removed blue; restored grey; now 6 images of 2 classes"),
-        (both, "removed grey; restored blue; purged red, grey; now 6 images of 2 classes"),
-        (["--purge"], "i.npz: purged nothing; now 6 images of 2 classes"),
+        (both, "removed grey; restored blue; now 6 images of 2 classes"),
         (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
     ):
         before = file.read_bytes() if file.exists() else b""
@@ -268,7 +267,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((tmp_path / "hollow",), "hollow: there is no class folder with images"),
         ((tmp_path / "new",), "new: 1 images, e.g. x.png, are in no class folder"),
         ((tmp_path / "moved",), ".png: is already enrolled as lime; give each image once"),
-        (("--list", "--purge"), "--list and --classify: change and check nothing; leave the other options out"),
+        (("--list", "--remove=red"), "--list and --classify: change and check nothing; leave the other options out"),
         ((tmp_path / "none",), "there is no such directory"),
         (("--remove=wren",), "wren: is not enrolled"),
         (("--rename=wren:x",), "wren: is not enrolled"),
@@ -277,7 +276,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((later, "--session=^x_"), "session=^x_: fits none of 3 images, e.g."),
         ((later, "--session=("), "session=(: is neither a column nor a regular expression"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
-        (("--restore=grey",), "grey: is not a removed class; there is none; enroll its images again"),
+        (("--restore=plum",), "plum: is not a removed class; removed: "),
         (("--classify", "--false_accept_rate=1", new), "false_accept_rate=1: must be above 0 and below 1"),
         (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
@@ -431,29 +430,6 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
     code, _, err = run(embed, f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
     assert (code, err.splitlines()[-1]) == (2, "error: none of 1 image can be used; the reasons are listed above")
-
-
-def test_embed_checks_the_query_before_embedding(photos, tmp_path, monkeypatch, capsys):
-    def run(query) -> int:
-        where = f"--model=w --output={tmp_path / 'out'} --query={query} {tmp_path / 'gallery'}"
-        monkeypatch.setattr(sys, "argv", ["embed", *where.split()])
-        return cli.exit_code(lambda: embed.execute(sys.argv[1:]))
-
-    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Reader())
-    monkeypatch.setattr(configs, "digest", str)
-    (tmp_path / "no.png").write_text("no")
-    for query, message in (
-        (tmp_path / "none.png", "none.png: there is no such file; give one image"),
-        (tmp_path / "gallery", "gallery: there is no such file; give one image"),
-        (tmp_path / "no.png", "no.png: not an image"),
-    ):
-        assert run(query) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n"), message in err) == ("", 1, True), err
-        assert not (tmp_path / "out").exists()
-    assert run(photos["red"][1]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == f"cosine 1.0000  {photos['red'][1]}"
-    assert (tmp_path / "out" / "neighbors.png").is_file()
 
 
 def test_an_index_refuses_a_distance_of_ones_own() -> None:

@@ -17,7 +17,7 @@ import dml_jax
 from dml_jax import manifest
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
 from tests.hub import CACHE, Fault, Hub
@@ -56,22 +56,6 @@ def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
     embed = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
     np.testing.assert_allclose(embed(IMAGES), dml_jax.load(run).embed(list(IMAGES)), atol=1e-6)
     assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
-
-
-def test_codes(run: Path, tmp_path: Path) -> None:
-    np.save(tmp_path / "training.npy", np.random.default_rng(0).normal(size=(40, 8)))
-    tables = f"--model={run}", "--to=parquet", f"--output={tmp_path / 'out'}"
-    command.execute([*tables, "--code=binary", "--dimensions=4", f"--training={tmp_path / 'training.npy'}"])
-    table = reader.read_table(tmp_path / "out" / "test.parquet")
-    assert [len(code) for code in table["embedding"].to_pylist()] == [1, 1, 1]
-    assert table.column_names == ["embedding", "id", "label", "class_name"]
-    for options, message in (
-        (("--code=int4",), "--code: invalid choice: 'int4'"),
-        (("--code=int8",), "need --to=parquet and --training=FILE"),
-        (("--training=x.npy",), "and --training needs one of them"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            command.execute([*tables, *options])
 
 
 @pytest.fixture

@@ -189,41 +189,6 @@ def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFi
         assert all(split.read(i, None).ndim == 3 for i in range(len(split.ids)))
 
 
-def test_image_formats_and_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photos = layouts.photos(tmp_path / "photos", each=2)
-    picture = Image.fromarray(pictures.pixels(9, 30, 40))
-    for mode, kind in (("CMYK", "jpg"), ("RGBA", "png"), ("P", "gif"), ("1", "png"), ("RGB", "webp"), ("RGB", "tif")):
-        picture.convert(mode).save(photos / "oak" / f"{mode}.{kind}")
-    Image.fromarray(np.arange(1200, dtype=np.uint16).reshape(30, 40) * 50).save(photos / "oak" / "sixteen.png")
-    exif = Image.Exif()
-    exif[0x0112] = 6
-    picture.save(photos / "oak" / "turned.jpg", exif=exif)
-    (photos / "oak" / "named.png").write_bytes(pictures.encoded(10))
-    (photos / "oak" / "grüße 図.jpg").write_bytes(pictures.encoded(11))
-    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
-    assert (code, err) == (0, "")
-    shapes = {}
-    for split in formats.load(Data(name="folder", path=str(tmp_path / "out"))).values():
-        for i, name in enumerate(split.ids):
-            image = split.read(i, None)
-            assert image.dtype == np.uint8
-            shapes[name] = image.shape
-    assert shapes["oak/turned.jpg"] == (40, 30, 3)
-    assert shapes["oak/sixteen.png"] == (30, 40, 3)
-    assert shapes["oak/grüße 図.jpg"] == (24, 32, 3)
-
-
-def test_names_that_are_not_utf8(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photos = layouts.photos(tmp_path / "photos")
-    try:
-        Path(os.fsdecode(os.fsencode(photos / "oak") + b"/\xff.jpg")).write_bytes(pictures.encoded(5))
-    except OSError:
-        pytest.skip("this file system supports only UTF-8 names")
-    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
-    assert code == 2
-    assert "its name is not UTF-8" in out
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
     entry = Entry("1.jpg", File(pictures.write(tmp_path / "1.jpg", 1)), "oak", "train")

@@ -1,13 +1,11 @@
-"""Parquet files of embeddings: the same values in pandas' and DuckDB's reader, pyarrow; types that LanceDB indexes."""
+"""Parquet files of embeddings: the same values in pandas' and DuckDB's reader, pyarrow."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow
 from pyarrow import parquet as reader
 
-from dml_jax.evaluation import compression
 from dml_jax.export import embedding_files, parquet
 
 ROWS = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
@@ -41,27 +39,3 @@ def test_images_without_labels(tmp_path: Path) -> None:
     parquet.write(tmp_path / "new.parquet", embedding_files.read(tmp_path / "new"))
     assert reader.read_table(tmp_path / "new.parquet").column_names == ["embedding", "id"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.parquet"]
-
-
-def test_codes(tmp_path: Path) -> None:
-    """What another program needs to decode them is in the metadata of the file."""
-    embedding_files.write(tmp_path / "new", ROWS, None, ["a", "b", "c"], config_hash="", step=1)
-    exported = embedding_files.read(tmp_path / "new")
-    fitted = compression.fit(np.random.default_rng(1).normal(size=(50, 5)), 3, whiten=True)
-    rows = fitted.reduced(ROWS)
-    found = {}
-    for code in ("float32", "int8", "binary"):
-        parquet.write(tmp_path / f"{code}.parquet", exported, fitted, code)  # type: ignore[arg-type]
-        table = reader.read_table(tmp_path / f"{code}.parquet")
-        facts = json.loads(table.schema.metadata[b"dml_jax.compression"])
-        assert facts["code"] == code
-        found[code] = np.stack(table["embedding"].to_pylist()), facts
-    np.testing.assert_allclose(found["float32"][0], rows, rtol=1e-6)
-    codes, facts = found["int8"]
-    np.testing.assert_allclose(
-        codes * np.array(facts["limits"]) / 127, np.clip(rows, -fitted.limits, fitted.limits), atol=0.01
-    )
-    codes, facts = found["binary"]
-    np.testing.assert_array_equal(codes[:, 0] >> 5, (rows > facts["center"]) @ np.array([4, 2, 1]))
-    raw = reader.read_table(tmp_path / "int8.parquet").schema.field("embedding").type
-    assert raw == pyarrow.list_(pyarrow.int8(), 3)

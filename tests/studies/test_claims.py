@@ -11,7 +11,7 @@ from scipy import stats
 from dml_jax.commands import study as command
 from dml_jax.errors import ConfigError
 from dml_jax.studies import claims, outcomes, runner
-from dml_jax.studies.definition import Claim
+from dml_jax.studies.definition import CLAIMED, Claim
 from dml_jax.studies.plan import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -32,11 +32,11 @@ def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.
     return made
 
 
-@pytest.mark.parametrize("paper", claims.PAPERS)
+@pytest.mark.parametrize("paper", CLAIMED)
 def test_claims_of_the_papers(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six or more each, whose studies have their rows on every data set."""
     monkeypatch.chdir(ROOT)
-    assert sum(len(claims.load(name)[1]) for name in claims.PAPERS) >= 35
+    assert sum(len(claims.load(name)[1]) for name in CLAIMED) >= 35
     _, stated = claims.load(paper)
     assert len({each.name for each in stated}) == len(stated) >= 6
     for each in stated:

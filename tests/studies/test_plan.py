@@ -1,9 +1,7 @@
 """Study files and their trials: every configuration is valid; invalid studies are explained in one sentence."""
 
 import json
-import os
 import re
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -47,17 +45,6 @@ def test_study_files(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             assert trial.config.train.select == "validation"
             continue
         assert len({trial.name for trial in plan.trials(found, settings())}) == len(found.rows)
-
-
-def test_an_edited_file_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if a version of equal size and time has been compiled."""
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    file = tmp_path / "mine.py"
-    for value in (1, 2):
-        file.write_text(f"value = {value}\n")
-        os.utime(file, (1e9, 1e9))
-        assert config_files.run_file("--study", str(file)).value == value
-    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_studies_state_the_papers_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,23 +98,6 @@ def test_overrides_of_what_distinguishes_the_rows() -> None:
     for different, key in ((rows, "method.tau"), (only_one, "method.tau"), (rows, "seed")):
         with pytest.raises(ConfigError, match=rf"--config\.{key}: "):
             plan.trials(Study("T", rows=different), Settings(Path("r"), overrides={key: "1"}))
-
-
-def test_equal_rows(tmp_path: Path) -> None:
-    """Two configurations that overrides have made equal; elsewhere, in seeds or what is evaluated, they may be."""
-    pair = ["configs/digits_baseline.py:triplet", "configs/digits_baseline.py:triplet_hard"]
-    _, compared = plan.comparison(pair)
-    assert len(plan.trials(compared, settings(seeds=(0, 1)))) == 4
-    with pytest.raises(
-        ConfigError, match=r"'digits_baseline:triplet' and 'digits_baseline:triplet_hard': train and eval"
-    ):
-        plan.trials(compared, settings(overrides={"method.triplet.mining": "random"}))
-    for key, value in (("evaluation.protocol", "paper"), ("data.path", "b"), ("train.steps", 5)):
-        other = {"data.name": "folder", "data.path": "a", key: value}
-        made = plan.trials(
-            study(Row("a", DIGITS, {"data.name": "folder", "data.path": "a"}), Row("b", DIGITS, other)), settings()
-        )
-        assert len(made) == 2
 
 
 def test_the_authors_protocol(monkeypatch: pytest.MonkeyPatch) -> None:

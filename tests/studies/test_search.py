@@ -83,10 +83,10 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     finished = [trial for trial in made if trial.value is not None]
     for trial in finished:
         assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
-        assert f"trial-{trial.number:04d}: finished, recall@1 {trial.value:.4f} on the validation classes" in printed
+        assert f"trial-{trial.number:04d}: recall@1 {trial.value:.4f} on the validation classes" in printed
     best = max(finished, key=lambda trial: trial.value)
     assert f"trial-{best.number:04d} on the test classes: R@1 {best.params['method.tau']:.1f}" in printed
-    assert f"--config.method.tau={best.params['method.tau']}" in printed
+    assert f"--config={root}/trial-{best.number:04d}/config.json --config.data.validation_share=0" in printed
     assert "20% of the training classes, held out" in printed
     assert all((trial.state.name == "FAIL") == (trial.params["method.tau"] > 38) for trial in made)
     with (root / "report.csv").open() as lines:
@@ -110,29 +110,29 @@ def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: py
     assert made.config.data.validation_share == 0.0
 
 
-def test_an_interrupted_search_goes_on(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the same values, whether a trial had not begun or was finished without being recorded; each counts once."""
-    root, other = tmp_path / "root", tmp_path / "other"
-    arguments = [f"--study={file}", f"--root={root}", "--trials=3"]
-    command.execute([f"--study={file}", f"--root={other}", "--trials=3"])
+def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same values in the same directory, whether its command was killed or stopped; each trial counts once."""
+    root = tmp_path / "root"
+    arguments = [f"--study={file}", f"--root={root}"]
+    command.execute([*arguments, "--trials=1"])
+    killed = search.open_storage(f"sqlite:///{root / 'search.db'}", "mine").ask()
+    killed.set_user_attr("directory", str(root.resolve() / "trial-0001"))
+    values = search.suggested(killed, Search(DIGITS, SPACE))
 
-    def stop(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
+    def stop(root: Path, trial: Trial, slot: runner.Slot, progress: runner.Progress, watch: Any) -> bool:
+        progress.stop.set()
+        progress.code = 143
+        return False
 
-    for where, name in ((runner, "execute"), (optuna.study.Study, "tell")):
-        with monkeypatch.context() as patch:
-            patch.setattr(where, name, stop)
-            with pytest.raises(KeyboardInterrupt):
-                command.execute(arguments)
-        if where is runner:
-            command.execute([*arguments[:2], "--trials=1"])
-    command.execute(arguments)
-    assert sorted((root / "starts.txt").read_text().split()) == ["trial-0000", "trial-0001", "trial-0002"]
-    found, expected = (
-        search.begun(search.open_storage(f"sqlite:///{path / 'search.db'}", "mine")) for path in (root, other)
-    )
-    assert [trial.params for trial in found.values()] == [trial.params for trial in expected.values()]
-    assert [trial.value for trial in found.values()] == [trial.value for trial in expected.values()]
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "execute", stop)
+        with pytest.raises(SystemExit):
+            command.execute([*arguments, "--trials=3"])
+    command.execute([*arguments, "--trials=3"])
+    assert sorted((root / "starts.txt").read_text().split()) == ["trial-0000", "trial-0001", "trial-0004"]
+    begun = search.begun(search.open_storage(f"sqlite:///{root / 'search.db'}", "mine"))
+    assert len(begun) == 3
+    assert begun[str(root.resolve() / "trial-0001")].params == values
 
 
 def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,24 +228,6 @@ def test_a_pruned_trial_is_shown_with_its_best_value(tmp_path: Path) -> None:
     assert [(row[0].text, row[1].text, row[2].text) for row in table.rows] == [
         ("trial-2", "70.0", "pruned"), ("trial-1", "60.0", "pruned"), ("trial-0", "55.0", "complete"),
     ]  # fmt: skip
-
-
-def test_a_study_that_became_a_search(tmp_path: Path, file: str) -> None:
-    plan.write_facts(tmp_path / "root", "mine", plan.Study("T"), Settings(tmp_path / "root"))
-    with pytest.raises(ConfigError, match="belongs to the study mine; give another directory"):
-        command.execute([f"--study={file}", f"--root={tmp_path / 'root'}"])
-
-
-def test_the_command_to_train_with_the_values() -> None:
-    """Has the seed and the protocol of the trial."""
-
-    def made(path: str = "configs/digits_hist.py", **settings: Any) -> str:
-        wanted = Search(path, {"method.tau": (2.0,)})
-        return search.main_command(wanted, Settings(Path("root"), **settings), {"method.tau": 2.0})
-
-    assert made() == "python -m dml_jax.main --config=configs/digits_hist.py --config.method.tau=2.0"
-    assert made(seeds=(5,)).endswith(" --config.method.tau=2.0 --config.seed=5")
-    assert made(paper=True).endswith("--config=configs/digits_hist.py --protocol=paper --config.method.tau=2.0")
 
 
 def test_invalid_searches(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:

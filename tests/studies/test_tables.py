@@ -44,9 +44,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def table_of(directory: Path, names: str = "tau*") -> tables.Table:
-    found = tables.of_runs(sorted(directory.glob(names)), "recall@1")
-    (made,) = tables.parts(found)
-    return made[0]
+    return tables.table(tables.of_runs(sorted(directory.glob(names)), "recall@1"))[0]
 
 
 def of_study(root: Path) -> tables.Summary:
@@ -85,8 +83,7 @@ def test_without_published_numbers(tmp_path: Path) -> None:
         made=[Trial("x-seed0", "x", 0, tmp_path / "x-seed0", None)],
     )  # fmt: skip
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), **{"macro_recall@1": 0.4})
-    (made,) = tables.parts(of_study(tmp_path))
-    assert not any("ublished" in note for note in made[0].notes)
+    assert not any("ublished" in note for note in tables.table(of_study(tmp_path))[0].notes)
 
 
 def test_notes_on_the_selection(tmp_path: Path) -> None:
@@ -112,7 +109,7 @@ def test_undefined_metrics(tmp_path: Path) -> None:
     write_run(tmp_path / "a-0", hits(0.5), config=first, nmi=None, refined={"ward": {"recall@1": 0.9, metric: None}},
               **{metric: 0.5})  # fmt: skip
     write_run(tmp_path / "b-0", hits(0.6), config=config(tau=2.0), nmi=0.5, **{metric: 0.4})
-    ((table, _),) = tables.parts(tables.of_runs(sorted(tmp_path.iterdir()), metric))
+    table, _ = tables.table(tables.of_runs(sorted(tmp_path.iterdir()), metric))
     found = {name: cell.text for name, cell in column(table, "R@1 per class").items()}
     assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
     assert {name: cell.text for name, cell in column(table, "NMI").items()} == {"a": "–", "a + ward": "–", "b": "50.0"}
@@ -120,21 +117,14 @@ def test_undefined_metrics(tmp_path: Path) -> None:
 
 
 def test_significance(directory: Path) -> None:
-    """As SciPy's paired and Welch's t-tests."""
+    """As SciPy's Welch test over seeds."""
     table = table_of(directory)
-    first, best = (
-        np.array([hits(share + 0.01 * seed, seed=seed) for seed in range(3)], dtype=float) for share in (0.5, 0.6)
-    )
-    queries, seeds = column(table, "p queries"), column(table, "p seeds")
-    paired = stats.ttest_rel(first.mean(axis=0), best.mean(axis=0)).pvalue
-    welch = stats.ttest_ind(first.mean(axis=1), best.mean(axis=1), equal_var=False).pvalue
-    assert queries["tau8"].value == pytest.approx(paired, rel=0.02, abs=1e-6)
-    assert seeds["tau8"].value == pytest.approx(welch, rel=1e-6)
+    first, best = ([hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6))
+    found = column(table, "p")
+    assert found["tau8"].value == pytest.approx(stats.ttest_ind(first, best, equal_var=False).pvalue, rel=1e-6)
     assert any(note.startswith("p: ") for note in table.notes)
-    assert math.isnan(seeds["tau32"].value)
-    assert queries["tau16"].text == ""
-    alike = [outcomes.read_run(directory / "tau8-seed0")]
-    assert outcomes.query_test(alike, alike, "recall@1") == 1.0
+    assert math.isnan(found["tau32"].value)
+    assert found["tau16"].text == ""
 
 
 def test_rows_without_learning(tmp_path: Path) -> None:
@@ -146,7 +136,6 @@ def test_rows_without_learning(tmp_path: Path) -> None:
     found = {name: cell.text for name, cell in column(table, "R@1").items()}
     assert found == {"colour histogram": "20.0", "a": half, "b": half}
     assert column(table, "time")["colour histogram"].text == ""
-    assert column(table, "p queries")["colour histogram"].text == ""
 
 
 @pytest.mark.parametrize(
@@ -163,43 +152,19 @@ def test_rows_without_learning(tmp_path: Path) -> None:
         ({"labels": "of other images"}, "other test images or labels"),
     ],
 )
-def test_runs_that_cannot_be_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], difference: dict[str, str], reason: str
-) -> None:
-    """Are in tables of their own, each with its best row, and named with the difference."""
+def test_runs_that_cannot_be_compared(tmp_path: Path, difference: dict[str, str], reason: str) -> None:
     write_run(tmp_path / "a-0", hits(0.5), config=config(tau=1.0))
     write_run(tmp_path / "b-0", hits(0.9), config=config(tau=2.0), **difference)
-    write_run(tmp_path / "c-0", hits(0.4), config=config(tau=3.0))
-    study.execute(["--runs", *map(str, sorted(tmp_path.iterdir())), f"--output={tmp_path / 'report'}"])
-    sentence = f"{tmp_path}/b-0 cannot be compared with {tmp_path}/a-0, {tmp_path}/c-0: {reason}"
-    assert sentence in " ".join(capsys.readouterr().out.split())
-    text = (tmp_path / "report" / "report.md").read_text()
-    first, second = text.split("## ")[1:]
-    assert f"| a | 1 | **{100 * hits(0.5).mean():.1f}** |" in first
-    assert "| b |" not in first
-    assert "| b | 1 |" in second
-    assert sentence in second
-
-
-@pytest.mark.parametrize(
-    ("file", "change", "message"),
-    [
-        ("queries.npz", lambda data: data[:100], "is truncated or damaged"),
-        ("queries.npz", lambda data: b"", "is truncated or damaged"),
-        ("results.json", lambda data: data[:20], "is truncated or damaged"),
-        ("config.json", lambda data: b"5", "is truncated or damaged"),
-        ("embeddings/test/manifest.json", lambda data: b"[]", "is truncated or damaged"),
-    ],
-)
-def test_damaged_files(tmp_path: Path, file: str, change: Any, message: str) -> None:
-    for name, tau in (("a-0", 1.0), ("b-0", 2.0)):
-        write_run(tmp_path / name, hits(0.5), config=config(tau=tau))
-    path = tmp_path / "b-0" / file
-    path.write_bytes(change(path.read_bytes()))
-    with pytest.raises(CheckpointError, match=message) as found:
+    with pytest.raises(ConfigError, match=f"b-0 cannot be compared with .*a-0: {reason}"):
         study.execute(["--runs", str(tmp_path / "a-0"), str(tmp_path / "b-0")])
-    assert str(found.value).startswith(f"{path}: ")
-    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize("file", ["results.json", "config.json", "embeddings/test/manifest.json"])
+def test_damaged_files(tmp_path: Path, file: str) -> None:
+    write_run(tmp_path / "a-0", hits(0.5), config=config())
+    (tmp_path / "a-0" / file).write_text("[]")
+    with pytest.raises(CheckpointError, match=f"a-0/{file}: is truncated or damaged"):
+        study.execute(["--runs", str(tmp_path / "a-0")])
 
 
 def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,13 +207,13 @@ def test_published_numbers(tmp_path: Path) -> None:
         tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}},
         **{"macro_recall@1": 0.4},
     )  # fmt: skip
-    (made,) = tables.parts(of_study(tmp_path))
-    assert [row[0].text for row in made[0].rows] == ["x", "x + reciprocal", "x + ward", "y"]
+    made, _ = tables.table(of_study(tmp_path))
+    assert [row[0].text for row in made.rows] == ["x", "x + reciprocal", "x + ward", "y"]
     expected = {"x": "70.3", "x + reciprocal": "70.8", "x + ward": "", "y": ""}
-    assert {n: c.text for n, c in column(made[0], "R@1 paper").items()} == expected
-    assert column(made[0], "R@1 authors' weights")["x"].text == "60.5"
-    assert column(made[0], "R@1")["x + reciprocal"].rank == 1
-    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made[0].notes)
+    assert {n: c.text for n, c in column(made, "R@1 paper").items()} == expected
+    assert column(made, "R@1 authors' weights")["x"].text == "60.5"
+    assert column(made, "R@1")["x + reciprocal"].rank == 1
+    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made.notes)
     assert [(run.row, run.problem) for run in of_study(tmp_path).failed] == [("y", "not finished")]
 
 
@@ -283,7 +248,7 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
             write_run(tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text)
     table = table_of(tmp_path, "[ab]*")
     assert [cell.text for cell in column(table, "distance").values()] == ["cosine", "euclidean"]
-    assert "p seeds" in table.head
+    assert "p" in table.head
     assert "exact ranking;" in table.notes[0]
     _, without = protocol.distance_of(protocol.description())
     assert protocol.distance_of(protocol.description(metric=table_of)) == (f"{__name__}.table_of", without)  # type: ignore[arg-type]
@@ -316,7 +281,7 @@ def test_special_characters() -> None:
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 
 
-@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\udce9\x1b", "x" * 200, "50%41#a?b&c", "javascript:0"])
+@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\udce9\x1b"])
 def test_names_of_directories(tmp_path: Path, name: str) -> None:
     """Anything that a file system allows."""
     write_run(tmp_path / f"{name}-0", hits(0.5), config=config(tau=1.0))
@@ -342,13 +307,10 @@ def test_invalid_command_lines(
         study.execute(["--runs", *arguments])
 
 
-@pytest.mark.parametrize(
-    "metric",
-    ["recall@3", "recall@1_stderr", "protocol", "geometry", "equal_error_rate", "density", "r_precision", "steps"],
-)
+@pytest.mark.parametrize("metric", ["recall@3", "protocol", "density", "r_precision"])
 def test_unknown_metric(tmp_path: Path, metric: str) -> None:
     """Only those that are numbers and the better the higher."""
-    others = {"geometry": {"density": 1.0}, "equal_error_rate": 0.1, "density": 0.3, "r_precision": None}
+    others = {"geometry": {"density": 1.0}, "density": 0.3, "r_precision": None}
     write_run(tmp_path / "a-0", hits(0.5), config=config(), **others)
     words = rf"--metric={metric}: .*a-0 has no such result to compare by; it has recall@1, map@r$"
     with pytest.raises(ConfigError, match=words):
@@ -375,20 +337,12 @@ def test_runs_of_a_row(tmp_path: Path) -> None:
     assert [run.row for run in found.runs] == ["short", "short", "long"]
 
 
-def test_long_headings_leave_room_for_names_and_numbers(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table = table_of(directory)
-    table = table._replace(head=tuple(f"{heading} of the authors" for heading in table.head))
-    tables.print_table(table, Console(width=100))
-    printed = capsys.readouterr().out
-    assert all(row[i].text in printed for row in table.rows for i in table.narrow)
-
-
 def test_grids_have_a_heat_map(tmp_path: Path) -> None:
     for number, (layers, heads) in enumerate(((1, 2), (1, 4), (2, 2))):
         name = f"layers={layers} heads={heads}"
         write_run(tmp_path / name, hits(0.1 * (number + 1)), config=config(tau=float(number)))
     runs = [replace(outcomes.read_run(path), row=path.name) for path in sorted(tmp_path.iterdir())]
-    (group,) = outcomes.groups(runs)
+    group = outcomes.group(runs)
     figure = tables.plot_grid(group, "recall@1")
     assert figure is not None
     axes = figure.axes[0]
@@ -405,6 +359,6 @@ def test_published_digits(tmp_path: Path) -> None:
     beside = {"paper": {"clean": {"paper": {"recall@1": 0.7595, "map@r": 0.832, "map@r_stderr": 0.0059}}}}
     write_run(tmp_path / "a-0", hits(0.5), config=config() | beside)
     write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}})
-    ((table, _),) = tables.parts(tables.of_runs(sorted(tmp_path.iterdir()), "recall@1"))
+    table = table_of(tmp_path, "*")
     assert {name: cell.text for name, cell in column(table, "R@1 paper").items()} == {"a": "75.95", "b": "70.0"}
     assert column(table, "MAP@R paper")["a"].text == "83.20 ± 0.59"

@@ -1,0 +1,126 @@
+"""The models and images that `dml-jax analyse` works on, and the subjects that apply to them."""
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+
+import dml_jax
+from dml_jax import files
+from dml_jax.analysis import attention, drawing
+from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.findings import Subject
+from dml_jax.commands import cli, runtime
+from dml_jax.config import Config
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
+from dml_jax.inference import labelled
+from dml_jax.inference.model import is_run, locate
+from dml_jax.train.model import reading_in_results
+from dml_jax.train.records import workdir
+
+# Keys of the run's configuration that may be overridden, e.g. because its data has moved.
+MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
+
+
+def applicable(run: EvaluatedModel, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
+    """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
+    found = {}
+    for name, subject in subjects.items():
+        reason = subject.reason_not_to(run)
+        cli.require(not (reason and required), f"--what={name}: {reason}")
+        if reason:
+            run.console.print(f"left out: {name} ({reason})")
+        else:
+            found[name] = subject
+    return found
+
+
+def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
+    """The models by a name that distinguishes them, the one of --model first."""
+    models = list(dict.fromkeys([options.model, *(options.compare.split(",") if options.compare else ())]))
+    names = [Path(model).name for model in models]
+    runs: dict[str, EvaluatedModel] = {}
+    for model, name in zip(models, names, strict=True):
+        run = one_opened(model, options, overrides, output, next(iter(runs.values()), None))
+        runs[name if names.count(name) == 1 else model] = run
+    return runs
+
+
+def one_opened(
+    model: str, options: Namespace, overrides: dict[str, str], output: Path, first: EvaluatedModel | None
+) -> EvaluatedModel:
+    """One of the models; `first` is the model of --model, None for that model itself."""
+    if options.data:
+        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
+        runtime.enable_compilation_cache()
+        runtime.keep_freed_memory()
+        loaded = dml_jax.load(model, options.checkpoint, trust_code=options.trust_code)
+        data = labelled.load(files.expand_path("--data", options.data), loaded.config.data)
+        return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
+    if first and model == "untrained":
+        return first.untrained()
+    if first and model == "refined":
+        reason = attention.reason_not_to(first)
+        cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
+        cli.require(not reason, f"--compare=refined: {reason}")
+        return first.refined()
+    run = trained_run(model, options, overrides)
+    if first and options.split == "batch":
+        same = list(run.split("train").ids) == list(first.split("train").ids)
+        cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
+        run.batch_rows = first.batch_rows
+    return run
+
+
+def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
+    """A run on its own data."""
+    config, directory = run_config(model, options, overrides)
+
+    from dml_jax import run as runs
+
+    runtime.enable_compilation_cache()
+    runtime.keep_freed_memory()
+    console = Console(quiet=options.quiet)
+    experiment, state = runs.restore(config, directory, options.checkpoint, console)
+    splits = (*experiment.splits, "batch")
+    cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
+    for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
+        value = getattr(options, key)
+        cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
+    trained = experiment.model(state, reading_in_results(config, directory))
+    return runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
+
+
+def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
+    """The configuration of the run, with overrides of `MOVABLE` keys, and its work directory."""
+    in_bucket = model.startswith(files.BUCKETS)
+    cli.require(not in_bucket, f"--model={model}: analyses are written into the run; copy it to a directory first")
+    directory = locate(model)
+    cli.require(is_run(directory), f"--data: missing; {model} has no data of its own, give a folder of class folders")
+    workdir.read_config(directory)  # explains a missing or damaged file
+    allowed = ", ".join(MOVABLE)
+    cli.refuse(f"--config.{k}: belongs to the run; only {allowed} can be given" for k in overrides if k not in MOVABLE)
+    config = config_files.resolved(str(directory / "config.json"), overrides, trust_code=options.trust_code)
+    cli.require(
+        not config.data.path or Path(config.data.path).expanduser().is_dir(),
+        f"data.path={config.data.path}: the data of the run are not there; give their directory with "
+        "--config.data.path=DIRECTORY",
+    )
+    return config, directory
+
+
+def chosen_classes(options: Namespace, run: EvaluatedModel) -> tuple[str, ...]:
+    """The classes of --classes, at most as many as colours and markers distinguish; none without it."""
+    if options.classes is None:
+        return ()
+    split = run.split(options.split)
+    present = [split.classes[label] for label in np.unique(split.labels)]
+    if options.classes.isdecimal():
+        count, most = int(options.classes), min(len(present), drawing.KINDS)
+        cli.require(0 < count <= most, f"--classes={count}: must be in 1 to {most}")
+        return tuple(present[i] for i in np.sort(np.random.default_rng(0).permutation(len(present))[:count]))
+    names = cli.choices("--classes", options.classes, present)
+    cli.require(len(names) <= drawing.KINDS, f"--classes: must be at most {drawing.KINDS} classes")
+    return names
