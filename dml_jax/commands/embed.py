@@ -10,8 +10,8 @@ Writes <output>.parquet, a directory of Parquet files with the columns id, embed
 row with its error. The same command continues where it was killed; once it is complete, it embeds nothing.
 
 Unless they are larger than 4 GiB or in a bucket (--output=gs://… or s3://…), the embeddings are also written to
-<output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json; with --query also neighbors.png, a
-figure of the images nearest to the query.
+<output>: embeddings.npy (float32, rows of unit length), ids.json and manifest.json. --query lists the images nearest to
+another one.
 
 All devices and cores of the machine are used, on a CPU by onnxruntime if the graph of the model is in the cache, where
 --runtime=onnxruntime puts it; with --engine=ray, those of all machines of a Ray cluster, which must see
@@ -20,7 +20,6 @@ the same files.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -41,27 +40,20 @@ if TYPE_CHECKING:
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
 NEIGHBORS = 8  # shown for a query
-FIGURE = "neighbors.png"
 
 
-def image_files(paths: list[str], output: Path | None = None) -> list[str]:
+def image_files(paths: list[str]) -> list[str]:
     """Image files among `paths`, and those below directories among them as `walk` finds them.
 
-    The figure in `output` is left out, because a second `embed .` would take it for a new image. Raises DataError if a
-    path does not exist, or there is no image file.
+    Raises DataError if a path does not exist, or there is no image file.
     """
     from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
 
     files: list[str] = []
-    figure = output and os.path.realpath(output / FIGURE)
     for name in paths:
         path = expand_path("IMAGE", name)
         if path.is_dir():
-            files += [
-                str(file.path)
-                for name, file in walk(path)
-                if is_image(name) and not (file.path.name == FIGURE and os.path.realpath(file.path) == figure)
-            ]
+            files += [str(file.path) for name, file in walk(path) if is_image(name)]
         elif path.is_file():
             files.append(str(path))
         else:
@@ -80,7 +72,7 @@ def parser() -> cli.Parser:
     cli.add_runtime(flags)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
-    flags.add_argument("--query", help="image: list and draw its nearest neighbours")
+    flags.add_argument("--query", help="image: list its nearest neighbours")
     flags.add_argument("--quiet", action="store_true", help="print messages but no progress")
     cli.add_engine(flags)
     return flags
@@ -107,7 +99,7 @@ def execute(arguments: list[str]) -> None:
         where = output.resolve().with_name(f"{output.resolve().name}.parquet")
     shards = shard_files(options.paths, where)
     loose = [path for path in options.paths if path not in shards]
-    files = image_files(loose, output) if loose else []
+    files = image_files(loose) if loose else []
     query = expand_path("--query", options.query) if options.query else None
     if query:
         cli.require(query.is_file(), f"--query={options.query}: there is no such file; give one image")
@@ -118,6 +110,7 @@ def execute(arguments: list[str]) -> None:
         embedding_files.check_replaceable(output)
     units = inputs.units(files, [file for found in shards.values() for file in found])
     engine: AbstractContextManager[Engine]
+    query_row = None
     if options.engine == "ray":
         from dml_jax.inference import ray_engine
 
@@ -131,7 +124,7 @@ def execute(arguments: list[str]) -> None:
         if model.runtime == "jax":
             runtime.enable_compilation_cache()
             runtime.keep_freed_memory()
-        query_image = model.read(query) if query else None  # first, because it may turn out not to be an image
+        query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):
         plan = parts.plan(units, facts)
@@ -143,20 +136,13 @@ def execute(arguments: list[str]) -> None:
                 exported = export(output, written, plan, facts)
     rows = counted(summary.images - summary.unusable, "embedding")
     print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
-    if query and query_image is not None and exported and output:
-        from dml_jax.analysis import retrieval
-        from dml_jax.analysis.html import Picture, thumbnail
+    if query_row is not None and exported:
         from dml_jax.evaluation import neighbors
 
         count = min(NEIGHBORS, len(exported.ids))
-        distances, indices = neighbors.search(model.embed([query]), exported.embeddings, count)
-        found = [exported.ids[int(i)] for i in indices[0]]
-        shown = [Picture(thumbnail(query_image), str(query), "", mark="query")]
-        for distance, name in zip(distances[0].tolist(), found, strict=True):
-            print(f"cosine {1 - distance:.4f}  {printable(name)}")
-            shown.append(Picture(thumbnail(model.read(name)), name, "", f"{1 - distance:.3f}"))
-        retrieval.plot_pictures(output / FIGURE, rows=[shown])
-        print(f"figure: {printable(str(output / FIGURE))}")
+        distances, indices = neighbors.search(query_row, exported.embeddings, count)
+        for distance, row in zip(distances[0].tolist(), indices[0].tolist(), strict=True):
+            print(f"cosine {1 - distance:.4f}  {printable(exported.ids[row])}")
 
 
 def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
@@ -203,12 +189,10 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
     for error in summary.errors:
         print(f"{'left out' if skip_bad else 'unusable'}: {printable(error)}", file=sys.stderr)
     total = counted(summary.images, "image")
-    if summary.unusable == summary.images:
-        raise DataError(f"none of {total} can be used; the reasons are listed above")
-    if summary.unusable and not skip_bad:
+    if summary.unusable == summary.images or (summary.unusable and not skip_bad):
         raise DataError(
-            f"{summary.unusable:,} of {total} cannot be used; all errors are in {written.directory}; "
-            f"give --skip_bad to leave such images out{f' of {output}' if output else ''}"
+            f"{summary.unusable:,} of {total} cannot be used; all errors are in {written.directory}"
+            + ("" if skip_bad else f"; give --skip_bad to leave such images out{f' of {output}' if output else ''}")
         )
     if summary.unusable:
         print(f"left out: {summary.unusable:,} of {total}")

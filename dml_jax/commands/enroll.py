@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import dml_jax
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, DataError, counted, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import locked
 
 if TYPE_CHECKING:
@@ -103,16 +103,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     from dml_jax.evaluation import open_set
 
     open_set.check_rate(options.false_accept_rate)
-    if not (options.index or "").endswith(".npz"):
-        raise ConfigError(f"--index={options.index or ''}: give a file that ends in .npz, e.g. --index=birds.npz")
+    index = options.index or ""
+    cli.require(index.endswith(".npz"), f"--index={index}: give a file that ends in .npz, e.g. --index=birds.npz")
     changes = options.remove or options.restore or options.rename or options.calibrate or options.check
-    if (options.list or options.classify) and changes:
-        raise ConfigError("--list and --classify: change and check nothing; leave the other options out")
+    cli.require(
+        not (changes and (options.list or options.classify)),
+        "--list and --classify: change and check nothing; leave the other options out",
+    )
     for pair in options.rename:
-        if pair.count(":") != 1:
-            raise ConfigError(f"--rename={pair}: must be OLD:NEW, e.g. --rename=wren:robin")
-    if not options.paths and (options.classify or not (changes or options.list)):
-        raise ConfigError("DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images")
+        cli.require(pair.count(":") == 1, f"--rename={pair}: must be OLD:NEW, e.g. --rename=wren:robin")
+    cli.require(
+        options.paths or (not options.classify and (changes or options.list)),
+        "DIRECTORY|IMAGE: missing; give directories of class folders or, with --classify, images",
+    )
     return options
 
 
@@ -122,8 +125,7 @@ def execute(arguments: list[str]) -> None:
     versions = cli.versions(options) | {"runtime": options.runtime}
     path = cli.file_to_write("--index", options.index)
     adds = options.paths and not options.classify
-    if not adds and not path.is_file():
-        raise ConfigError(f"--index={options.index}: there is no such file; enroll classes first")
+    cli.require(adds or path.is_file(), f"--index={path}: there is no such file; enroll classes first")
     from dml_jax.commands.embed import image_files
     from dml_jax.inference import labelled
     from dml_jax.inference.index import Index

@@ -68,13 +68,12 @@ def execute(arguments: list[str]) -> None:
         store.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
         return
-    if options.download and options.source:
-        raise ConfigError("--source: is not used with --download; give one of them")
+    cli.require(not (options.download and options.source), "--source: is not used with --download; give one of them")
     if options.download and options.name:
         options.output = options.output or f"data/{options.name}"
     for key in ("name", *(() if options.download else ("source",)), "output"):
-        if not getattr(options, key):
-            raise ConfigError(f"--{key}: missing; e.g. --name=folder --source=photos/ --output=data/photos")
+        example = "--name=folder --source=photos/ --output=data/photos"
+        cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
     configs.import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:

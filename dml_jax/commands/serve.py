@@ -27,8 +27,7 @@ BACKLOG = 2048  # connections that wait to be accepted
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that accepts connections; ConfigError if the port or the host is not available."""
-    if not 0 <= port < 1 << 16:
-        raise ConfigError(f"--port={port}: must be in 0..65535; 0 is any free port")
+    cli.require(0 <= port < 1 << 16, f"--port={port}: must be in 0..65535; 0 is any free port")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family, backlog=BACKLOG)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, UserError
+from dml_jax.errors import UserError
 from dml_jax.studies.definition import CLAIMED
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def chosen_seeds(options: Namespace, default: tuple[int, ...]) -> tuple[int, ...
     """The seeds of --seeds, or the default ones."""
     if options.seeds is None:
         return default
-    return cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")
+    return tuple(dict.fromkeys(cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")))
 
 
 def execute(arguments: list[str]) -> None:
@@ -169,8 +169,8 @@ def make_table(options: Namespace) -> None:
         cli.require(directory.is_dir(), f"--runs {directory}: there is no such directory")
     facts = plan.read_facts(directories[0]) if len(directories) == 1 else None
     output = files.expand_path("--output", options.output) if options.output else None
-    if output is not None and (output.is_file() or files.below_a_file(output)):
-        raise ConfigError(f"--output={output}: is a file or below one; give a directory")
+    no_directory = output is not None and (output.is_file() or files.below_a_file(output))
+    cli.require(not no_directory, f"--output={output}: is a file or below one; give a directory")
     if facts and "search" in facts:
         storage = storage_of(directories[0], options.storage)
         search.publish(facts, storage, output or directories[0], Console().rich)
@@ -216,8 +216,10 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     if before := plan.read_facts(root):
         there, here = (facts | {"protocol": paper} for facts, paper in
                        ((before["search"], before["paper"]), (stated, settings.paper)))  # fmt: skip
-        if different := " and ".join(word for word in here if there[word] != here[word]):
-            raise ConfigError(f"--root={root}: belongs to this search with another {different}; give another directory")
+        different = " and ".join(word for word in here if there[word] != here[word])
+        cli.require(
+            not different, f"--root={root}: belongs to this search with another {different}; give another directory"
+        )
     if options.storage:  # before anything is written
         search.open_storage(options.storage, name)
     plan.write_facts(root, name, study, settings, search=stated)

@@ -14,7 +14,7 @@ from dml_jax.errors import DataError
 from dml_jax.files import atomic_directory, atomic_write, below_a_file, read_json, reading, restore_directory
 
 ARRAYS = ("embeddings.npy", "labels.npy")
-WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json", "neighbors.png"}
+WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
 REMEDY = "export it again"
 # By key of `metrics.retrieval(per_query=True)`: the name in `queries.npz`.
 OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}

@@ -63,8 +63,7 @@ def load(path: str) -> tuple[str, Study]:
 
 def comparison(paths: Sequence[str]) -> tuple[str, Study]:
     """The name and the contents of a study that compares configuration files, or the seeds of one."""
-    if len(set(paths)) < len(paths):
-        raise ConfigError("--compare: give different configurations, e.g. configs/a.py configs/b.py")
+    paths = list(dict.fromkeys(paths))
     names = [Path(path).name.replace(".py", "", 1) for path in paths]
     if len(set(names)) < len(names):
         names = [path.removeprefix("configs/").replace(".py", "", 1) for path in paths]
@@ -83,12 +82,8 @@ def trials(study: Study, settings: Settings) -> list[Trial]:
     Raises ConfigError for an invalid configuration and for overrides of what distinguishes trials.
     """
     for key in settings.overrides:
-        if key == "seed":
-            raise ConfigError("--config.seed: a study has one seed per trial; give --seeds=0,1,2")
-        if len({repr(row.overrides.get(key)) for row in study.rows}) > 1:
-            raise ConfigError(f"--config.{key}: the rows of this study differ in it, so it cannot be the same for all")
-    if not settings.seeds or len(set(settings.seeds)) < len(settings.seeds):
-        raise ConfigError(f"--seeds={','.join(map(str, settings.seeds))}: give different seeds, e.g. 0,1,2")
+        if key == "seed" or len({repr(row.overrides.get(key)) for row in study.rows}) > 1:
+            raise ConfigError(f"--config.{key}: the trials of a study differ in it; for seeds, give --seeds=0,1,2")
     made = [_trial(row, seed, settings) for seed in settings.seeds for row in study.rows]
     return sorted(made, key=lambda trial: (trial.seed, _depth(trial, {other.name: other for other in made})))
 
@@ -141,10 +136,9 @@ def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
     from dml_jax.train.records import workdir  # imports JAX
 
     facts = read_facts(root)
-    if facts is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise ConfigError(f"--root={root}: is not empty and belongs to no study; give another directory")
-    if facts is not None and (facts["study"], "search" not in facts) != (study, bool(made)):
-        raise ConfigError(f"--root={root}: belongs to the study {facts['study']}; give another directory")
+    foreign = facts is None and root.exists() and (not root.is_dir() or any(root.iterdir()))
+    if foreign or (facts is not None and (facts["study"], "search" not in facts) != (study, bool(made))):
+        raise ConfigError(f"--root={root}: holds another study or other files; give another directory")
     for trial in made:
         if trial.config:
             workdir.check_same_run(trial.directory, trial.config)

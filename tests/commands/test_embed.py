@@ -88,7 +88,6 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert times == {file: file.stat().st_mtime_ns for file in Path("out").iterdir()}
     code, out, err = run(f"--query={files[3]}")
     assert (code, err, out.splitlines()[2]) == (0, "", f"cosine 1.0000  photos/{files[3].name}")
-    assert Path("out/neighbors.png").exists()
 
     Path("out/embeddings.npy").write_bytes(b"damaged")
     assert run()[0] == 0
@@ -99,18 +98,6 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert run()[0] == 0
     changed = (np.load("out/embeddings.npy") != rows).any(axis=1)
     assert changed.nonzero()[0].tolist() == [5]
-
-
-def test_the_figure_is_no_image_to_embed(run: Run, photos: Path) -> None:
-    """Also where the output is below the images; a photograph of the same name is one."""
-    shutil.copy(photos / "00.jpg", photos / embed.FIGURE)
-    arguments = ("--output=photos/out", "--query=photos/03.jpg")
-    counted = f"{COUNT + 1} embeddings with {DIM} dimensions"
-    code, out, _ = run(*arguments)
-    assert (code, counted in out) == (0, True)
-    code, out, _ = run(*arguments)
-    assert (code, counted in out) == (0, True)
-    assert out.startswith("all images have been embedded already\n")
 
 
 def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def test_roots_of_others(tmp_path: Path) -> None:
     plan.check_root(tmp_path, "mine", made)
     plan.write_facts(tmp_path, "mine", study(Row("a", DIGITS)), settings(tmp_path))
     plan.check_root(tmp_path, "mine", made)
-    with pytest.raises(ConfigError, match="belongs to the study mine; give another directory"):
+    with pytest.raises(ConfigError, match="holds another study or other files"):
         plan.check_root(tmp_path, "yours", made)
     made[0].directory.mkdir()
     stored = {
@@ -193,5 +193,5 @@ def test_roots_of_others(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
         plan.check_root(tmp_path, "mine", made)
     (tmp_path / "study.json").unlink()
-    with pytest.raises(ConfigError, match="is not empty and belongs to no study"):
+    with pytest.raises(ConfigError, match="holds another study or other files"):
         plan.check_root(tmp_path, "mine", made)
