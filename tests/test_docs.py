@@ -140,6 +140,9 @@ OTHER_PROGRAMS = {  # first words of a line -> why it is only looked at: files t
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
     "check mypaper": "schematic",
+    "model=RUN": "schematic",
+    "--name=sop --download": "needs the network",
+    "--output=data/photos --model=lite0": "another command has prepared this directory",
     "HOST:PORT": "schematic",
     "--coordinator=auto": "needs a cluster",
     "configs/cub_": "needs CUB-200-2011",
