@@ -95,9 +95,9 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
     planned = parts.plan(units, parts.facts(model))
     with parts.opened(where, planned) as out:
-        list(parts.embed(model, [(out.file(1), units[1])], out.key))
+        list(parts.embed(model, [(out.file(1), units[1])]))
         assert out.missing() == [0, 2]
-        list(parts.embed(model, [(out.file(i), units[i]) for i in (0, 2)], out.key))
+        list(parts.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
     again = parts.Parts(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
@@ -159,7 +159,7 @@ def test_buckets(there: str, bucket: Path, servers: None) -> None:
     units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
     with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as out:
         pass
-    list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()], out.key))
+    list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
     assert out.missing() == []
     rows = np.concatenate(list(out.usable_rows()))
     np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)
