@@ -6,9 +6,9 @@
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
 a class, --restore=wren enrolls it again, --rename=wren:"house wren" renames one; --list prints the number of images and
-the name of each class. Images of unknown classes are rejected by a
-threshold. It is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
-folders of other classes, which published weights need; classes that are enrolled do not take part.
+the name of each class. Images of unknown classes are rejected by a threshold. It is measured for --false_accept_rate on
+the unseen classes of the run, or on --calibrate=others/, class folders of other classes, which published weights need;
+classes that are enrolled do not take part.
 
 A table says what to expect of photographs to come, with 95 % intervals, from whole sessions that are left out
 (--session says which photographs were taken together). The second command measures it: on class folders of enrolled and

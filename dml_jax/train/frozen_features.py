@@ -91,7 +91,10 @@ def views(
                 found.append(np.load(file, allow_pickle=False))
             continue
         seen = crops(split, embedder.data, seed, view) if view else split
-        shown = lambda done, before=before: on_progress(before + done)  # noqa: E731
+
+        def shown(done: int, before: int = before) -> None:
+            on_progress(before + done)
+
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if meshes.is_main_process():
             file.parent.mkdir(parents=True, exist_ok=True)
