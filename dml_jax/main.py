@@ -2,7 +2,7 @@
 
     python -m dml_jax.main --config=configs/digits_hist.py [--config.method.tau=16 …]
 
-Running the same command again continues an interrupted run. `--config=FILE --help` explains every key. Exit codes: 0
+Running the same command again continues an interrupted run. `--mode=show` explains every key. Exit codes: 0
 success; 2 an error that the user has to fix, explained in one line; 75 a process was lost or the network, storage or a
 device failed, and the same command may succeed; 143 or 130 after SIGTERM or Ctrl-C, with a checkpoint of the last step.
 """
@@ -11,7 +11,6 @@ import faulthandler
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Collection
 from pathlib import Path
 
 from dml_jax import buckets, files
@@ -28,7 +27,6 @@ VALID_WITH = {
     "profile": ("train",),
     "topology": ("compile",),
 }
-HELP = ("-h", "--help")
 
 
 def parser() -> cli.Parser:
@@ -86,8 +84,7 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, resolves the configuration and runs the mode; SystemExit after a signal or `--help`."""
-    explain = any(a in HELP for a in arguments) and any(a.startswith("--config=") for a in arguments)
-    options, overrides = parser().read([a for a in arguments if not (explain and a in HELP)])
+    options, overrides = parser().read(arguments)
     check_options(options)
     if options.tensorboard:
         cli.check_installed("--tensorboard", "tensorboardX", "tensorboardX")
@@ -95,16 +92,12 @@ def execute(arguments: list[str]) -> None:
     output = cli.file_to_write("--output", options.output) if options.output else None
     warn = lambda text: print(f"warning: {text}", flush=True)  # noqa: E731
     config = config_files.resolved(options.config, overrides, warn, options.protocol, trust_code=options.trust_code)
-    if explain:
-        parser().print_help()
-        print()
-        show.print_options(config)
-    elif options.mode == "show":
+    if options.mode == "show":
         show.print_values(config)
     elif options.mode == "compile":
         compile_programs(config, options, directory)
     else:
-        run_mode(options, config, overrides, directory, output)
+        run_mode(options, config, directory, output)
 
 
 def check_options(options: Namespace) -> None:
@@ -169,9 +162,7 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
     console.print(f"written: {file}")
 
 
-def run_mode(
-    options: Namespace, config: Config, typed: Collection[str], where: Path | str, output: Path | None
-) -> None:
+def run_mode(options: Namespace, config: Config, where: Path | str, output: Path | None) -> None:
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
     from dml_jax import run
@@ -195,13 +186,13 @@ def run_mode(
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(config, directory, console, stop, options.tensorboard, options.profile, typed)
+                    run.train(config, directory, console, stop, options.tensorboard, options.profile)
                 case "evaluate":
-                    run.evaluate(config, directory, options.checkpoint, console, output, typed)
+                    run.evaluate(config, directory, options.checkpoint, console, output)
                 case "export":
                     run.export(config, directory, options.checkpoint, console)
                 case "check":
-                    run.check(config, console, typed)
+                    run.check(config, console)
     except Interrupted as interrupted:
         console.print(f"stopped by {interrupted}{'; the same command continues' if mode == 'train' else ''}")
         sys.exit(interrupted.code)

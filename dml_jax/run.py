@@ -5,7 +5,7 @@ file of the method with its losses, and, for the parts of a run, `train.experime
 """
 
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -45,16 +45,13 @@ def train(
     stop: Stop,
     tensorboard: bool = False,
     traced: tuple[int, int] | None = None,
-    typed: Collection[str] = (),
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
-    `traced` are the first and last step of a trace, `typed` the keys of the configuration that the command line sets.
+    `traced` are the first and last step of a trace.
     """
     workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
-    started = (directory / "config.json").exists()  # such a run can be continued all the same
-    experiments.check_options(experiment, () if started else typed, console)
     if traced and traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
@@ -130,7 +127,6 @@ def evaluate(
     checkpoint: str,
     console: Console,
     output: Path | None = None,
-    typed: Collection[str] = (),
 ) -> dict[str, Any]:
     """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
 
@@ -142,7 +138,6 @@ def evaluate(
         state, checkpoint = other_models.initial_state(experiment, console), "init_from"
     else:
         experiment, state = restore(config, directory, checkpoint, console)
-    experiments.check_options(experiment, typed, console, of="evaluation.")
     model = config.train.select if checkpoint == "reported" else checkpoint
     with loop.evaluation_memory(config):
         results, _ = evaluation(experiment, state, model, console)
@@ -183,10 +178,9 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
-def check(config: Config, console: Console, typed: Collection[str] = ()) -> None:
+def check(config: Config, console: Console) -> None:
     """Validates configuration and data and makes one training step; nothing is written."""
     experiment = experiments.build(config)
-    experiments.check_options(experiment, typed, console)
     experiment = other_models.with_teacher(experiment, console)
     if config.head:
         experiments.build(frozen_features.head_config(config))

@@ -24,13 +24,6 @@ CASES = [
     ("folder_baseline", "small"),
     ("folder_hist", "small"),
 ]
-LARGE = [
-    ("folder_baseline", ""),
-    ("folder_baseline", "frozen"),
-    ("folder_hist", ""),
-    ("folder_vit", ""),
-    ("folder_vit", "frozen"),
-]
 
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:
@@ -38,16 +31,6 @@ def values(file: str, variant: str, **data: object) -> dict[str, object]:
     found = config_files.load_config(path, {})
     found["data"].update(data)
     return found
-
-
-@pytest.mark.parametrize(("name", "variant"), CASES + LARGE)
-def test_resolves(name: str, variant: str) -> None:
-    config = configs.resolve(values(name, variant))
-    assert config.name == "-".join(filter(None, (name, variant)))
-    assert config.data.crop == "random_resized"
-    assert (config.data.jitter > 0) == (name == "folder_vit" or (name.startswith("folder") and variant == "small"))
-    assert not (config.data.flip and name.startswith("omniglot"))  # a mirrored character is a different one
-    assert (config.backbone.pretrained == "none") == (name.startswith("omniglot") or variant == "small")
 
 
 @pytest.mark.parametrize("data", ["omniglot", "digits"])

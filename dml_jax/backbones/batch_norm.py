@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,17 +12,8 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.convolution import devices_of
-from dml_jax.config.fields import Dtype, Probability, Rule, section
+from dml_jax.config.fields import Dtype, Probability, section
 from dml_jax.numerics import at_least_float32
-
-FreezeBatchNorm = Annotated[
-    bool,
-    Rule(
-        "the running statistics of a network without pretrained weights do not normalise; set it to false, or give "
-        "backbone.pretrained or init_from",
-        lambda c: not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from,
-    ),
-]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -155,7 +146,7 @@ class ConvolutionalConfig:
 
     name: str = ""
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
-    freeze_bn: FreezeBatchNorm = False  # use the running statistics in training, too, and never update them
+    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
     freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
     # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
     # code and HIST's.

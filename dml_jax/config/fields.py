@@ -10,11 +10,10 @@ Rules across fields are checked in `__post_init__` with `require`.
 import dataclasses
 import functools
 import json
-import re
 import typing
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
 import pydantic
 import pydantic.dataclasses
@@ -52,8 +51,8 @@ class Named:
 
     def __call__(self, value: str) -> str:
         if value not in self.names and "." not in value:
-            expected = ", ".join(repr(name) for name in (*self.names, IMPORT_PATH))
-            raise pydantic_core.PydanticCustomError("literal_error", "unknown name", {"expected": expected})
+            names = ", ".join((*self.names, IMPORT_PATH))
+            raise pydantic_core.PydanticCustomError("name", "Input should be one of {names}", {"names": names})
         return value
 
 
@@ -114,16 +113,10 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
-        case "missing" | "missing_argument" if not isinstance(places[-1], int):
+        case "missing" | "missing_argument":
             return f"{key}: missing, and it has no default"
         case "value_error":
             return f"{key}.{context['error']}" if key else str(context["error"])
-        case "literal_error":
-            choices = re.findall(r"'([^']*)'", context["expected"])
-            return f"{key}={value!r}: {suggest(str(value), choices)}"
-        case "missing" | "missing_argument" | "too_long":
-            key = key.removesuffix(f"[{places[-1]}]")
-            return f"{key}={value!r}: has the wrong number of values"
     return f"{key}={value!r}: {error['msg'].replace('Input should', 'must')}"
 
 
@@ -157,32 +150,6 @@ class Needs:
     holds: Callable[[Any], Any]  # of the whole configuration
 
 
-@dataclasses.dataclass(frozen=True)
-class Rule:
-    """Condition under which a value takes effect."""
-
-    problem: str  # the problem otherwise, and its remedy
-    holds: Callable[[Any], Any]  # of the whole configuration
-
-
-class Run(NamedTuple):
-    """Facts about a run that are known once its data is loaded."""
-
-    steps: int
-    epoch_end: Callable[[int], int]  # number of steps until the end of an epoch, counted after the warm-up
-    first_evaluation: int  # step; 0 if none precedes the last step
-    candidates: int  # number of images that a query of the test split is compared with
-    tables: bool  # whether parameters are spread over the devices by class
-
-
-@dataclasses.dataclass(frozen=True)
-class RunRule:
-    """A `Rule` about a configuration and its `Run`."""
-
-    problem: str
-    holds: Callable[[Any, Run], Any]
-
-
 def settled(config: Config) -> tuple[Config, list[Problem]]:
     """The configuration with the defaults of all options without effect, and a problem for each of them."""
     problems: dict[str, str] = {}
@@ -194,30 +161,11 @@ def settled(config: Config) -> tuple[Config, list[Problem]]:
 
 def _without_effect(config: Any) -> Iterator[Problem]:
     for key, value, default, need in _declared(config):
-        if isinstance(need, Needs) and value != default and not need.holds(_seen(config, key)):
-            yield key, f"{key}={value!r}: has no effect without {_named(key, need.what)}; set that, or remove this"
-
-
-def broken(config: Any, run: Run | None = None, head: Run | None = None) -> Iterator[Problem]:
-    """Broken rules of a configuration or, with its run, broken rules about the run and the training of its head."""
-    for key, value, _, rule in _declared(config):
-        if isinstance(rule, Rule) and run is None:
-            holds = rule.holds(_seen(config, key))
-        elif isinstance(rule, RunRule) and (of := head if key.startswith(HEAD) else run):
-            holds = rule.holds(_seen(config, key), of)
-        else:
-            continue
-        if not holds:
-            yield key, f"{key}={value!r}: {_named(key, rule.problem)}"
-
-
-def report(problems: Iterable[Problem], typed: Collection[str], warn: Callable[[str], None] | None) -> None:
-    """Raises ConfigError for a problem of a key that the command line sets, and warns of the others."""
-    for key, text in problems:
-        if key in typed:
-            raise ConfigError(text)
-        if warn is not None:
-            warn(text)
+        of_head = key.startswith(HEAD)  # then the condition is about the run of the head
+        seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
+        if value != default and not need.holds(seen):
+            what = need.what.replace("train.", HEAD) if of_head else need.what
+            yield key, f"{key}={value!r}: has no effect without {what}; set that, or remove this"
 
 
 def _reset(section: Any, keys: Collection[str], path: str = "") -> Any:
@@ -234,16 +182,7 @@ def _reset(section: Any, keys: Collection[str], path: str = "") -> Any:
     return dataclasses.replace(section, **{name: of(value, f"{path}{name}") for name, value in values.items()})
 
 
-def _seen(config: Any, key: str) -> Any:
-    """The configuration to which the condition of an option refers: for `head`, the one of its own run."""
-    return dataclasses.replace(config, train=config.head, head=None) if key.startswith(HEAD) else config
-
-
-def _named(key: str, text: str) -> str:
-    return text.replace("train.", HEAD) if key.startswith(HEAD) else text
-
-
-def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs | Rule | RunRule]]:
+def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs]]:
     """(key, value, default, condition) of all conditions in a section."""
     kind: Any = type(section)
     conditions = _conditions(kind)
@@ -257,9 +196,9 @@ def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Nee
 
 
 @cache
-def _conditions(kind: type) -> dict[str, tuple[Needs | Rule | RunRule, ...]]:
+def _conditions(kind: type) -> dict[str, tuple[Needs, ...]]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {
-        name: tuple(part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Needs | Rule | RunRule))
+        name: tuple(part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Needs))
         for name, hint in hints.items()
     }

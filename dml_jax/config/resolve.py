@@ -60,7 +60,17 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
       warn: called with one sentence for each of the others.
     """
     config, problems = rules.settled(_validated(values))
-    rules.report([*problems, *rules.broken(config)], typed, warn)
+    trained = config.backbone.pretrained != "none" or config.init_from
+    if getattr(config.backbone, "freeze_bn", False) and not trained:
+        key = "backbone.freeze_bn"
+        problem = "the running statistics of a network without pretrained weights do not normalise"
+        remedy = "set it to false, or give backbone.pretrained or init_from"
+        problems.append((key, f"{key}=True: {problem}; {remedy}"))
+    for key, text in problems:
+        if key in typed:
+            raise ConfigError(text)
+        if warn is not None:
+            warn(text)
     if config.train.precision == "bfloat16" and "backbone.dtype" in typed and config.backbone.dtype != "bfloat16":
         raise ConfigError(
             f"backbone.dtype={config.backbone.dtype!r}: train.precision='bfloat16' sets it too; remove one of them"

@@ -18,8 +18,6 @@ from dml_jax.config.fields import (
     Positive,
     PositiveInt,
     Probability,
-    Run,
-    RunRule,
     require,
     section,
 )  # fmt: skip
@@ -55,8 +53,6 @@ WITH_BLOCKS = Needs(
     "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
 )
 SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
-BEFORE_END = "no evaluation precedes the last step; set train.evaluate_every, or train for longer"
-TOO_LATE = "goes beyond the last step; lower it, or train for longer"
 # Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
 BATCHES = ("reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics")
 Refine = Annotated[str, AfterValidator(Named(BATCHES))]
@@ -136,12 +132,6 @@ class Data:
         return self.resize if self.decode_scaled else 0
 
 
-def _reloads(config: Any, run: Run) -> bool:
-    """Whether every reload follows an evaluation and precedes the last step."""
-    ends = [run.epoch_end(epoch) for epoch in config.train.reload_best_epochs]
-    return all(0 < run.first_evaluation <= end < run.steps for end in ends)
-
-
 @section
 class Group:
     """How one parameter group is trained."""
@@ -177,21 +167,14 @@ class Train:
     epochs: NonNegativeInt = 0  # or length in epochs, counted as in the method's paper
     warmup_epochs: NonNegativeInt = 0  # before these epochs, at the full learning rate
     # Steps in which all learning rates rise linearly from zero.
-    linear_warmup: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.linear_warmup <= run.steps)] = 0
+    linear_warmup: NonNegativeInt = 0
     # Trains on features of the frozen backbone, computed once for this many views of each training image: the
     # evaluation's crop, then random crops. 0: trains on images.
     feature_views: NonNegativeInt = 0
     chunks: PositiveInt = 1  # parts in which a batch is encoded, for batches larger than the memory; same results
     # Of the backbone and of the heads' products; losses, similarities and the optimizer are float32 in all three.
     precision: Literal["float32", "tensorfloat32", "bfloat16"] = "float32"
-    # Spread tables of classes (proxies, classifiers) over the devices; same results.
-    shard_classes: Annotated[
-        bool,
-        RunRule(
-            "the method has no tables of classes; set it to false",
-            lambda c, run: not c.train.shard_classes or run.tables,
-        ),
-    ] = False
+    shard_classes: bool = False  # spread tables of classes (proxies, classifiers) over the devices; same results
     optimizer: Optimizer = "adam"  # with PyTorch's conventions and defaults
     momentum: Annotated[Fraction, WITH_MOMENTUM] = 0.0  # of sgd
     # Multiplies all learning rates by the ratio of data.batch_size to rates_for_batch, or by its square root.
@@ -200,30 +183,17 @@ class Train:
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
     # Epochs after which "step" multiplies by gamma; warm-up not counted.
-    milestones: Annotated[
-        tuple[NonNegativeInt, ...],
-        STEPPED,
-        RunRule(TOO_LATE, lambda c, run: all(run.epoch_end(epoch) < run.steps for epoch in c.train.milestones)),
-    ] = ()
+    milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
     gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
     log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
     evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
     checkpoint_every: PositiveInt = 200  # steps between two checkpoints
-    # Steps between two models kept for `dml-jax analyse`; 0: none.
-    keep_every: Annotated[NonNegativeInt, RunRule(TOO_LATE, lambda c, run: c.train.keep_every <= run.steps)] = 0
-    # How the reported model is selected.
-    select: Annotated[
-        Literal["last", "validation", "test"],
-        RunRule(BEFORE_END, lambda c, run: c.train.select == "last" or run.first_evaluation),
-    ] = "last"
+    keep_every: NonNegativeInt = 0  # steps between two models kept for `dml-jax analyse`; 0: none
+    select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
     # Epochs (without warm-up) that restart from the best model.
-    reload_best_epochs: Annotated[
-        tuple[NonNegativeInt, ...],
-        SELECTED,
-        RunRule("one precedes every evaluation, or goes beyond the last step; remove it", _reloads),
-    ] = ()
+    reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
 
     def __post_init__(self) -> None:
         rule = f"give a positive number of steps or of epochs (={self.epochs}), not both"
@@ -241,10 +211,6 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
 
 BEST = "best"  # instead of the name of a reading
 CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
-FOUND = RunRule(
-    "a K exceeds the number of images that a query is compared with, so Recall@K is not computed; give smaller ones",
-    lambda c, run: max(c.evaluation.ks) <= run.candidates,
-)
 
 
 @section
@@ -254,7 +220,7 @@ class Evaluation:
     KEY: ClassVar = "evaluation"
 
     protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, FOUND] = (1, 2, 4, 8)  # of Recall@K
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8)  # of Recall@K
     # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
     lone_queries: Literal["miss", "omit"] = "miss"
     full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes

@@ -1,4 +1,4 @@
-"""Output of `--mode=show` and `--config=FILE --help`: a resolved experiment, and all its options."""
+"""Output of `--mode=show`: all options of a resolved experiment, with their types and meanings."""
 
 import dataclasses
 import inspect
@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, get_args
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
 from rich.console import Console
-from rich.table import Table
 
 from dml_jax.config import Config
 from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named
@@ -25,11 +24,6 @@ class Option(NamedTuple):
     default: Any  # None where there is none
     type: str  # as text
     meaning: str  # from the options' source
-
-    @property
-    def changed(self) -> bool:
-        """Whether the value differs from the default."""
-        return self.value != self.default
 
 
 def options(section: Any, path: str = "") -> Iterator[Option]:
@@ -101,33 +95,20 @@ def type_name(annotation: Any) -> str:
 
 
 def print_values(config: Config) -> None:
-    """Prints every key of an experiment with its value; values other than the default are marked."""
+    """Prints every key of an experiment with its value, type and meaning; values other than the default are marked."""
     console = Console(highlight=False, soft_wrap=True)
     section = ""
-    for option in options(config):
-        head = option.key.partition(".")[0] if "." in option.key else ""
+    for key, value, default, kind, meaning in options(config):
+        head = key.partition(".")[0] if "." in key else ""
         if head != section:
             console.print()
             section = head
-        mark, style = (CHANGED, "bold") if option.changed else (" ", "dim")
-        note = f"  (default {_text(option.default)})" if option.changed and option.default is not None else ""
-        console.print(f"{mark} {option.key} = {_text(option.value)}{note}", style=style, markup=False)
-    console.print(f"\n{CHANGED} differs from the default; --config=FILE --help explains every key", markup=False)
-
-
-def print_options(config: Config) -> None:
-    """Prints every key of a configuration with its type, default and meaning."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = 160
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("--config.KEY", "type", "default", "here", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for option in options(config):
-        here = _text(option.value) if option.changed else ""
-        default = "" if option.default is None else _text(option.default)
-        table.add_row(option.key, option.type, default, here, option.meaning)
-    console.print(table, markup=False)
+        changed = value != default
+        note = f"  (default {_text(default)})" if changed and default is not None else ""
+        explained = f"{kind}; {meaning}" if meaning else kind
+        line = f"{CHANGED if changed else ' '} {key} = {_text(value)}{note}  # {explained}"
+        console.print(line, style="bold" if changed else "dim", markup=False)
+    console.print(f"\n{CHANGED} differs from the default", markup=False)
 
 
 def _text(value: Any) -> str:

@@ -41,7 +41,6 @@ from dml_jax.config.fields import (
     NonNegative,
     NonNegativeInt,
     PositiveInt,
-    RunRule,
     require,
     section,
     validate,
@@ -100,10 +99,6 @@ REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
 WEIGHTED = Needs(
     "losses that take weights in method.loss", lambda c: all(takes(find(loss), "weights") for loss in c.method.losses)
 )
-REACHED = RunRule(
-    "the memory is not used before the last step; lower it, or train for longer",
-    lambda c, run: not c.method.memory or c.method.memory_after < run.steps,
-)
 
 
 @section
@@ -127,7 +122,7 @@ class Config:
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before the memory is used; 1,000 in its paper.
-    memory_after: Annotated[NonNegativeInt, REMEMBERED, REACHED] = 0
+    memory_after: Annotated[NonNegativeInt, REMEMBERED] = 0
     # Import path of a function (labels [N], labels [M]) -> (positive, negative) [N, M], masks or weights: the relation
     # of pairs, such as shared tags or a hierarchy, in place of equal labels.
     relation: Annotated[str, AfterValidator(Named(("",))), PAIRS] = ""

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
-from dml_jax.config.fields import Needs, NonNegative, PositiveInt, Rule, require, section
+from dml_jax.config.fields import Needs, NonNegative, PositiveInt, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
@@ -41,10 +41,6 @@ TEST_TIME = ("tested_branch",)  # options of the test-time embedding alone
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
-TRAINED = Rule(
-    "this branch has weight 0 in method.lambda1, so the labels do not train its embedding; test the other branch",
-    lambda c: c.method.lambda1[c.method.tested_branch == "branch2"] > 0,
-)
 
 
 @section
@@ -64,7 +60,7 @@ class Config:
     lambda2: NonNegative = 0.9  # weight of the consistency loss
     w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity loss of each set of prototypes
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"  # over the N^2 entries; the sum as printed
-    tested_branch: Annotated[Literal["branch1", "branch2"], TRAINED] = "branch1"  # gives the test-time embedding
+    tested_branch: Literal["branch1", "branch2"] = "branch1"  # gives the test-time embedding
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
@@ -74,6 +70,8 @@ class Config:
             self.prototypes,
             "branches that share prototypes need the same number; make them equal or set sharing=separate",
         )
+        rule = f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; test the other branch"
+        require(self.lambda1[self.tested_branch == "branch2"] > 0, "tested_branch", self.tested_branch, rule)
 
 
 BRANCHES = ("branch1", "branch2")

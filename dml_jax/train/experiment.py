@@ -3,7 +3,7 @@
 Everything is validated here, early, and all processes must have built the same.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
@@ -16,8 +16,7 @@ from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.convolution import batches_over
-from dml_jax.config import Config, Data, Train, fields
-from dml_jax.console import Console
+from dml_jax.config import Config, Data, Train
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
@@ -272,29 +271,3 @@ def _image_shape(data: Data, split: Split) -> tuple[int, int]:
     """(height, width) of the first training image after the transform of the evaluation."""
     image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
     return image.shape[0], image.shape[1]
-
-
-def check_options(experiment: Experiment, typed: Collection[str], console: Console, of: str = "") -> None:
-    """Warns of options that begin with `of` and have no effect; ConfigError if the command line sets one (`typed`)."""
-    config = experiment.config
-    params = experiment.template().params if config.train.shard_classes else {}
-    paths = (meshes.dict_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
-    tables = any(experiment.method.hooks.class_axis(path) is not None for path in paths)
-    run = _run(experiment, config.train, tables=tables)
-    head = _run(experiment, config.head, tables=True) if config.head else None  # unknown, and of little interest
-    found = [problem for problem in fields.broken(config, run, head) if problem[0].startswith(of)]
-    fields.report(found, typed, console.warn)
-
-
-def _run(experiment: Experiment, train: Train, *, tables: bool) -> fields.Run:
-    """The facts about the run, or the training of its head, that conditions of options refer to."""
-    sampler, test = experiment.sampler, experiment.splits["test"]
-    steps = length(train, sampler)
-    first = train.evaluate_every or (sampler.first_step(1) if train.epochs else steps)
-    return fields.Run(
-        steps=steps,
-        epoch_end=lambda epoch: sampler.first_step(train.warmup_epochs + epoch),
-        first_evaluation=first if first < steps else 0,
-        candidates=len(test.labels) - 1 if test.gallery is None else len(test.gallery.labels),
-        tables=tables,
-    )

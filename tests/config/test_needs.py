@@ -3,20 +3,14 @@
 import re
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dml_jax import config as configs
 from dml_jax import main
-from dml_jax.config import fields
 from dml_jax.config import files as config_files
-from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.methods import baseline
-from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features
-from tests.train.experiments import values
 
 ROOT = Path(__file__).parents[2]
 AVERAGE, ALONE = "method.transform=average", "method.losses=auxiliary"
@@ -50,11 +44,9 @@ WITHOUT_EFFECT = [
     "digits_hist train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_after=5",
-    "cub_group_loss method.anchors=9",
     *(f"cub_crt {AVERAGE} method.{o}" for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")),
     f"cub_crt {AVERAGE} method.w_div=2",
     "cub_crt method.lambda2=0 method.consistency=sum",
-    "cub_crt method.lambda1=1.0,0.0 method.tested_branch=branch2",
     "cub_mpn method.k=10",
     "cub_mpn method.k_r=3",
     *(f"cub_mpn {ALONE} method.{o}" for o in ("layers=3", "heads=8", "concatenate=true", "dropout=0.5")),
@@ -138,71 +130,9 @@ def test_a_file_is_executed_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("executed") == 1
 
 
-RUN = fields.Run(steps=10, epoch_end=lambda epoch: 4 * epoch, first_evaluation=4, candidates=20, tables=False)
-
-
-@pytest.mark.parametrize(
-    ("train", "run", "broken"),
-    [
-        ({"linear_warmup": 10, "keep_every": 10}, {}, set()),
-        ({"linear_warmup": 11, "keep_every": 11}, {}, {"train.linear_warmup", "train.keep_every"}),
-        ({"schedule": "step", "milestones": (1, 2)}, {}, set()),
-        ({"schedule": "step", "milestones": (2, 3)}, {}, {"train.milestones"}),
-        ({"select": "validation", "reload_best_epochs": (1, 2)}, {}, set()),
-        ({"select": "test", "reload_best_epochs": (0,)}, {}, {"train.reload_best_epochs"}),
-        ({"select": "test", "reload_best_epochs": (3,)}, {}, {"train.reload_best_epochs"}),
-        (
-            {"select": "validation", "reload_best_epochs": (1,)},
-            {"first_evaluation": 0},
-            {"train.select", "train.reload_best_epochs"},
-        ),
-        ({"shard_classes": True}, {}, {"train.shard_classes"}),
-        ({"shard_classes": True}, {"tables": True}, set()),
-        ({}, {"candidates": 1}, set()),
-        ({}, {"candidates": 0}, {"evaluation.ks"}),
-    ],
-)
-def test_rules_of_a_run(train: dict[str, Any], run: dict[str, Any], broken: set[str]) -> None:
-    config = configs.resolve(values(steps=10, **train))
-    found = dict(fields.broken(config, RUN._replace(**run)))
-    assert found.keys() == broken
-    for key, text in found.items():
-        assert re.match(r"\S+=.*: .*; ", text)
-        shown: list[str] = []
-        fields.report([(key, text)], ("seed",), shown.append)
-        assert shown == [text]
-        with pytest.raises(ConfigError, match=re.escape(text)):
-            fields.report([(key, text)], (key,), None)
-
-
 def test_the_training_of_the_head() -> None:
-    """Its options are checked in its own run; it does not record the augmentation that features do not have."""
-    made = config_files.resolved(path("folder_baseline"), {"head.linear_warmup": "11"})
-    assert [key for key, _ in fields.broken(made, RUN._replace(steps=300), RUN)] == ["head.linear_warmup"]
+    """Its options have conditions of its own; it does not record the augmentation that features do not have."""
+    made = config_files.resolved(path("folder_baseline"), {})
     assert frozen_features.head_config(made).data.training_size == 0
     with pytest.raises(ConfigError, match=r"^head\.milestones=\(3,\): has no effect without head\.schedule='step'; "):
         config_files.resolved(path("folder_baseline"), {"head.milestones": "3,"})
-
-
-@pytest.mark.parametrize(("after", "broken"), [(9, set()), (10, {"method.memory_after"})])
-def test_rules_of_a_baseline(after: int, broken: set[str]) -> None:
-    method = baseline.make_config("triplet", memory=8, memory_after=after)
-    config = configs.resolve(values(steps=10) | {"method": asdict(method)})
-    assert dict(fields.broken(config, RUN)).keys() == broken
-
-
-def test_the_run_is_that_of_the_data(capsys: pytest.CaptureFixture[str]) -> None:
-    """Shortening a published run only warns; the same values on the command line are errors."""
-    given = values(steps=30, evaluate_every=10, schedule="step", milestones=(2,), linear_warmup=40)
-    given["evaluation"]["ks"] = (1, 895, 896)  # the 896 test images are compared with one another
-    experiment = experiments.build(configs.resolve(given))
-    with Console() as console:
-        experiments.check_options(experiment, ("train.steps",), console)
-    shown = capsys.readouterr().out
-    for key in ("train.linear_warmup=40", "train.milestones=(2,)", "evaluation.ks=(1, 895, 896)"):
-        assert f"warning: {key}: " in shown
-    for key in ("train.linear_warmup", "train.milestones", "evaluation.ks"):
-        with Console() as console, pytest.raises(ConfigError, match=f"^{key}="):
-            experiments.check_options(experiment, (key,), console)
-    with Console() as console:
-        experiments.check_options(experiment, ("train.linear_warmup",), console, of="evaluation.")

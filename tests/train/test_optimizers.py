@@ -110,7 +110,7 @@ def test_linear_warmup(x64: None) -> None:
 @pytest.mark.parametrize(
     ("values", "wanted"),
     [
-        ({"optimizer": "adem"}, r"optimizer='adem': did you mean adam"),
+        ({"optimizer": "adem"}, r"optimizer='adem': must be one of adam, adamw"),
         ({"momentum": 1.0}, "momentum=1.0: must be less than 1"),
         ({"scale_rates": "sqrt"}, "rates_for_batch=0: scale_rates='sqrt' needs the batch size"),
     ],
