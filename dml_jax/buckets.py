@@ -19,9 +19,9 @@ from typing import Any, cast
 from dml_jax.errors import CheckpointError, PeerError, UserError
 from dml_jax.files import is_url, reason
 
-WRITER = ".writer"  # object in the bucket that names the process that may write
+WRITERS = ".writers"  # in the bucket: objects with increasing numbers, whose last one names the process that may write
 RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
-IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # what is not copied
+IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", f"{WRITERS}/")  # directories that are not copied
 
 
 def check_url(option: str, url: str) -> str:
@@ -47,11 +47,11 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `writer` names this process if it may write, `there` are the bucket's files."""
+    """The local files of a run; `writer` is the object that lets this process write, `there` the bucket's files."""
 
     directory: Path
     url: str
-    writer: str | None = None
+    writer: str = ""
     there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
 
     @property
@@ -80,7 +80,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
         copy = _Copy(Path(parent, str(url).rstrip("/").rpartition("/")[2]), str(url).rstrip("/"))
         copy.directory.mkdir()
         if writing and active:
-            copy.writer = _take_over(copy)
+            copy.writer = _take_over(option, copy)
         _copies.append(copy)
         try:
             pull(copy.directory)
@@ -97,8 +97,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
         finally:
             _copies.remove(copy)
             with suppress(Exception):
-                if copy.writer == _writer(copy):
-                    _client().rm_file(f"{copy.root}/{WRITER}")
+                _client().rm_file(copy.writer)
 
 
 def read_copy(option: str, url: str) -> Path:
@@ -156,25 +155,31 @@ def push(directory: Path) -> None:
 
 def check_writer(directory: Path) -> None:
     """Raises CheckpointError if another process has taken over a run in a bucket that this one writes."""
-    if (copy := _copy_of(directory)) and copy.writer and (other := _writer(copy)) != copy.writer:
-        raise CheckpointError(f"{copy.url}: {other or 'another process'} has taken over this run, so this process ends")
+    if (copy := _copy_of(directory)) and copy.writer and (newest := _writers(copy)[-1:]) != [copy.writer]:
+        other = _client().cat_file(newest[0]).decode() if newest else "a process that has ended"
+        raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
 
 
-def _writer(copy: _Copy) -> str | None:
-    """The process that may write; None if there is none."""
-    try:
-        return str(_client().cat_file(f"{copy.root}/{WRITER}").decode())
-    except FileNotFoundError:
-        return None
+def _writers(copy: _Copy) -> list[str]:
+    return sorted(_client().find(f"{copy.root}/{WRITERS}"))
 
 
-def _take_over(copy: _Copy) -> str:
-    """Names this process as the writer; any other one ends before its next checkpoint."""
-    if earlier := _writer(copy):
-        print(f"{copy.url}: taking over from {earlier}", flush=True)
+def _take_over(option: str, copy: _Copy) -> str:
+    """Creates and returns the next writer's object; of several processes that do it at once, one gets it."""
+    earlier = _writers(copy)
+    number = int(earlier[-1].rpartition("/")[2]) + 1 if earlier else 1
+    writer = f"{copy.root}/{WRITERS}/{number:09d}"
     own = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
-    _client().pipe_file(f"{copy.root}/{WRITER}", own.encode())
-    return own
+    try:
+        _client().pipe_file(writer, own.encode(), mode="create")  # with ifGenerationMatch=0
+    except FileExistsError:
+        other = _client().cat_file(writer).decode()
+        if other != own:  # and not a repetition, because the first answer was lost
+            raise CheckpointError(f"{option}={copy.url}: {other} has just started this run") from None
+    for path in earlier:
+        print(f"{copy.url}: taking over from {_client().cat_file(path).decode()}", flush=True)
+        _client().rm_file(path)
+    return writer
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Runs in Google Cloud Storage, here an emulator: what is written, what is read again, and who may write."""
 
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -103,7 +104,37 @@ def test_a_process_that_another_has_replaced_writes_nothing_more(
         overtaken()
     assert f"{URL}: taking over from process {os.getpid()} on " in capsys.readouterr().out
     assert client.cat_file("bucket/runs/one/a") == b"second"
-    assert not client.exists(f"bucket/runs/one/{buckets.WRITER}")
+    assert client.find(f"bucket/runs/one/{buckets.WRITERS}") == []
+
+
+def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = threading.Barrier(2)
+    writers = buckets._writers
+
+    def late(copy: Any) -> list[str]:
+        found = writers(copy)
+        both.wait()
+        return found
+
+    monkeypatch.setattr(buckets, "_writers", late)
+    outcomes: list[str] = []
+
+    def start() -> None:
+        try:
+            buckets._take_over("--workdir", buckets._Copy(Path("unused"), URL))
+            outcomes.append("")
+        except CheckpointError as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winner, loser = sorted(outcomes)
+    assert not winner
+    assert loser.startswith(f"--workdir={URL}: process {os.getpid()} on ")
+    assert loser.endswith(" has just started this run")
 
 
 @pytest.mark.parametrize(
