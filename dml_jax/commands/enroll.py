@@ -5,10 +5,10 @@
     dml-jax enroll --model=runs/birds --index=birds.npz --classify photos/
 
 The first creates the index or adds to an existing one, without the images that it holds already; --remove=wren removes
-a class, --restore=wren enrolls it again, --rename=wren:"house wren" renames one; --list prints the number of images and
-the name of each class. Images of unknown classes are rejected by a threshold. It is measured for --false_accept_rate on
-the unseen classes of the run, or on --calibrate=others/, class folders of other classes, which published weights need;
-classes that are enrolled do not take part.
+a class, --restore=wren enrolls it again, --purge deletes removed classes for good, --rename=wren:"house wren" renames
+one; --list prints the number of images and the name of each class. Images of unknown classes are rejected by a
+threshold. It is measured for --false_accept_rate on the unseen classes of the run, or on --calibrate=others/, class
+folders of other classes, which published weights need; classes that are enrolled do not take part.
 
 A table says what to expect of photographs to come, with 95 % intervals, from whole sessions that are left out
 (--session says which photographs were taken together). The second command measures it: on class folders of enrolled and
@@ -91,6 +91,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
     flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
+    flags.add_argument("--purge", action="store_true", help="delete the embeddings of all removed classes for good")
     flags.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], help="new name; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
@@ -105,7 +106,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     open_set.check_rate(options.false_accept_rate)
     index = options.index or ""
     cli.require(index.endswith(".npz"), f"--index={index}: give a file that ends in .npz, e.g. --index=birds.npz")
-    changes = options.remove or options.restore or options.rename or options.calibrate or options.check
+    changes = options.remove or options.restore or options.purge or options.rename or options.calibrate or options.check
     cli.require(
         not (changes and (options.list or options.classify)),
         "--list and --classify: change and check nothing; leave the other options out",
@@ -174,6 +175,9 @@ def _change(
         index.restore(name)
     for pair in options.rename:
         index.rename(*pair.split(":"))
+    purged = list(index.removed) if options.purge else []
+    for name in purged:
+        del index.removed[name]
     given = sum(map(len, classes.values()))
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
@@ -185,12 +189,12 @@ def _change(
     if others:
         index.calibrate(others, {name: [taken[file] for file in images] for name, images in others.items()})
     expected = _expected(index, options.false_accept_rate) if index.images else EMPTY  # or none is written
-    if classes or others or options.remove or options.restore or options.rename:
+    if classes or others or purged or options.remove or options.restore or options.rename:
         index.save(path)
     done = [
         f"{what} {printable(', '.join(names))}"
         for what, names in (
-            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename),
+            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename), ("purged", purged),
         )
         if names
     ]  # fmt: skip

@@ -48,6 +48,7 @@ class EmbeddingModel:
       data: the transform of images.
       shape: (H, W) in pixels of the images that the network sees.
       step: of the checkpoint; 0 for published weights.
+      own_distance: whether embeddings are compared by a function of the user's, not by cosines or Euclidean distances.
       finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
       config_hash: identifies the configuration.
       fingerprint: SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever
@@ -59,6 +60,7 @@ class EmbeddingModel:
     data: Data
     shape: tuple[int, int]
     step: int
+    own_distance: bool = False
     finished: bool
     config_hash: str
     fingerprint: str

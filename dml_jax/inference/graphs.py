@@ -50,6 +50,7 @@ class Facts:
     step: int
     shape: tuple[int, int]
     dimensions: int
+    own_distance: bool
     deviation: float  # from JAX's embeddings, relative to their largest value
     data: dict[str, Any]
 
@@ -84,7 +85,7 @@ def keep(model: "Model", graph: Path) -> None:
         dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
         facts = Facts(
             sha256(draft / GRAPH), model.config_hash, model.fingerprint, int(model.step), model.shape, dimensions,
-            deviation, asdict(model.data),
+            model.own_distance, deviation, asdict(model.data),
         )  # fmt: skip
         write_json(draft / FACTS, asdict(facts))
 
@@ -149,7 +150,7 @@ class GraphModel(EmbeddingModel):
             facts.step,
             True,
         )
-        self.config_hash, self.fingerprint = facts.config_hash, facts.fingerprint
+        self.config_hash, self.fingerprint, self.own_distance = facts.config_hash, facts.fingerprint, facts.own_distance
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

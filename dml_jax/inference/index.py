@@ -62,7 +62,7 @@ class Index:
     """
 
     def __init__(self, model: "EmbeddingModel"):
-        if callable(getattr(model, "distance", None)):
+        if model.own_distance:
             raise DataError("the model has a distance of its own, but enrolled images are compared by cosines")
         self._model = model
         self.classes: list[str] = []

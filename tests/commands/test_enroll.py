@@ -33,7 +33,7 @@ COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), 
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
-    fingerprint = "of colours"
+    fingerprint, own_distance = "of colours", False
 
     def unseen(self):
         """Twenty classes of ten images in all directions."""
@@ -222,12 +222,15 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         (["--restore=grey", "--remove=blue"], "removed blue; restored grey; now 6 images of 2 classes"),
         (both, "removed grey; restored blue; now 6 images of 2 classes"),
         (["--rename=green:lime"], "renamed green:lime; now 6 images of 2 classes"),
+        (["--purge"], "purged red, grey; now 6 images of 2 classes"),
     ):
         before = file.read_bytes() if file.exists() else b""
         code, text = run(*arguments)
         assert (code, said in text, "strangers accepted" in text) == (0, True, True), text
         assert (file.read_bytes() == before) == (said.startswith("i.npz"))
     assert run("--list") == (0, "3\tlime\n3\tblue\n")
+    assert run("--restore=grey")[0] == 2
+    assert "grey" not in str(dict(np.load(file)))
     code, text = run("--classify", "--false_accept_rate=0.3", new)
     name, margin, path, nearest = text.rstrip("\n").split("\t")
     assert (code, name, path, Path(nearest).parent.name) == (0, "blue", new, "blue")
@@ -276,7 +279,7 @@ def test_the_command(photos, tmp_path, monkeypatch, capsys):
         ((later, "--session=^x_"), "session=^x_: fits none of 3 images, e.g."),
         ((later, "--session=("), "session=(: is neither a column nor a regular expression"),
         (("--remove=bleu",), "bleu: is not enrolled; did you mean blue?"),
-        (("--restore=plum",), "plum: is not a removed class; removed: "),
+        (("--restore=plum",), "plum: is not a removed class; there is none"),
         (("--classify", "--false_accept_rate=1", new), "false_accept_rate=1: must be above 0 and below 1"),
         (("--classify", "--false_accept_rate=.1", "--threshold=.5", new), "--threshold: not allowed with"),
     ):
@@ -435,6 +438,6 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
 
 def test_an_index_refuses_a_distance_of_ones_own() -> None:
     model = tiny_model.Tiny()
-    model.distance = lambda a, b: a @ b.T
+    model.own_distance = True
     with pytest.raises(DataError, match="has a distance of its own"):
         Index(model)

@@ -39,7 +39,7 @@ class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour."""
 
     shape = (16, 16)
-    fingerprint = "of colours"
+    fingerprint, own_distance = "of colours", False
 
     def __init__(self) -> None:
         self.batches: list[int] = []
