@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import CAFFE, Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import AveragePool, MaxPool, compute_dtype, conv, he_fan_in, require_size
+from dml_jax.backbones.layers import AveragePool, Conv, MaxPool, compute_dtype, he_fan_in, require_size
 from dml_jax.backbones.weights.convert import Layout, Network
 from dml_jax.config.fields import section
 
@@ -51,12 +51,12 @@ def _conv_bn_relu(
     config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
 ) -> jax.Array:
     """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls this."""
-    layer = conv(
+    layer = Conv(
         channels,
         size,
         stride,
         padding=size // 2,
-        bias=True,
+        use_bias=True,
         dtype=compute_dtype(config.dtype),
         kernel_init=he_fan_in,
         name=name,

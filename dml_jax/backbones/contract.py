@@ -39,13 +39,6 @@ class Config(Protocol):
     def pixels(self) -> Pixels: ...
 
 
-class Apply(Protocol):
-    # See `Backbone.apply`.
-    def __call__(
-        self, params: PyTree, stats: PyTree, inputs: jax.Array, /, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[jax.Array, PyTree]: ...
-
-
 class Backbone(NamedTuple):
     """A convolutional network or vision transformer without its classifier, as pure functions.
 
@@ -62,7 +55,7 @@ class Backbone(NamedTuple):
     """
 
     init: Callable[[jax.Array, ImageShape], tuple[PyTree, PyTree]]
-    apply: Apply
+    apply: Callable[..., tuple[jax.Array, PyTree]]
     channels: int
     preprocess: Callable[[jax.Array], jax.Array]
 

@@ -19,7 +19,7 @@ from annotated_types import Len
 from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import compute_dtype, conv
+from dml_jax.backbones.layers import Conv, compute_dtype
 from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, Probability, section
@@ -81,10 +81,10 @@ class Block(nn.Module):
 
         y = x
         if self.expansion > 1:
-            y = nn.relu6(norm("bn0")(conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
-        y = conv(inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv")(y)
+            y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))
+        y = Conv(inside, self.kernel, self.stride, padding="SAME", groups=inside, dtype=dtype, name="depthwise_conv")(y)
         y = nn.relu6(norm("bn1")(y, train))
-        y = norm("bn2")(conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
+        y = norm("bn2")(Conv(self.channels, 1, dtype=dtype, name="project_conv")(y), train)
         return x + y if x.shape == y.shape else y
 
 
@@ -97,7 +97,7 @@ class EfficientNetLite(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
-        x = conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
+        x = Conv(config.stem, 3, 2, padding="SAME", dtype=dtype, name="conv_stem")(x)
         x = nn.relu6(batch_norm(config, "bn0", epsilon=1e-3)(x, train))
         block = nn.remat(Block, static_argnums=(2,)) if config.remat else Block
         number = 0
@@ -107,7 +107,7 @@ class EfficientNetLite(nn.Module):
                 first = stride if index == 0 else 1
                 x = block(config, width, expansion, kernel, first, name=f"blocks_{number}")(x, train)
                 number += 1
-        x = conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
+        x = Conv(config.channels, 1, dtype=dtype, name="conv_head")(x)
         return nn.relu6(batch_norm(config, "bn1", epsilon=1e-3)(x, train))
 
 

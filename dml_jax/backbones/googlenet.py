@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import MaxPool, compute_dtype, conv, normal_init, require_size
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype, normal_init, require_size
 from dml_jax.backbones.weights.convert import Layout, Network, dotted
 from dml_jax.config.fields import section
 
@@ -56,7 +56,7 @@ class ConvBnRelu(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
-        layer = conv(
+        layer = Conv(
             self.channels,
             self.size,
             self.stride,

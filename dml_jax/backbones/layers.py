@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
 
-from dml_jax.backbones.convolution import Padding, convolve
+from dml_jax.backbones.convolution import convolve
 from dml_jax.config.fields import Fraction, Needs
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
@@ -129,46 +129,29 @@ def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, 
     return Dense(features, bias, kernel_init=normal_init(0.02), bias_init=zeros, dtype=dtype, name=name)
 
 
-def conv(
-    channels: int,
-    size: int,
-    stride: int = 1,
-    *,
-    padding: int | Literal["SAME"] = 0,
-    bias: bool = False,
-    groups: int = 1,
-    dtype: Dtype | None,
-    name: str,
-    kernel_init: Initializer = he_fan_out,
-) -> "Conv":
-    """A convolution with a kernel of `size` x `size`; biases start at 0.
-
-    The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs. The
-    `dtype` is the computation's; None for that of inputs and parameters.
-    """
-    pads = padding if padding == "SAME" else ((padding, padding), (padding, padding))
-    return Conv(channels, (size, size), (stride, stride), pads, bias, groups, kernel_init, dtype, name=name)
-
-
 class Conv(nn.Module):
-    """Flax's convolution, but kernel and bias keep their type, in which their gradients are summed."""
+    """A convolution with a kernel of `size` x `size`, which keeps its type, in which its gradient is summed.
+
+    The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs.
+    """
 
     features: int
-    kernel_size: tuple[int, int]
-    strides: tuple[int, int]
-    padding: Padding | Literal["SAME"]
-    use_bias: bool
-    feature_group_count: int
-    kernel_init: Initializer
-    dtype: Dtype | None
+    size: int
+    stride: int = 1
+    padding: int | Literal["SAME"] = 0
+    use_bias: bool = False  # starts at 0
+    groups: int = 1
+    kernel_init: Initializer = he_fan_out
+    dtype: Dtype | None = None  # of the computation; None for the type of inputs and parameters
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C']."""
-        shape = (*self.kernel_size, x.shape[-1] // self.feature_group_count, self.features)
+        shape = (self.size, self.size, x.shape[-1] // self.groups, self.features)
         kernel = self.param("kernel", self.kernel_init, shape, jnp.float32)
         x = nn.dtypes.promote_dtype(x, kernel, dtype=self.dtype)[0]
-        y = convolve(x, kernel, self.strides, self.padding, self.feature_group_count)
+        padding = self.padding if self.padding == "SAME" else ((self.padding, self.padding),) * 2
+        y = convolve(x, kernel, (self.stride, self.stride), padding, self.groups)
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros_init(), (self.features,), jnp.float32)
             y = (y + bias.reshape(1, 1, 1, -1)).astype(y.dtype)

@@ -16,11 +16,11 @@ import jax
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
+    Conv,
     DropPath,
     DropRate,
     attention,
     compute_dtype,
-    conv,
     layer_norm,
     require_size,
     transformer_dense,
@@ -85,7 +85,7 @@ class Attention(nn.Module):
         batch, height, width, channels = x.shape
         queries = transformer_dense(channels, dtype=dtype, name="q")(x)
         if self.reduction > 1:
-            x = conv(channels, self.reduction, self.reduction, bias=True, dtype=dtype, name="sr")(x)
+            x = Conv(channels, self.reduction, self.reduction, use_bias=True, dtype=dtype, name="sr")(x)
             x = layer_norm(INNER, dtype=dtype, name="norm")(x)
         keys_values = transformer_dense(2 * channels, dtype=dtype, name="kv")(x)
         keys_values = keys_values.reshape(batch, -1, 2, self.heads, channels // self.heads)
@@ -105,7 +105,7 @@ class Mlp(nn.Module):
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype, channels = compute_dtype(self.config.dtype), x.shape[-1]
         y = transformer_dense(4 * channels, dtype=dtype, name="fc1")(x)
-        y = conv(4 * channels, 3, padding=1, bias=True, groups=4 * channels, dtype=dtype, name="dwconv")(y)
+        y = Conv(4 * channels, 3, padding=1, use_bias=True, groups=4 * channels, dtype=dtype, name="dwconv")(y)
         return transformer_dense(channels, dtype=dtype, name="fc2")(nn.gelu(y, approximate=False))
 
 
@@ -140,7 +140,7 @@ class PatchEmbed(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         padding = self.size // 2
-        x = conv(self.channels, self.size, self.stride, padding=padding, bias=True, dtype=dtype, name="proj")(x)
+        x = Conv(self.channels, self.size, self.stride, padding=padding, use_bias=True, dtype=dtype, name="proj")(x)
         return layer_norm(INNER, dtype=dtype, name="norm")(x)
 
 

@@ -14,8 +14,8 @@ import jax
 from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
-from dml_jax.backbones.layers import MaxPool, compute_dtype, conv
-from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, dotted, length, numbered
+from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
+from dml_jax.backbones.weights.convert import Layout, Network, count, dotted, length
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonEmpty, PositiveInt, require, section
 
@@ -79,17 +79,17 @@ class Block(nn.Module):
 
         shortcut = x
         if x.shape[-1] != channels or self.stride != 1:
-            shortcut = conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)
+            shortcut = Conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)
             shortcut = norm("downsample_bn")(shortcut, train)
         if config.block == "bottleneck":
-            y = nn.relu(norm("bn1")(conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
-            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
+            y = nn.relu(norm("bn1")(Conv(self.width, 1, dtype=dtype, name="conv1")(x), train))
+            y = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv2")(y)
             y = nn.relu(norm("bn2")(y, train))
-            y = norm("bn3")(conv(channels, 1, dtype=dtype, name="conv3")(y), train)
+            y = norm("bn3")(Conv(channels, 1, dtype=dtype, name="conv3")(y), train)
         else:
-            y = conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
+            y = Conv(self.width, 3, self.stride, padding=1, dtype=dtype, name="conv1")(x)
             y = nn.relu(norm("bn1")(y, train))
-            y = norm("bn2")(conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
+            y = norm("bn2")(Conv(channels, 3, padding=1, dtype=dtype, name="conv2")(y), train)
         return nn.relu(y + shortcut)
 
 
@@ -103,7 +103,7 @@ class ResNet(nn.Module):
         """float [B, H, W, 3] -> float [B, h, w, channels]."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         size, stride = (7, 2) if config.stem == "imagenet" else (3, 1)
-        x = conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")(x)
+        x = Conv(config.widths[0], size, stride, padding=size // 2, dtype=dtype, name="conv1")(x)
         x = nn.relu(batch_norm(config, "bn1")(x, train))
         if config.stem == "imagenet":
             x = MaxPool(3, 2, padding=1, name="maxpool")(x)
@@ -140,18 +140,4 @@ def read(tensors: StateDict) -> Network:
     return Network(config, interpolation="bilinear")
 
 
-HUGGING_FACE: tuple[Rule, ...] = (
-    (r"^classifier\.1\.", "fc."),
-    (r"^embedder\.embedder\.convolution", "conv1"),
-    (r"^embedder\.embedder\.normalization", "bn1"),
-    (r"^encoder\.stages\.(\d)\.layers", numbered("layer{}")),
-    (r"shortcut\.convolution", "downsample.0"),
-    (r"shortcut\.normalization", "downsample.1"),
-    (r"layer\.(\d)\.convolution", numbered("conv{}")),
-    (r"layer\.(\d)\.normalization", numbered("bn{}")),
-)
-
-LAYOUTS = [
-    Layout("torchvision", "layer1.0.conv1.weight", read),
-    Layout("Hugging Face", "embedder.embedder.convolution.weight", read, HUGGING_FACE),
-]
+LAYOUTS = [Layout("torchvision", "layer1.0.conv1.weight", read)]

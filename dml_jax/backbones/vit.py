@@ -22,11 +22,11 @@ import numpy as np
 from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
+    Conv,
     DropPath,
     DropRate,
     attention,
     compute_dtype,
-    conv,
     layer_norm,
     normal_init,
     require_size,
@@ -284,9 +284,8 @@ class VisionTransformer(nn.Module):
         require_size(fits, x, f"smaller than a patch; use at least {config.patch}x{config.patch}")
         # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
         patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
-        x = conv(
-            config.width, config.patch, config.patch, bias=True, dtype=dtype, kernel_init=patch_init, name="patch_embed"
-        )(x)
+        options = {"use_bias": True, "kernel_init": patch_init, "dtype": dtype, "name": "patch_embed"}
+        x = Conv(config.width, config.patch, config.patch, **options)(x)
         cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)
 

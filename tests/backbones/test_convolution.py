@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import standardize
-from dml_jax.backbones.layers import conv
+from dml_jax.backbones.layers import Conv
 from dml_jax.train import hlo
 
 
@@ -65,7 +65,7 @@ def convolve(x: np.ndarray, kernel: np.ndarray, case: Case) -> np.ndarray:
 def test_convolution(case: Case) -> None:
     rng = np.random.default_rng(0)
     pad = "SAME" if case.same else case.size // 2
-    layer = conv(6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv")
+    layer = Conv(6, case.size, case.stride, padding=pad, groups=case.groups, dtype=None, name="conv")
     x = rng.normal(size=(2, case.side, case.side + 1, case.channels)).astype(np.float32)
     kernel = rng.normal(size=(case.size, case.size, case.channels // case.groups, 6)).astype(np.float32)
 
@@ -88,7 +88,7 @@ def test_convolution(case: Case) -> None:
 
 
 def test_depthwise_convolutions_on_a_cpu_are_not_left_to_xla() -> None:
-    layer = conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
+    layer = Conv(6, 3, 2, padding="SAME", groups=6, dtype=None, name="conv")
     x, kernel = jax.device_put((np.zeros((2, 8, 8, 6)), np.zeros((3, 3, 1, 6))), jax.devices("cpu")[0])
     gradient = jax.grad(lambda x, kernel: layer.apply({"params": {"kernel": kernel}}, x).sum(), (0, 1))
     program = jax.jit(gradient).lower(x, kernel).compile()

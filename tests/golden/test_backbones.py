@@ -417,7 +417,7 @@ def convolved(weight: str, size: int, stride: int, padding: int, depthwise: bool
     def run(x: Any, z: dict[str, np.ndarray]) -> Any:
         kernel = to_jax_axes(("kernel",), z[weight])
         groups = kernel.shape[-1] if depthwise else 1
-        layer = layers.conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
+        layer = layers.Conv(kernel.shape[-1], size, stride, padding=padding, groups=groups, dtype=None, name="conv")
         return layer.apply({"params": {"kernel": kernel}}, x)
 
     return run
