@@ -1,7 +1,8 @@
 """The function that every configuration file calls: turns typed sections into the `ConfigDict` of an experiment."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -11,6 +12,8 @@ from dml_jax.config import Data, Evaluation, Train
 from dml_jax.config.files import apply_override
 
 Variants = Mapping[str, Mapping[str, Any]]
+# Of a file: PAPER_PROTOCOL, VARIANTS and the function of a variant.
+Contents = tuple[Mapping[str, Any], Variants, Callable[..., ConfigDict]]
 # Of most authors.
 PAPER_PROTOCOL = {
     "data.exif_rotation": False,  # the authors' loaders ignore it
@@ -65,3 +68,8 @@ def experiment(
     for key, value in (variants or {}).get(variant, {}).items():
         apply_override(config, key, value)
     return config
+
+
+def contents(name: str, protocol: Mapping[str, Any], variants: Variants, **sections: Any) -> Contents:
+    """The contents of a file, of which only values in `variants` depend on the variant; see `experiment`."""
+    return protocol, variants, partial(experiment, name, variants=variants, **sections)

@@ -8,30 +8,23 @@ Ablations: configs/studies/diva.py; all numbers: configs/published.csv. Cost: ho
 than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import diva
 
-PAPER_PROTOCOL = diva.PAPER_PROTOCOL
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,
     "train.milestones": (160,),
     "train.gamma": 0.3,
 }
-VARIANTS: Variants = {
-    "triplet": {"method.base": "triplet"},
-    "bn_inception": BN_INCEPTION,
-    "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-    "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224},
-    "printed": {**diva.PRINTED, **diva.alpha(0.1)},
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return diva.config(
-        "cars", variant, VARIANTS,
-        alpha=0.15, rho=100.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
-        epochs=350, milestone=70, gamma=0.2,
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+    "cars",
+    {
+        "triplet": {"method.base": "triplet"},
+        "bn_inception": BN_INCEPTION,
+        "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224},
+        "printed": {**diva.PRINTED, **diva.alpha(0.1)},
+    },
+    alpha=0.15, rho=100.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
+    epochs=350, milestone=70, gamma=0.2,
+)  # fmt: skip

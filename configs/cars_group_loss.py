@@ -4,14 +4,8 @@ Published for the authors' protocol: R@1 85.6, as quoted by Seidenschwarz et al.
 published. For the settings, see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import mpn
 
-PAPER_PROTOCOL = mpn.PAPER_PROTOCOL
-
-
-def get_config() -> ConfigDict:
-    return mpn.group_loss(
-        "cars", batch_size=35, images_per_class=7, anchors=3, temperature=79.0, rate=0.0002, decay=4.863656728256105e-07
-    )
+PAPER_PROTOCOL, VARIANTS, get_config = mpn.group_loss(
+    "cars", batch_size=35, images_per_class=7, anchors=3, temperature=79.0, rate=0.0002, decay=4.863656728256105e-07
+)

@@ -8,31 +8,21 @@ The classifier's input is the concatenation of both layers' outputs; the network
 passing has one layer and four heads (`refined`). For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import mpn as recipe
-from dml_jax.config import Group
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
-VARIANTS: Variants = {
-    "large": recipe.LARGE,
-    "refined": {  # Table 3: evaluated also after message passing among reciprocal neighbours
-        "evaluation.refine": ("reciprocal",),
-        "method.layers": 1,
-        "method.heads": 4,
-        "method.concatenate": False,
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+    "cars",
+    {
+        "large": recipe.LARGE,
+        "refined": {  # Table 3: evaluated also after message passing among reciprocal neighbours
+            "evaluation.refine": ("reciprocal",),
+            "method.layers": 1,
+            "method.heads": 4,
+            "method.concatenate": False,
+        },
     },
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return recipe.config(
-        "cars",
-        variant,
-        VARIANTS,
-        sampler="mpn", batch_size=70, images_per_class=7, erasing=0.5,
-        method=mpn.Config(temperature=0.1111111111111, layers=2, heads=8, concatenate=True, embedding_dim=512),
-        groups=dict.fromkeys(mpn.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
-    )  # fmt: skip
+    method=mpn.Config(temperature=0.1111111111111, layers=2, heads=8, concatenate=True, embedding_dim=512),
+    rate=0.00036683239911604993, decay=2.551918610962277e-09,
+    sampler="mpn", batch_size=70, images_per_class=7,
+)  # fmt: skip

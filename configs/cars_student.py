@@ -7,24 +7,14 @@ learn the refined embeddings (`imitation`) or their distances (`relational`). Pu
 The other settings are MPN's; see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import mpn
-from dml_jax.config import Group
 from dml_jax.methods import student
 
-PAPER_PROTOCOL = {**mpn.PAPER_PROTOCOL, "method.teacher": "runs/cars_mpn-paper"}
-VARIANTS = mpn.STUDENTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return mpn.config(
-        "cars",
-        variant,
-        VARIANTS,
-        sampler="mpn", batch_size=70, images_per_class=7, erasing=0.5,
-        method=student.Config(
-            teacher="runs/cars_mpn", embedding_dim=512, temperature=0.1111111111111, soft_temperature=10.0
-        ),
-        groups=dict.fromkeys(student.GROUPS, Group(0.00036683239911604993, weight_decay=2.551918610962277e-09)),
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = mpn.on(
+    "cars", mpn.STUDENTS, teacher="runs/cars_mpn-paper",
+    method=student.Config(
+        teacher="runs/cars_mpn", embedding_dim=512, temperature=0.1111111111111, soft_temperature=10.0
+    ),
+    rate=0.00036683239911604993, decay=2.551918610962277e-09,
+    sampler="mpn", batch_size=70, images_per_class=7,
+)  # fmt: skip

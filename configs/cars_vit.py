@@ -8,13 +8,6 @@
 For the variants and the sources of their settings, see configs/recipes/vit.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import vit
 
-PAPER_PROTOCOL = vit.PAPER_PROTOCOL
-VARIANTS = vit.VARIANTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return vit.recipe("cars", variant, tau=32.0, alpha=0.9)
+PAPER_PROTOCOL, VARIANTS, get_config = vit.on("cars", tau=32.0, alpha=0.9)

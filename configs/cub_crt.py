@@ -5,12 +5,6 @@ configs/studies/crt.py; all numbers: configs/published.csv. Cost: not published.
 chosen where the paper is silent, see configs/recipes/crt.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import crt
 
-PAPER_PROTOCOL, VARIANTS = crt.PAPER_PROTOCOL, crt.VARIANTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return crt.config("cub", variant, batch_size=80, lambda1=(1.0, 0.1))
+PAPER_PROTOCOL, VARIANTS, get_config = crt.on("cub", batch_size=80, lambda1=(1.0, 0.1))

@@ -8,12 +8,8 @@ Ablations: configs/studies/diva.py; all numbers: configs/published.csv. Cost: ho
 than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import diva
 
-PAPER_PROTOCOL = diva.PAPER_PROTOCOL
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,
@@ -22,18 +18,15 @@ BN_INCEPTION = {
     "train.milestones": (70,),
     "train.gamma": 0.3,
 }
-VARIANTS: Variants = {
-    "triplet": {"method.base": "triplet"},
-    "bn_inception": BN_INCEPTION,
-    "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-    "printed": diva.PRINTED,
-    "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.15)},
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return diva.config(
-        "cub", variant, VARIANTS,
-        alpha=0.3, rho=1500.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
-        epochs=350, milestone=55, gamma=0.2,
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+    "cub",
+    {
+        "triplet": {"method.base": "triplet"},
+        "bn_inception": BN_INCEPTION,
+        "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+        "printed": diva.PRINTED,
+        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.15)},
+    },
+    alpha=0.3, rho=1500.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
+    epochs=350, milestone=55, gamma=0.2,
+)  # fmt: skip

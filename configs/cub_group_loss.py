@@ -4,20 +4,9 @@ Published for the authors' protocol: R@1 65.5, as quoted by Seidenschwarz et al.
 published. For the settings, see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import mpn
 
-PAPER_PROTOCOL = mpn.PAPER_PROTOCOL
-
-
-def get_config() -> ConfigDict:
-    return mpn.group_loss(
-        "cub",
-        batch_size=54,
-        images_per_class=9,
-        anchors=2,
-        temperature=24.0,
-        rate=0.0001563663718906821,
-        decay=6.059722614369727e-06,
-    )
+PAPER_PROTOCOL, VARIANTS, get_config = mpn.group_loss(
+    "cub", batch_size=54, images_per_class=9, anchors=2, temperature=24.0,
+    rate=0.0001563663718906821, decay=6.059722614369727e-06,
+)  # fmt: skip

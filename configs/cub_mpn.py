@@ -8,29 +8,19 @@ Batches are 6 classes x 9 images in the paper's tables; the authors' code draws 
 For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import mpn as recipe
-from dml_jax.config import Group
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
-VARIANTS: Variants = {
-    # As the paper and its reproduction print the batches; the code draws a new factorisation every epoch.
-    "printed": {"data.sampler": "mpn", "data.images_per_class": 9},
-    "large": recipe.LARGE,
-    # Table 3: evaluated also after message passing among reciprocal neighbours; test-time batches may be from clusters.
-    "refined": {"evaluation.refine": ("reciprocal",), "data.images_per_class": 9},
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return recipe.config(
-        "cub",
-        variant,
-        VARIANTS,
-        sampler="mpn_redraw", batch_size=54, erasing=0.5,
-        method=mpn.Config(temperature=0.2, layers=1, heads=2, embedding_dim=512),
-        groups=dict.fromkeys(mpn.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+    "cub",
+    {
+        # As the paper and its reproduction print the batches; the code draws a new factorisation every epoch.
+        "printed": {"data.sampler": "mpn", "data.images_per_class": 9},
+        "large": recipe.LARGE,
+        # Table 3: evaluated also after message passing among reciprocal neighbours.
+        "refined": {"evaluation.refine": ("reciprocal",), "data.images_per_class": 9},
+    },
+    method=mpn.Config(temperature=0.2, layers=1, heads=2, embedding_dim=512),
+    rate=0.0001563663718906821, decay=6.059722614369727e-06,
+    sampler="mpn_redraw", batch_size=54,
+)  # fmt: skip

@@ -7,22 +7,12 @@ learn the refined embeddings (`imitation`) or their distances (`relational`). Pu
 The other settings are MPN's; see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import mpn
-from dml_jax.config import Group
 from dml_jax.methods import student
 
-PAPER_PROTOCOL = {**mpn.PAPER_PROTOCOL, "method.teacher": "runs/cub_mpn-paper"}
-VARIANTS = mpn.STUDENTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return mpn.config(
-        "cub",
-        variant,
-        VARIANTS,
-        sampler="mpn_redraw", batch_size=54, erasing=0.5,
-        method=student.Config(teacher="runs/cub_mpn", embedding_dim=512, temperature=0.2, soft_temperature=1.0),
-        groups=dict.fromkeys(student.GROUPS, Group(0.0001563663718906821, weight_decay=6.059722614369727e-06)),
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = mpn.on(
+    "cub", mpn.STUDENTS, teacher="runs/cub_mpn-paper",
+    method=student.Config(teacher="runs/cub_mpn", embedding_dim=512, temperature=0.2, soft_temperature=1.0),
+    rate=0.0001563663718906821, decay=6.059722614369727e-06,
+    sampler="mpn_redraw", batch_size=54,
+)  # fmt: skip

@@ -6,15 +6,7 @@
 For the variants, see configs/recipes/small_baseline.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import experiment
-from configs.digits_hist import BACKBONE, DATA, EVALUATION
+from configs import digits_hist
 from configs.recipes import small_baseline
 
-VARIANTS = small_baseline.VARIANTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    sections = small_baseline.recipe(variant, embedding_dim=64, learning_rate=1e-3, evaluate_every=300)
-    return experiment("digits_baseline", variant, data=DATA, backbone=BACKBONE, evaluation=EVALUATION, **sections)
+VARIANTS, get_config = small_baseline.on(digits_hist.SECTIONS, learning_rate=1e-3, evaluate_every=300)

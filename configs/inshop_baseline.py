@@ -6,12 +6,6 @@ All numbers and their sources: configs/published.csv. No results are published f
 published. For the sources of the settings, see configs/recipes/baseline.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import baseline
 
-PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return baseline.config("inshop", variant)
+PAPER_PROTOCOL, VARIANTS, get_config = baseline.on("inshop")

@@ -6,11 +6,7 @@ which the authors' code is based, reaches R@1 92.1 with the same backbone and 51
 et al. 2021, Table 2). Cost: not published.
 """
 
-from ml_collections import ConfigDict
-
 from configs import sop_hist
 from configs.base import PAPER_PROTOCOL as PAPER_PROTOCOL
 
-
-def get_config() -> ConfigDict:
-    return sop_hist.on_many_classes("inshop", "", {})
+get_config = sop_hist.on_many_classes("inshop", {})

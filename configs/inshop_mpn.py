@@ -9,25 +9,12 @@ Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`
 images. For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import mpn as recipe
-from dml_jax.config import Group
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL = recipe.PAPER_PROTOCOL
-VARIANTS: Variants = {
-    "large": recipe.LARGE,
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return recipe.config(
-        "inshop",
-        variant,
-        VARIANTS,
-        sampler="mpn", batch_size=56, images_per_class=4, erasing=0.5,
-        method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, embedding_dim=512),
-        groups=dict.fromkeys(mpn.GROUPS, Group(0.00011265974954242144, weight_decay=1.0554824926510768e-07)),
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+    "inshop", {"large": recipe.LARGE},
+    method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, embedding_dim=512),
+    rate=0.00011265974954242144, decay=1.0554824926510768e-07,
+    sampler="mpn", batch_size=56, images_per_class=4,
+)  # fmt: skip

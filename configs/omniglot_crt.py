@@ -3,15 +3,14 @@
 python -m dml_jax.main --config=configs/omniglot_crt.py
 """
 
-from ml_collections import ConfigDict
-
 from configs.omniglot_hist import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import crt
 
-
-def get_config() -> ConfigDict:
-    # Residuals are sums over all positions, so the layers after them need small steps.
-    head = Group(3e-4, weight_decay=1e-4)
-    groups = {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": head, "embedding": head}
-    return on_omniglot(crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64), groups)
+HEAD = Group(
+    3e-4, weight_decay=1e-4
+)  # residuals are sums over all positions, so the layers after them need small steps
+get_config = on_omniglot(
+    crt.Config(embedding_dims=(64, 128), prototypes=(16, 16), hidden_dim=64),
+    {"backbone": Group(4e-3, weight_decay=1e-4), "prototypes": HEAD, "embedding": HEAD},
+)

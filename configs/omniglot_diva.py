@@ -10,26 +10,14 @@ because the key network needs a second view of every image.
 The ablations of the paper are studies, configs/studies/diva.py (e.g. `diva:tasks-omniglot`).
 """
 
-from ml_collections import ConfigDict
-
 from configs.omniglot_hist import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import diva
 
-
-def get_config() -> ConfigDict:
-    method = diva.Config(
-        embedding_dim=64,
-        base="triplet",
-        temperature=0.1,
-        queue_batches=15,
-        rho=(15.0,),
-        psi_dim=64,
+get_config = on_omniglot(
+    diva.Config(
+        embedding_dim=64, base="triplet", temperature=0.1, queue_batches=15, rho=(15.0,), psi_dim=64,
         ensemble=(0.25, 1.25, 0.25, 0.25),
-    )
-    groups = {
-        "model": Group(4e-3, weight_decay=1e-4),
-        "beta": Group(5e-3),
-        "psi": Group(2e-3),
-    }
-    return on_omniglot(method, groups)
+    ),
+    {"model": Group(4e-3, weight_decay=1e-4), "beta": Group(5e-3), "psi": Group(2e-3)},
+)  # fmt: skip

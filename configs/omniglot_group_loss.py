@@ -5,13 +5,11 @@ One of the four images per class is an anchor, and the priors are sharper than f
     python -m dml_jax.main --config=configs/omniglot_group_loss.py
 """
 
-from ml_collections import ConfigDict
-
 from configs.omniglot_hist import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import group_loss
 
-
-def get_config() -> ConfigDict:
-    groups = dict.fromkeys(group_loss.GROUPS, Group(4e-3, weight_decay=1e-4))
-    return on_omniglot(group_loss.Config(embedding_dim=64, anchors=1, temperature=4.0), groups)
+get_config = on_omniglot(
+    group_loss.Config(embedding_dim=64, anchors=1, temperature=4.0),
+    dict.fromkeys(group_loss.GROUPS, Group(4e-3, weight_decay=1e-4)),
+)

@@ -13,6 +13,8 @@ characters.
 Cost: minutes on a laptop without a GPU.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -22,35 +24,28 @@ from dml_jax.backbones import resnet
 from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
 
-DATA = Data(
-    name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4,
-    crop="random_resized", image_size=48, resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
-)  # fmt: skip
-BACKBONE = resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128))
-EVALUATION = Evaluation(controls=True)
+SECTIONS: dict[str, Any] = {
+    "data": Data(
+        name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4,
+        crop="random_resized", image_size=48, resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
+    ),
+    "backbone": resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128)),
+    "evaluation": Evaluation(controls=True),
+}  # fmt: skip
 
 
-def on_omniglot(
-    method: Any, groups: dict[str, Group], variant: str = "", variants: Variants | None = None
-) -> ConfigDict:
-    """A method with the settings that all share."""
-    return experiment(
-        f"omniglot_{method.name}",
-        variant,
-        variants,
-        data=DATA,
-        backbone=BACKBONE,
-        method=method,
-        train=Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600),
-        evaluation=EVALUATION,
-    )
+def on_omniglot(method: Any, groups: dict[str, Group], variants: Variants | None = None) -> Callable[..., ConfigDict]:
+    """`get_config` of a method with the settings that all share."""
+    train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=600)
+    return partial(experiment, f"omniglot_{method.name}", variants=variants, method=method, train=train, **SECTIONS)
 
 
-def get_config() -> ConfigDict:
-    groups = {
+get_config = on_omniglot(
+    hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0),
+    {
         "backbone": Group(4e-3, weight_decay=1e-4),
         "embedding": Group(4e-3, weight_decay=1e-4),
         "distributions": Group(1e-2, weight_decay=1e-4),
         "hgnn": Group(5e-3, weight_decay=1e-4),
-    }
-    return on_omniglot(hist.Config(embedding_dim=64, hidden_dim=64, tau=10.0, alpha=1.0), groups)
+    },
+)

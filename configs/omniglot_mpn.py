@@ -3,13 +3,11 @@
 python -m dml_jax.main --config=configs/omniglot_mpn.py
 """
 
-from ml_collections import ConfigDict
-
 from configs.omniglot_hist import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import mpn
 
-
-def get_config() -> ConfigDict:
-    groups = dict.fromkeys(mpn.GROUPS, Group(4e-3, weight_decay=1e-4)) | {"mpn": Group(2e-3, weight_decay=1e-4)}
-    return on_omniglot(mpn.Config(embedding_dim=64, heads=2, temperature=0.2, pooling="avg+max"), groups)
+get_config = on_omniglot(
+    mpn.Config(embedding_dim=64, heads=2, temperature=0.2, pooling="avg+max"),
+    dict.fromkeys(mpn.GROUPS, Group(4e-3, weight_decay=1e-4)) | {"mpn": Group(2e-3, weight_decay=1e-4)},
+)

@@ -14,19 +14,15 @@ No paper reports results on this split. On CUB and Cars196 the MPN paper (Table 
 probabilities, 65.3 and 85.6 for the embeddings, 64.9 and 84.7 for the distances, 70.3 and 88.1 for MPN itself.
 """
 
-from ml_collections import ConfigDict
-
 from configs.omniglot_hist import on_omniglot
-from configs.recipes.mpn import STUDENTS
+from configs.recipes.mpn import STUDENTS as VARIANTS
 from dml_jax.config import Group
 from dml_jax.methods import student
 
-VARIANTS = STUDENTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    method = student.Config(
+get_config = on_omniglot(
+    student.Config(
         teacher="runs/omniglot_mpn", soft_temperature=10.0, embedding_dim=64, temperature=0.2, pooling="avg+max"
-    )
-    groups = dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4))
-    return on_omniglot(method, groups, variant, VARIANTS)
+    ),
+    dict.fromkeys(student.GROUPS, Group(4e-3, weight_decay=1e-4)),
+    VARIANTS,
+)

@@ -6,12 +6,6 @@ trained with other recipes than the one used here. All numbers and their sources
 published for a fixed schedule. Cost: not published. For the sources of the settings, see configs/recipes/baseline.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import baseline
 
-PAPER_PROTOCOL, VARIANTS = baseline.PAPER_PROTOCOL, baseline.VARIANTS
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return baseline.config("sop", variant)
+PAPER_PROTOCOL, VARIANTS, get_config = baseline.on("sop")

@@ -6,13 +6,8 @@ chosen where the paper is silent, see configs/recipes/crt.py. `devices8` and `de
 configs/recipes/large_batch.py.
 """
 
-from ml_collections import ConfigDict
-
 from configs.recipes import crt, large_batch
 
-PAPER_PROTOCOL = crt.PAPER_PROTOCOL
-VARIANTS = {**crt.VARIANTS, **large_batch.variants(180, per_device=60)}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return crt.config("sop", variant, VARIANTS, batch_size=180, lambda1=(1.0, 0.9))
+PAPER_PROTOCOL, VARIANTS, get_config = crt.on(
+    "sop", {**crt.VARIANTS, **large_batch.variants(180, per_device=60)}, batch_size=180, lambda1=(1.0, 0.9)
+)

@@ -10,12 +10,8 @@ than a single task, within 12 GB. For the sources of the settings, see configs/r
 the paper's.
 """
 
-from ml_collections import ConfigDict
-
-from configs.base import Variants
 from configs.recipes import diva, large_batch
 
-PAPER_PROTOCOL = diva.MANY_CLASSES
 BN_INCEPTION = {
     "backbone": diva.BN_INCEPTION,
     "data.image_size": 227,
@@ -23,20 +19,16 @@ BN_INCEPTION = {
     "train.milestones": (80,),
 }
 LARGE = large_batch.variants(112, per_device=64)
-VARIANTS: Variants = {
-    "triplet": {"method.base": "triplet"},
-    "bn_inception": BN_INCEPTION,
-    "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-    "printed": diva.PRINTED,
-    "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.2)},
-    "devices8": {**LARGE["devices8"], "method.queue_batches": 15},
-    "devices16": {**LARGE["devices16"], "method.queue_batches": 8},
-}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return diva.config(
-        "sop", variant, VARIANTS,
-        alpha=0.2, rho=150.0, ensemble=(1.0, 1.0, 1.0, 1.0), queue_batches=70,
-        epochs=150, milestone=70, gamma=0.3,
-    )  # fmt: skip
+PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+    "sop",
+    {
+        "triplet": {"method.base": "triplet"},
+        "bn_inception": BN_INCEPTION,
+        "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
+        "printed": diva.PRINTED,
+        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.2)},
+        "devices8": {**LARGE["devices8"], "method.queue_batches": 15},
+        "devices16": {**LARGE["devices16"], "method.queue_batches": 8},
+    },
+    diva.MANY_CLASSES, **diva.SOP,
+)  # fmt: skip

@@ -9,6 +9,9 @@ and lambda_s, and the other settings are the reproduction's. `devices8` and `dev
 configs/recipes/large_batch.py.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from ml_collections import ConfigDict
 
 from configs.base import EVALUATION, Variants, experiment
@@ -30,16 +33,12 @@ VARIANTS: Variants = {
 }
 
 
-def get_config(variant: str = "") -> ConfigDict:
-    return on_many_classes("sop", variant, VARIANTS)
-
-
-def on_many_classes(dataset: str, variant: str, variants: Variants) -> ConfigDict:
-    """These settings on this data set or In-Shop."""
-    return experiment(
+def on_many_classes(dataset: str, variants: Variants) -> Callable[..., ConfigDict]:
+    """`get_config` with these settings for this data set or In-Shop."""
+    return partial(
+        experiment,
         f"{dataset}_hist",
-        variant,
-        variants,
+        variants=variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", sampler="shuffled", batch_size=32,
             crop="random_resized", image_size=224, resize=256, flip=0.5,
@@ -61,3 +60,6 @@ def on_many_classes(dataset: str, variant: str, variants: Variants) -> ConfigDic
         ),
         evaluation=EVALUATION[dataset],
     )  # fmt: skip
+
+
+get_config = on_many_classes("sop", VARIANTS)

@@ -111,7 +111,12 @@ NCA_PP = {
 }
 
 
-def config(dataset: str, variant: str) -> ConfigDict:
+def on(dataset: str) -> base.Contents:
+    """The contents of the file of a data set; see `config`."""
+    return PAPER_PROTOCOL, VARIANTS, partial(config, dataset)
+
+
+def config(dataset: str, variant: str = "") -> ConfigDict:
     """A baseline on a data set; `variant` is one of VARIANTS, "" the first."""
     match variant:
         case "" | "normalized_softmax":

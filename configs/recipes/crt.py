@@ -14,8 +14,6 @@ code, 3,000 steps with decays after 1,200 and 2,400.
 from dataclasses import replace
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from configs import base
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.config import Data, Group, Train
@@ -38,13 +36,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
-def config(
-    dataset: str, variant: str, variants: base.Variants = VARIANTS, *, batch_size: int, lambda1: tuple[float, float]
-) -> ConfigDict:
+def on(
+    dataset: str, variants: base.Variants = VARIANTS, *, batch_size: int, lambda1: tuple[float, float]
+) -> base.Contents:
     """CRT on a data set."""
-    return base.experiment(
+    return base.contents(
         f"{dataset}_crt",
-        variant,
+        PAPER_PROTOCOL,
         variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", sampler="ms", batch_size=batch_size, images_per_class=5, flip=0.5,

@@ -16,9 +16,8 @@ the weight for the auxiliary embeddings on CUB and Cars196, as stated in the pap
 others).
 """
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
-
-from ml_collections import ConfigDict
 
 from configs import base
 from dml_jax.backbones import bn_inception, resnet
@@ -46,6 +45,10 @@ PAPER_PROTOCOL = {
     "evaluation.reading": "best",
 }
 # With thousands of classes: In-Shop, for which the authors publish nothing, uses SOP's.
+SOP: dict[str, Any] = {
+    "alpha": 0.2, "rho": 150.0, "ensemble": (1.0, 1.0, 1.0, 1.0), "queue_batches": 70,
+    "epochs": 150, "milestone": 70, "gamma": 0.3,
+}  # fmt: skip
 MANY_CLASSES = {**PAPER_PROTOCOL, "evaluation.readings": weightings((1, 1), (1, 2), (2, 1), (3, 2))}
 RESNET_50 = resnet.Config(pretrained="weights/resnet50", freeze_bn=True)
 # The constants of these weights, 128, 117, 104 and 1 of 255, rounded as in the authors' code.
@@ -73,10 +76,10 @@ GROUPS = {
 }
 
 
-def config(
+def on(
     dataset: str,
-    variant: str,
     variants: base.Variants,
+    protocol: Mapping[str, Any] = PAPER_PROTOCOL,
     *,
     alpha: float,
     rho: float,
@@ -85,11 +88,11 @@ def config(
     gamma: float,
     queue_batches: int,
     ensemble: tuple[float, float, float, float],
-) -> ConfigDict:
+) -> base.Contents:
     """DiVA on a data set."""
-    return base.experiment(
+    return base.contents(
         f"{dataset}_diva",
-        variant,
+        protocol,
         variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", sampler="diva", batch_size=112, images_per_class=2,

@@ -22,12 +22,10 @@ the methods it compares with there.
 from dataclasses import replace
 from typing import Any
 
-from ml_collections import ConfigDict
-
 from configs import base
 from dml_jax.backbones import bn_inception, resnet
 from dml_jax.backbones.contract import Pixels
-from dml_jax.config import Data, Group, Train
+from dml_jax.config import Data, Group, Train, module
 from dml_jax.methods import group_loss as losses
 
 BACKBONE = replace(
@@ -47,28 +45,37 @@ STUDENTS: base.Variants = {
 }
 
 
-def config(
+def on(
     dataset: str,
-    variant: str,
     variants: base.Variants,
     *,
     method: Any,
-    groups: dict[str, Group],
+    rate: float,
+    decay: float,
+    teacher: str = "",
     backbone: Any = BACKBONE,
+    erasing: float = 0.5,
     **data: Any,
-) -> ConfigDict:
-    """MPN, one of its students or the Group Loss on a data set; `data` are further options of the data."""
-    return base.experiment(
+) -> base.Contents:
+    """MPN, one of its students or the Group Loss on a data set.
+
+    Args:
+      rate, decay: learning rate and weight decay of all parameters.
+      teacher: of a student under the authors' protocol.
+      data: further options of the data.
+    """
+    return base.contents(
         f"{dataset}_{method.name}",
-        variant,
+        {**PAPER_PROTOCOL, "method.teacher": teacher} if teacher else PAPER_PROTOCOL,
         variants,
         data=Data(
-            name=dataset, path=f"data/{dataset}", crop="random_resized", image_size=227, resize=256, flip=0.5, **data
+            name=dataset, path=f"data/{dataset}", crop="random_resized", image_size=227, resize=256, flip=0.5,
+            erasing=erasing, **data,
         ),
         backbone=backbone,
         method=method,
         train=Train(
-            groups=groups,
+            groups=dict.fromkeys(module("method", method.name).GROUPS, Group(rate, weight_decay=decay)),
             optimizer="radam",
             epochs=70,
             schedule="step", milestones=(30,), gamma=0.1,
@@ -78,18 +85,14 @@ def config(
     )  # fmt: skip
 
 
-def group_loss(
-    dataset: str, *, batch_size: int, images_per_class: int, anchors: int, temperature: float, rate: float, decay: float
-) -> ConfigDict:
-    """The Group Loss on a data set."""
-    return config(
+def group_loss(dataset: str, *, anchors: int, temperature: float, **options: Any) -> base.Contents:
+    """The Group Loss on a data set; `options` are those of `on`."""
+    return on(
         dataset,
-        "",
         {},
-        sampler="mpn",
-        batch_size=batch_size,
-        images_per_class=images_per_class,
-        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
         method=losses.Config(embedding_dim=0, pooling="avg", anchors=anchors, temperature=temperature),
-        groups=dict.fromkeys(losses.GROUPS, Group(rate, weight_decay=decay)),
+        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
+        erasing=0.0,
+        sampler="mpn",
+        **options,
     )

@@ -6,9 +6,14 @@ to multi-similarity with a weight of 0.01. All other options have their defaults
 with the last 1,024 embeddings, after 100 steps (Wang et al., CVPR 2020, wait for 1,000).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from configs.base import experiment
 from dml_jax.config import Group, Train
 from dml_jax.methods import baseline
 
@@ -32,18 +37,22 @@ MEMORIES = {f"{name}-memory": name for name, (loss, _) in OPTIONS.items() if los
 VARIANTS = (*OPTIONS, *MEMORIES)
 
 
-def recipe(variant: str, *, embedding_dim: int, learning_rate: float, evaluate_every: int) -> dict[str, Any]:
-    """The method and the training of a baseline, as arguments of `experiment`.
+def on(sections: dict[str, Any], **options: Any) -> tuple[tuple[str, ...], Callable[..., ConfigDict]]:
+    """VARIANTS and `get_config` of the file of a data set with these `sections`; `options` as of `config`."""
+    return VARIANTS, partial(config, sections, **options)
+
+
+def config(sections: dict[str, Any], variant: str = "", *, learning_rate: float, evaluate_every: int) -> ConfigDict:
+    """A baseline with 64 dimensions; `variant` is one of VARIANTS, "" the first.
 
     Args:
-      variant: one of VARIANTS; "" is the first.
-      embedding_dim: D.
+      sections: data, backbone and evaluation.
       learning_rate: of the network; at most SLOW for the losses in SLOWER.
       evaluate_every: steps between two evaluations.
     """
     name = variant or next(iter(OPTIONS))
     loss = MEMORIES.get(name, name)
-    method = baseline.make_config(*OPTIONS[loss], embedding_dim=embedding_dim)
+    method = baseline.make_config(*OPTIONS[loss], embedding_dim=64)
     if name == "anti_collapse":
         method = replace(method, weights=(1.0, 0.01))
     if name in MEMORIES:
@@ -52,4 +61,4 @@ def recipe(variant: str, *, embedding_dim: int, learning_rate: float, evaluate_e
     own = Group(RATES.get(loss, 1e-2), weight_decay=0.0 if loss == "margin" else 1e-4)
     groups = {"backbone": body, "embedding": body, "loss": own}
     train = Train(groups=groups, steps=1200, schedule="cosine", evaluate_every=evaluate_every)
-    return {"method": method, "train": train}
+    return experiment(f"{sections['data'].name}_baseline", variant, method=method, train=train, **sections)

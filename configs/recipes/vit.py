@@ -11,6 +11,7 @@ only these two; and cosine decay. The losses have their authors' parameters (HIS
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -27,7 +28,12 @@ VARIANTS = {f"{loss}-{weights}": (loss, weights) for loss in LOSSES for weights 
 RATE, DECAY = 1e-5, 1e-2
 
 
-def recipe(dataset: str, variant: str, *, tau: float, alpha: float) -> ConfigDict:
+def on(dataset: str, *, tau: float, alpha: float) -> base.Contents:
+    """The contents of the file of a data set; see `recipe`."""
+    return PAPER_PROTOCOL, VARIANTS, partial(recipe, dataset, tau=tau, alpha=alpha)
+
+
+def recipe(dataset: str, variant: str = "", *, tau: float, alpha: float) -> ConfigDict:
     """A loss on ViT-S.
 
     Args:
