@@ -7,11 +7,10 @@ refined, exported, loaded, and trained on 8 devices instead of 1. The table says
 the exit code is then 2. Folders are found as for `train`: the current one and PYTHONPATH.
 """
 
-import importlib
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ KINDS = ("loss", "distance", "sampler", "optimizer", "metric", "step", "method",
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("module", nargs="?", metavar="MODULE", help="import path of a module or function")
-    flags.add_argument("--kind", help=f"{', '.join(KINDS)}; default: known by its functions and their arguments")
+    flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
+    flags.add_argument("--kind", choices=KINDS, help="default: known by its functions and their arguments")
     flags.add_argument("--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed")
     flags.add_argument("--alone", action="store_true", help="only examines it by itself, without training")
     return flags
@@ -37,60 +36,48 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line, checks and prints the table."""
     options, overrides = parser().read(arguments)
-    cli.require(options.module, "MODULE: missing; give an import path, e.g. mypaper.losses.my_loss")
-    cli.require(options.kind in (None, *KINDS), f"--kind={options.kind}: must be one of {', '.join(KINDS)}")
     sys.path.insert(0, "")
-    plugins = list(found(options.module, options.kind))
+    plugins = found(options.module, options.kind)
     from dml_jax.commands import conformance
 
     failed = 0
     for path, kind in plugins:
         with tempfile.TemporaryDirectory(prefix="dml-jax-check-") as folder:
-            directory = Path(options.workdir or folder)
-            outcomes = conformance.check(path, kind, overrides, None if options.alone else directory)
-            failed += print_table(f"{kind} {path}", outcomes)
+            directory = None if options.alone else Path(options.workdir or folder)
+            outcomes = conformance.check(path, kind, overrides, directory)
+        print_table(f"{kind} {path}", outcomes)
+        failed += sum(bool(one.problem) for one in outcomes)
     if failed:
         raise ConfigError(f"{options.module}: {failed} checks failed")
 
 
-def found(path: str, kind: str | None) -> Iterator[tuple[str, str]]:
+def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     """(import path, kind) of a module, of a function, or of each function in a module that is a plug-in."""
-    try:
-        module = _module(path)
-        if module is None:
-            module, name = importlib.import_module(path.rpartition(".")[0]), path.rpartition(".")[2]
-            functions: dict[str, Any] = {name: getattr(module, name, None)}
-        else:
-            own = (name for name, f in vars(module).items() if getattr(f, "__module__", None) == path)
-            functions = {name: getattr(module, name) for name in own if not name.startswith("_")}
-    except Exception as error:
-        remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
-        raise ConfigError(f"{path}: cannot be imported ({type(error).__name__}: {error}){remedy}") from error
-    if module.__name__ == path and (whole := kind or _kind_of_module(module)):
-        yield path, whole
-        return
-    kinds = {name: kind or _kind_of_function(f) for name, f in functions.items() if inspect.isfunction(f)}
+    from dml_jax.config import modules
+
+    parent, _, name = path.rpartition(".")
+    if parent:
+        modules.import_module("MODULE", path, parent)
+    named = getattr(sys.modules.get(parent), name, None)
+    functions = {path: named}
+    if named is None or inspect.ismodule(named):
+        modules.import_module("MODULE", path, path)
+        module = sys.modules[path]
+        if whole := kind or _kind_of_module(module):
+            return [(path, whole)]
+        own = {key: f for key, f in vars(module).items() if getattr(f, "__module__", None) == path}
+        functions = {f"{path}.{key}": f for key, f in own.items() if not key.startswith("_")}
+    kinds = {key: kind or _kind_of_function(f) for key, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
         raise ConfigError(
             f"{path}: is no plug-in; a module defines build or load, the first "
             f"arguments of a function are {', '.join(FIRST_ARGUMENT)} or two blocks of rows; give --kind"
         )
-    yield from ((f"{module.__name__}.{name}", of) for name, of in kinds.items() if of)
-
-
-def _module(path: str) -> Any:
-    try:
-        return importlib.import_module(path)
-    except ModuleNotFoundError as error:
-        if error.name != path or "." not in path:
-            raise
-        return None
+    return [(key, of) for key, of in kinds.items() if of]
 
 
 def _kind_of_module(module: Any) -> str | None:
-    from dml_jax.config.modules import ENTRY_POINTS
-
-    if any(hasattr(module, name) for name in ENTRY_POINTS["data"]):
+    if hasattr(module, "load") or hasattr(module, "RECIPE"):
         return "data"
     if not hasattr(module, "build"):
         return None
@@ -104,8 +91,8 @@ def _kind_of_function(function: Callable[..., Any]) -> str | None:
     return "distance" if len(names) == 2 else None
 
 
-def print_table(title: str, outcomes: list[Any]) -> int:
-    """Prints a row for each check; returns how many failed."""
+def print_table(title: str, outcomes: list[Any]) -> None:
+    """Prints a row for each check."""
     from rich import box
     from rich.console import Console
     from rich.markup import escape
@@ -123,4 +110,3 @@ def print_table(title: str, outcomes: list[Any]) -> int:
     if not console.is_terminal:
         console.width = 160
     console.print(table)
-    return sum(bool(one.problem) for one in outcomes)
