@@ -103,8 +103,6 @@ class BatchNorm(nn.Module):
     momentum: float = 0.1
     epsilon: float = 1e-5
     frozen: bool = False  # uses the running statistics in training too, and never updates them
-    # Keeps scale and bias among the statistics instead of the parameters, so nothing trains or decays them.
-    fixed: bool = False
     # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
     updates: int = 1
     use_bias: bool = True
@@ -114,14 +112,10 @@ class BatchNorm(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [..., C] -> float [..., C]."""
         channels = x.shape[-1]
-        if self.fixed:
-            scale = self.variable("batch_stats", "scale", jnp.ones, (channels,), jnp.float32).value
-            bias = self.variable("batch_stats", "bias", jnp.zeros, (channels,), jnp.float32).value
-        else:
-            scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
-            bias = jnp.zeros_like(scale)
-            if self.use_bias:
-                bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
+        scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
+        bias = jnp.zeros_like(scale)
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
@@ -147,7 +141,6 @@ class ConvolutionalConfig:
     name: str = ""
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     freeze_bn: bool = False  # use the running statistics in training, too, and never update them
-    freeze_bn_affine: bool = False  # do not train or decay the scales and biases of batch norms
     # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
     # code and HIST's.
     bn_momentum: Probability = 0.1
@@ -158,4 +151,4 @@ class ConvolutionalConfig:
 
 def batch_norm(config: ConvolutionalConfig, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:
     """A batch normalisation with the options of a network's configuration."""
-    return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, config.freeze_bn_affine, updates, name=name)
+    return BatchNorm(config.bn_momentum, epsilon, config.freeze_bn, updates, name=name)

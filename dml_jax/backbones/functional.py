@@ -89,10 +89,11 @@ def as_backbone(
         if config.pretrained == "none":
             return random_init()
         params, stats = store.load_backbone(asdict(config))
-        loaded = {"params": adapt(params, image_shape), "stats": stats}
-        expected = dict(zip(("params", "stats"), jax.eval_shape(random_init), strict=True))
-        placed = jax.device_put(store.match_backbone(config.pretrained, loaded, expected))
-        return placed["params"], placed["stats"]
+        loaded, expected = (adapt(params, image_shape), stats), jax.eval_shape(random_init)
+        found, wanted = (store.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected))
+        store.check_shapes(config.pretrained, wanted, found)
+        placed: tuple[PyTree, PyTree] = jax.device_put(loaded)
+        return placed
 
     def apply_backbone(
         params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None

@@ -13,6 +13,7 @@ from dml_jax.errors import DataError
 
 CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
 AHEAD = 2  # batches that are read while the network computes
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -113,6 +114,14 @@ def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.nd
         except DataError as error:
             found.append(error)
     return found
+
+
+def ordered_map(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """Maps in threads; yields the results in order and computes only a few of them ahead."""
+    threads = usable_cores()
+    with ThreadPoolExecutor(threads) as pool:
+        for result in _ahead((pool.submit(function, item) for item in items), 8 * threads):
+            yield result.result()
 
 
 def _ahead(items: Iterable[T], count: int) -> Iterator[T]:

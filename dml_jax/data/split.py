@@ -45,8 +45,7 @@ def digest(splits: Mapping[str, Split]) -> str:
     for name, split in sorted(splits.items()):
         found.update(f"{name} {len(split.labels)}".encode())
         found.update(np.ascontiguousarray(split.labels).data)
-        for start in range(0, len(split.ids), 2**16):  # ten million names at once would take a gigabyte
-            found.update(("\n" * (start > 0) + "\n".join(split.ids[start : start + 2**16])).encode())
+        found.update("\n".join(split.ids).encode())
         found.update(split.content.encode())
     return found.hexdigest()
 
@@ -61,15 +60,9 @@ def subset(split: Split, classes: np.ndarray) -> Split:
     """The images of some classes, relabelled 0, 1, … in the order of `classes`, int [C']."""
     new_label = np.full(len(split.classes), -1)
     new_label[classes] = np.arange(len(classes))
-    kept = np.flatnonzero(new_label[split.labels] >= 0)
-    return Split(
-        labels=new_label[split.labels[kept]].astype(np.int64),
-        ids=[split.ids[int(i)] for i in kept],
-        read=lambda index, rng: split.read(int(kept[index]), rng),
-        classes=[split.classes[c] for c in classes],
-        content=split.content,
-        metadata={name: [values[int(i)] for i in kept] for name, values in split.metadata.items()},
-    )
+    kept = take(split, np.flatnonzero(new_label[split.labels] >= 0))
+    labels = new_label[kept.labels].astype(np.int64)
+    return kept._replace(labels=labels, classes=[split.classes[c] for c in classes], gallery=None)
 
 
 def together(splits: Sequence[Split]) -> Split:
@@ -128,4 +121,5 @@ def take(split: Split, rows: np.ndarray) -> Split:
         ids=[split.ids[i] for i in rows],
         read=lambda index, rng: split.read(int(rows[index]), rng),
         metadata={name: [values[int(i)] for i in rows] for name, values in split.metadata.items()},
+        files=[split.files[int(i)] for i in rows] if split.files else (),
     )

@@ -3,9 +3,10 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,37 +17,7 @@ from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_write, cache_dir, reading
 
-BLOCK = 2**16  # names decoded at a time
 COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_binary())]  # then the metadata
-
-
-class Names(Sequence[str]):
-    """Strings in a memory-mapped column, decoded on access: ten million of them as a list would take a gigabyte."""
-
-    def __init__(self, column: pa.LargeBinaryArray) -> None:
-        self.column = column
-
-    def __len__(self) -> int:
-        return len(self.column)
-
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [_decode(name) for name in self.column[index].to_pylist()]
-        return _decode(self.column[int(index)].as_py())
-
-    def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), BLOCK):
-            yield from self[start : start + BLOCK]
-
-
-def _decode(name: bytes) -> str:
-    return name.decode("utf-8", "surrogateescape")  # file names need not be UTF-8
 
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
@@ -87,7 +58,7 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
     with path.open("wb") as file, pa.ipc.new_file(file, schema) as writer:
         for split in splits.values():
             absent = [None] * len(split.labels)
-            arrays = [pa.array(split.labels, pa.int64()), encode(split.ids), encode(split.files or absent)]
+            arrays = [pa.array(split.labels, pa.int64()), _encoded(split.ids), _encoded(split.files or absent)]
             for column in columns:  # null if only other splits have it
                 values = split.metadata.get(column)
                 texts = absent if values is None else [json.dumps(value) for value in values]
@@ -95,14 +66,12 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
             writer.write_batch(pa.record_batch(arrays, schema=schema))
 
 
-def encode(names: Iterable[str | None]) -> pa.LargeBinaryArray:
-    """The column of `Names`."""
-    encoded = (None if name is None else name.encode("utf-8", "surrogateescape") for name in names)
-    return pa.array(encoded, pa.large_binary())
+def _encoded(names: Iterable[str | None]) -> pa.LargeBinaryArray:
+    return pa.array([None if name is None else os.fsencode(name) for name in names], pa.large_binary())
 
 
 def load(path: Path) -> dict[str, Split]:
-    """Reads a file of `save`, memory-mapped; raises DataError if it is damaged."""
+    """Reads a file of `save`; raises DataError if it is damaged."""
     with reading(path, "prepare the data set again"):
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         header = json.loads(reader.schema.metadata[b"splits"])
@@ -119,10 +88,10 @@ def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> Split:
     }
     return Split(
         labels=labels.to_numpy(),
-        ids=Names(ids),
+        ids=[os.fsdecode(name) for name in ids.to_pylist()],
         read=unread,
         classes=about["classes"],
-        files=() if files.null_count else Names(files),
+        files=() if files.null_count else [os.fsdecode(name) for name in files.to_pylist()],
         content=about["content"],
         metadata=columns,
     )

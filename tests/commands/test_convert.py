@@ -216,15 +216,6 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFi
 # Training from converted weights.
 
 
-def test_fixed_scales_are_loaded_into_stats(tiny: state_dicts.StateDict) -> None:
-    state_dicts.write(Path("w.safetensors"), tiny)
-    assert status("--weights=w.safetensors", "--output=out") == 0
-    backbone = resnet.build(replace(TINY, pretrained="out", freeze_bn_affine=True))
-    params, stats = backbone.init(jax.random.key(0), (32, 32))
-    np.testing.assert_array_equal(stats["layer1_0"]["bn2"]["scale"], tiny["layer1.0.bn2.weight"])
-    assert "bn2" not in params["layer1_0"]
-
-
 def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) -> None:
     state_dicts.write(Path("w.safetensors"), tiny)
     assert status("--weights=w.safetensors", "--output=out") == 0

@@ -39,6 +39,8 @@ def build(
     given["method"] = asdict(method)
     given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in module.GROUPS}
     given["train"]["groups"]["embedding" if module is baseline else "model"]["rank"] = rank
+    if train.get("feature_views"):
+        given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"] |= data or {}
     given["backbone"] |= backbone or {}
     return experiments.build(configs.resolve(given))
@@ -128,9 +130,9 @@ def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
         assert_equal(start, {"kernel": kernel, "bias": layer["bias"], "kernel_lora": fresh["kernel_lora"]})
 
 
-def test_a_frozen_part_of_the_backbone_may_be_trained_later(tmp_path: Path) -> None:
+def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
     """Its variables are then parameters instead of state."""
-    saved(build(PROXIES, backbone={"freeze_bn_affine": True}), tmp_path / "run")
+    saved(build(PROXIES, feature_views=1), tmp_path / "run")
     stats = model.load(tmp_path / "run", "latest").model_state["backbone"]
     state = started(build(PROXIES), tmp_path / "run")
     np.testing.assert_array_equal(state.params["backbone"]["bn1"]["scale"], stats["bn1"]["scale"])

@@ -207,26 +207,6 @@ def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: C
     ]
 
 
-def match_backbone(source: str, found: Any, expected: Any) -> Any:
-    """The loaded {"params", "stats"} of a backbone, arranged as the network expects them.
-
-    Scales and biases of batch norms are in "stats" if they are fixed, otherwise in "params". The message of the
-    WeightsError names `source`.
-    """
-    from flax import traverse_util
-
-    wanted = leaf_shapes(expected)
-    other = {"params": "stats", "stats": "params"}
-    moved = {}
-    for path, leaf in traverse_util.flatten_dict(found, sep="/").items():
-        collection, _, rest = path.partition("/")
-        alternative = f"{other[collection]}/{rest}"
-        moved[alternative if path not in wanted and alternative in wanted else path] = leaf
-    result = {"params": {}, "stats": {}} | traverse_util.unflatten_dict(moved, sep="/")
-    check_shapes(source, wanted, leaf_shapes(result))
-    return result
-
-
 def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list[str]]:
     """Replaces a method's initial parameters and state by a converted checkpoint's.
 
@@ -249,9 +229,9 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
         for prefix, ours in prefixes.items():
             if name.startswith(prefix):
                 path = ours + name.removeprefix(prefix)
-                # Fixed scales of batch norms are in the state.
-                fixed = path.replace("params/backbone/", "state/backbone/", 1)
-                given[path if path in leaves else fixed] = jnp.asarray(array)
+                # Of a backbone that is never trained, all variables are in the state.
+                untrained = path.replace("params/backbone/", "state/backbone/", 1)
+                given[path if path in leaves else untrained] = jnp.asarray(array)
     expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}
     check_shapes(directory, expected, {path: array.shape for path, array in given.items()})
     tree = traverse_util.unflatten_dict(leaves | given, sep="/")

@@ -4,26 +4,22 @@ Duplicates have equal pixels; near duplicates have nearly equal difference hashe
 """
 
 import hashlib
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
-from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe, check_disjoint_classes
+from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
-S = TypeVar("S")
-T = TypeVar("T")
 TABLE = "duplicates.csv"
 MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
@@ -40,18 +36,6 @@ class ImageFacts(NamedTuple):
     height: int  # in pixels
     width: int
     rotated: bool  # whether its EXIF orientation is not upright
-
-
-def ordered_map(function: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
-    """Maps in threads; yields the results in order and computes only a few of them ahead."""
-    threads = usable_cores()
-    with ThreadPoolExecutor(threads) as pool:
-        source = iter(items)
-        waiting = deque(pool.submit(function, item) for item in islice(source, 8 * threads))
-        while waiting:
-            result = waiting.popleft().result()
-            waiting.extend(pool.submit(function, item) for item in islice(source, 1))
-            yield result
 
 
 def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:

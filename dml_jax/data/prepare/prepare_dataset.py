@@ -21,6 +21,7 @@ from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
 from dml_jax.remote import downloads
@@ -214,7 +215,7 @@ def write_records(
     (directory / store.RECORDS).mkdir()
     for split in splits:
         members = [entry for entry in entries if entry.split == split]
-        images = check.ordered_map(lambda entry: entry.file.read(), members)
+        images = ordered_map(lambda entry: entry.file.read(), members)
         path = directory / store.RECORDS / f"{split}.array_record"
         options = "group_size:1" if compressed else "group_size:1,uncompressed"
         with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:

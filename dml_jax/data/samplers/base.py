@@ -77,14 +77,9 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
     )
 
 
-def classes_per_batch(batch_size: int, images_per_class: int) -> int:
-    """B / K, a whole number by the rules of `Data`."""
-    return batch_size // images_per_class
-
-
 def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
     """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the `available` ones."""
-    classes = classes_per_batch(batch_size, images_per_class)
+    classes = batch_size // images_per_class  # a whole number by the rules of `Data`
     if classes > available:
         raise ConfigError(
             f"data.batch_size={batch_size}: with data.images_per_class={images_per_class} a batch needs {classes} "

@@ -12,7 +12,6 @@ from dml_jax.data.samplers.base import (
     EPOCHS,
     STEPS,
     Sampler,
-    classes_per_batch,
     distinct_classes_per_batch,
     from_batches,
     from_epochs,
@@ -59,7 +58,7 @@ def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int =
     epoch has N // B steps, drawn independently.
     """
     class_indices = indices_by_class(labels)
-    images, classes = images_per_class, classes_per_batch(batch_size, images_per_class)
+    images, classes = images_per_class, batch_size // images_per_class
 
     def batch(step: int) -> np.ndarray:
         rng = np.random.default_rng((seed, STEPS, step, 0))
@@ -81,7 +80,7 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
     """
     class_indices = indices_by_class(labels)
     sizes = np.array([len(indices) for indices in class_indices])
-    images, chunks = images_per_class, classes_per_batch(batch_size, images_per_class)
+    images, chunks = images_per_class, batch_size // images_per_class
     steps = _mpn_steps(batch_size, sizes, images, chunks)
 
     def order(epoch: int) -> np.ndarray:
