@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import jax
@@ -171,51 +172,39 @@ class TilePasses:
         """One pass: the sum over the `pairs` of the reduction of each tile, [m, R or R + 1, T]."""
         result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
         step = self.budget.panel_tiles
-        for j in range(0, self.queries.num_tiles, step):
-            for i in range(0, self.gallery.num_tiles, step):
-                inside = [p for p in pairs if i <= p[0] < i + step and j <= p[1] < j + step]
-                if inside:
-                    row_tiles, column_tiles = slice(i, i + step), slice(j, j + step)
-                    rows, columns = self._run_panel(reduction, left, right, inside, row_tiles, column_tiles, dtype)
-                    result[column_tiles] += columns
-                    if self.symmetric:
-                        result[row_tiles] += rows
-        return result
 
-    def _run_panel(
-        self,
-        reduction: Reduction,
-        left: Side[np.ndarray],
-        right: Side[np.ndarray],
-        pairs: Sequence[Pair],
-        row_tiles: slice,
-        column_tiles: slice,
-        dtype: np.dtype,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Sums for the queries along the rows and along the columns of the tiles `row_tiles` x `column_tiles`."""
-        a, b = self._operand(self.gallery, row_tiles, False), self._operand(self.queries, column_tiles, True)
-        sides = [Side(*(x[part] for x in side)) for side, part in ((left, row_tiles), (right, column_tiles))]
-        shapes = [(len(side.first), result_depth(reduction, side), side.indices.shape[1]) for side in sides]
-        if left is right and row_tiles == column_tiles:
-            device_sides = [self._put(sides[0], REPLICATED)] * 2
-        else:
-            device_sides = self._put(sides, REPLICATED)
-        rows, columns = self._put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SHARDED)
-        recent: list[jax.Array] = []
-        for batch, num_targets in self._device_batches(pairs):
-            local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
-            key = batch.tobytes()
-            scores = self.cached_scores.pop(key, None)
-            if scores is None:
-                scores = product(a, b, local, self.mesh, as_keys=True)
-                if reduction is read_thresholds and len(self.cached_scores) < self.budget.cached_tiles:
-                    self.cached_scores[key] = scores
-            rows, columns = accumulate(scores, *device_sides, rows, columns, local, num_targets, self.mesh, reduction)
-            # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
-            recent = [*recent, scores][-3:]
-            if len(recent) == 3:
-                recent[0].block_until_ready()
-        return np.asarray(sum_over_devices(rows, self.mesh)), np.asarray(sum_over_devices(columns, self.mesh))
+        def panels(pair: Pair) -> tuple[int, int]:
+            return pair[1] // step, pair[0] // step
+
+        for (j, i), inside in groupby(sorted(pairs, key=panels), panels):
+            row_tiles, column_tiles = (slice(panel * step, (panel + 1) * step) for panel in (i, j))
+            a, b = self._operand(self.gallery, row_tiles, False), self._operand(self.queries, column_tiles, True)
+            sides = [Side(*(x[part] for x in side)) for side, part in ((left, row_tiles), (right, column_tiles))]
+            shapes = [(len(side.first), result_depth(reduction, side), side.indices.shape[1]) for side in sides]
+            if left is right and i == j:
+                device_sides = [self._put(sides[0], REPLICATED)] * 2
+            else:
+                device_sides = self._put(sides, REPLICATED)
+            sums = self._put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SHARDED)
+            recent: list[jax.Array] = []
+            for batch, num_targets in self._device_batches(list(inside)):
+                local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
+                key = batch.tobytes()
+                scores = self.cached_scores.pop(key, None)
+                if scores is None:
+                    scores = product(a, b, local, self.mesh, as_keys=True)
+                    if reduction is read_thresholds and len(self.cached_scores) < self.budget.cached_tiles:
+                        self.cached_scores[key] = scores
+                sums = accumulate(scores, *device_sides, *sums, local, num_targets, self.mesh, reduction)
+                # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
+                recent = [*recent, scores][-3:]
+                if len(recent) == 3:
+                    recent[0].block_until_ready()
+            rows, columns = (np.asarray(sum_over_devices(part, self.mesh)) for part in sums)
+            result[column_tiles] += columns
+            if self.symmetric:
+                result[row_tiles] += rows
+        return result
 
     def _device_batches(self, pairs: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Pairs for n devices and their targets, int32 [n, 2]; idle devices repeat a pair, with no targets."""

@@ -142,11 +142,7 @@ def metrics_by_sorting(task: Task, queries: np.ndarray, blocks: Iterable[tuple[s
 
 
 def device_scores(
-    gallery: TiledRows,
-    queries: TiledRows,
-    *,
-    panel_tiles: int,
-    mesh: Mesh,
+    gallery: TiledRows, queries: TiledRows, panel_tiles: int, mesh: Mesh
 ) -> Iterator[tuple[slice, np.ndarray]]:
     """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in index order."""
     rows = len(queries.order)
