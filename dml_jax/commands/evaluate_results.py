@@ -152,7 +152,7 @@ def evaluate(
         "protocol": options.protocol or base.protocol,
         "lone_queries": options.lone_queries or ("omit" if across else base.lone_queries),
         "average": base.nmi_average,
-        **base.kmeans,
+        "clustering": base.clustering,
         "cluster": base.cluster and one_class and not options.no_clustering,
         "metric": options.metric or "cosine",
     }

@@ -258,7 +258,7 @@ class Evaluation:
         require(len(set(self.refine)) == len(self.refine), "refine", self.refine, "must not contain a name twice")
 
     @property
-    def kmeans(self) -> dict[str, Any]:
-        """Options of `protocol.evaluate`; None for the default of the number of classes."""
-        init = None if self.kmeans_init == "auto" else self.kmeans_init
-        return {"init": init, "restarts": self.kmeans_restarts or None, "iterations": self.kmeans_iterations or None}
+    def clustering(self) -> dict[str, Any]:
+        """Arguments of `kmeans.fit`, without those whose default depends on the number of classes."""
+        given = {"init": self.kmeans_init, "restarts": self.kmeans_restarts, "max_iterations": self.kmeans_iterations}
+        return {name: value for name, value in given.items() if value not in ("auto", 0)}

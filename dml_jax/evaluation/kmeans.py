@@ -4,9 +4,8 @@ The result is bit-identical for a given seed, whatever the number of devices.
 """
 
 import math
-from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,41 +54,34 @@ def fit(
     checked = check_inputs.embeddings(points, name="points")
     start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
 
+    centering = tiles.choose_centering([checked], "euclidean")
+
+    def run(dtype: np.dtype) -> tuple[KMeans, bool]:
+        """The clustering, and whether `dtype` is precise enough for the distances to the centres."""
+        x = jnp.asarray(centering.apply(checked, dtype))
+        results = []
+        for restart in range(restarts if isinstance(start, str) else 1):
+            if isinstance(start, str):
+                key = jax.random.fold_in(jax.random.key(seed), restart)
+                first = {"k-means++": _kmeans_plus_plus, "random": _random_points}[start](x, key, k)
+            else:
+                first = jnp.asarray(centering.apply(start, dtype))
+            found = lloyd(x, first, max_iterations, jax.default_backend() == "cpu")
+            results.append((float(np.sum(np.asarray(found[2]), dtype=np.float64)), found))
+        inertia, found = min(results, key=lambda result: result[0])
+        centers, nearest, squares, iterations = map(np.asarray, found)
+        lengths = np.asarray(jnp.sum(x * x, axis=1))
+        close = (squares > 0) & tiles.unreliable(squares, lengths, tiles.error_bound(x.shape[1], dtype))
+        centers, inertia = centers / centering.scale + centering.center, inertia / centering.scale**2
+        precise = dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
+        return KMeans(centers, nearest, inertia, int(iterations)), precise
+
     dtype = check_inputs.compute_dtype(checked)
-    run = partial(_fit, checked, k, start, seed, restarts, max_iterations)
-    result, reliable = run(dtype)
-    if not reliable:
+    result, precise = run(dtype)
+    if not precise:
         with jax.enable_x64(True):
             result, _ = run(np.dtype(np.float64))
     return result._replace(centers=result.centers.astype(dtype))
-
-
-def _fit(
-    points: np.ndarray,
-    k: int,
-    init: str | np.ndarray,
-    seed: int,
-    restarts: int,
-    max_iterations: int,
-    dtype: np.dtype,
-) -> tuple[KMeans, bool]:
-    """Runs `fit` in `dtype`; also returns whether that is precise enough for the distances to the centres."""
-    centering = tiles.choose_centering([points], "euclidean")
-    x = jnp.asarray(centering.apply(points, dtype))
-    restarts = restarts if isinstance(init, str) else 1
-
-    def run(restart: int) -> tuple[float, tuple[jax.Array, jax.Array, jax.Array, int]]:
-        key = jax.random.fold_in(jax.random.key(seed), restart)
-        start = STARTS[init](x, key, k) if isinstance(init, str) else jnp.asarray(centering.apply(init, dtype))
-        result = _lloyd(x, start, max_iterations, jax.default_backend() == "cpu")
-        return float(np.sum(np.asarray(result[2]), dtype=np.float64)), result
-
-    inertia, found = min(map(run, range(restarts)), key=lambda each: each[0])
-    centers, nearest, reached = map(np.asarray, found[:3])
-    lengths = np.asarray(jnp.sum(x * x, axis=1))
-    close = (reached > 0) & tiles.unreliable(reached, lengths, tiles.error_bound(x.shape[1], dtype))
-    clustering = KMeans(centers / centering.scale + centering.center, nearest, inertia / centering.scale**2, found[3])
-    return clustering, dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
 
 
 def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
@@ -146,16 +138,9 @@ def _cluster_sums(x: jax.Array, nearest: jax.Array, k: int) -> tuple[jax.Array, 
     return jax.lax.scan(add, empty, (rows, clusters))[0]
 
 
-def _lloyd(
-    x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
-) -> tuple[jax.Array, jax.Array, jax.Array, int]:
-    """Runs Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number of iterations."""
-    state = _iterate(
-        x, _State(start, _assign_jitted(x, start), jnp.zeros((), jnp.int32), jnp.array(True)), max_iterations, scatter
-    )
-    done = int(state.iterations) + (not state.changed)
-    distances = _squared_distances(x, state.centers, state.nearest)
-    return state.centers, state.nearest, distances, min(done, max_iterations)
+def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> jax.Array:
+    """Squared distance of each point to its centre, [N]."""
+    return jnp.sum((x - centers[nearest]) ** 2, axis=1)
 
 
 class _State(NamedTuple):
@@ -167,21 +152,14 @@ class _State(NamedTuple):
     changed: jax.Array
 
 
-_assign_jitted = jax.jit(_assign)
-
-
-@jax.jit
-def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> jax.Array:
-    """Squared distance of each point to its centre, [N]."""
-    return jnp.sum((x - centers[nearest]) ** 2, axis=1)
-
-
 @partial(jax.jit, static_argnames="scatter")
-def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
-    """Runs Lloyd's iterations until no assignment changes or `until` iterations are done."""
+def lloyd(
+    x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Runs Lloyd's iterations -> centres [k, D], assignments int32 [N], squared distances [N], number of iterations."""
     # On CPUs a scatter adds in a fixed order; elsewhere its order varies, and a product with the one-hot assignments
     # keeps the result reproducible.
-    k = len(state.centers)
+    k = len(start)
 
     def update(centers: jax.Array, nearest: jax.Array) -> jax.Array:
         if scatter:
@@ -206,17 +184,10 @@ def _iterate(x: jax.Array, state: _State, until: int, scatter: bool) -> _State:
         nearest = _assign(x, centers)
         return _State(centers, nearest, state.iterations + 1, jnp.any(nearest != state.nearest))
 
-    return jax.lax.while_loop(lambda state: state.changed & (state.iterations < until), step, state)
-
-
-def lower_iterations(points: Any, centers: Any) -> jax.stages.Lowered:
-    """Lloyd's iterations for the shapes of points [N, D] and centres [K, D] on an accelerator."""
-
-    def place(*shape: int, dtype: Any = jnp.int32) -> Any:
-        return jax.ShapeDtypeStruct(shape, dtype, sharding=points.sharding)
-
-    state = _State(centers, place(points.shape[0]), place(), place(dtype=bool))
-    return _iterate.lower(points, state, 20, scatter=False)
+    state = _State(start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
+    state = jax.lax.while_loop(lambda state: state.changed & (state.iterations < max_iterations), step, state)
+    iterations = jnp.minimum(state.iterations + ~state.changed, max_iterations)
+    return state.centers, state.nearest, _squared_distances(x, state.centers, state.nearest), iterations
 
 
 @partial(jax.jit, static_argnames="k")
@@ -247,9 +218,3 @@ def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
 
 def _random_points(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     return x[jax.random.choice(key, len(x), (k,), replace=False)]
-
-
-STARTS: dict[str, Callable[[jax.Array, jax.Array, int], jax.Array]] = {
-    "k-means++": _kmeans_plus_plus,
-    "random": _random_points,
-}

@@ -1,8 +1,9 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 import re
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,21 +15,12 @@ from dml_jax.evaluation.clustering import Average
 from dml_jax.evaluation.own_distances import Metric, name_of
 
 Protocol = Literal["clean", "paper"]
-Initialisation = Literal["k-means++", "random"]
-
-
-class KMeansOptions(NamedTuple):
-    """Arguments of `kmeans.fit`."""
-
-    init: Initialisation
-    restarts: int
-    iterations: int
 
 
 # Published code clusters about a hundred classes with scikit-learn (k-means++, ten restarts, to convergence) and many
 # thousands with faiss (random rows, one start, 20 iterations), where k-means++ would dominate the cost.
-FEW_CLASSES = KMeansOptions("k-means++", 10, 300)
-MANY_CLASSES = KMeansOptions("random", 1, 20)
+FEW_CLASSES = {"init": "k-means++", "restarts": 10, "max_iterations": 300}
+MANY_CLASSES = {"init": "random", "restarts": 1, "max_iterations": 20}
 MANY = 1000  # classes; above it MANY_CLASSES applies
 
 MANY_COPIES = 0.1  # share of the queries, above which metrics are those of near-copies
@@ -41,13 +33,9 @@ def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:
     return float((distances < 1 - open_set.NEAR_COPY).mean())
 
 
-def kmeans_options(
-    classes: int, init: Initialisation | None = None, restarts: int | None = None, iterations: int | None = None
-) -> KMeansOptions:
-    """The default options for a number of clusters, updated by the given ones."""
-    default = FEW_CLASSES if classes <= MANY else MANY_CLASSES
-    given: dict[str, Any] = {"init": init, "restarts": restarts, "iterations": iterations}
-    return default._replace(**{key: value for key, value in given.items() if value is not None})
+def clustering_options(classes: int, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `kmeans.fit` for a number of classes; `given` ones replace the defaults."""
+    return {**(FEW_CLASSES if classes <= MANY else MANY_CLASSES), **given}
 
 
 def evaluate(
@@ -57,9 +45,7 @@ def evaluate(
     protocol: Protocol = "clean",
     cluster: bool = True,
     seed: int = 0,
-    init: Initialisation | None = None,
-    restarts: int | None = None,
-    iterations: int | None = None,
+    clustering: Mapping[str, Any] = MappingProxyType({}),
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
     metric: Metric = "cosine",
@@ -75,7 +61,8 @@ def evaluate(
       protocol: "clean" excludes each query from its own neighbours by index; "paper" drops the first neighbour, as the
         published codes do, so that a query with a duplicate ranked first counts as its own hit.
       cluster: also run k-means on the queries with as many clusters as classes, and compute the NMI.
-      init, restarts, iterations: of k-means; None for the defaults of `kmeans_options`.
+      clustering: "init", "restarts" and "max_iterations" of k-means, where the defaults of `clustering_options` are not
+        wanted.
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
@@ -108,15 +95,7 @@ def evaluate(
         if metric == "cosine":
             points = points.astype(check_inputs.compute_dtype(points))
             normalize(points)
-        start = kmeans_options(count, init, restarts, iterations)
-        assignments = kmeans.fit(
-            points,
-            count,
-            init=start.init,
-            seed=seed,
-            restarts=start.restarts,
-            max_iterations=start.iterations,
-        ).assignments
+        assignments = kmeans.fit(points, count, seed=seed, **clustering_options(count, clustering)).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)
         result["nmi_stderr"] = metrics.nmi_stderr(classes, assignments, average=average)
     return metric_table.in_display_order(result)
@@ -138,9 +117,7 @@ def description(
     cluster: bool = True,
     classes: int | None = None,
     seed: int = 0,
-    init: Initialisation | None = None,
-    restarts: int | None = None,
-    iterations: int | None = None,
+    clustering: Mapping[str, Any] = MappingProxyType({}),
     average: Average = "arithmetic",
     gallery: bool = False,
     groups: bool = False,
@@ -165,11 +142,11 @@ def description(
         else "queries without a relevant row left out",
     ]
     if cluster:
-        options = kmeans_options(classes or 0, init, restarts, iterations)
+        options = clustering_options(classes or 0, clustering)
         rows = "unit-length embeddings" if metric == "cosine" else "embeddings"
         parts.append(
             f"NMI ({average} mean of entropies) of k-means on {rows}{' of the queries' * gallery}, as many clusters as "
-            f"classes, {options.init} initialisation, best of {options.restarts}, at most {options.iterations} "
-            f"iterations, seed {seed}"
+            f"classes, {options['init']} initialisation, best of {options['restarts']}, at most "
+            f"{options['max_iterations']} iterations, seed {seed}"
         )
     return "; ".join(parts)

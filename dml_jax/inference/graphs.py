@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter
 from pydantic.dataclasses import dataclass
 
 import dml_jax
@@ -25,7 +26,7 @@ from dml_jax.config.sections import Data
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK, read_each, stream
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.files import atomic_directory, cache_dir, is_url, read_json, sha256, write_json
+from dml_jax.files import atomic_directory, cache_dir, is_url, sha256, write_json
 from dml_jax.inference.embedding_model import EmbeddingModel, is_run, locate
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Facts:
     dimensions: int
     own_distance: bool
     deviation: float  # from JAX's embeddings, relative to their largest value
-    data: dict[str, Any]
+    data: Data
 
 
 def entry(directory: Path, versions: Versions) -> Path | None:
@@ -85,7 +86,7 @@ def keep(model: "Model", graph: Path) -> None:
         dimensions = model.embed_pixels(np.zeros((1, *model.shape, 3), np.uint8)).shape[1]
         facts = Facts(
             sha256(draft / GRAPH), model.config_hash, model.fingerprint, int(model.step), model.shape, dimensions,
-            model.own_distance, deviation, asdict(model.data),
+            model.own_distance, deviation, model.data,
         )  # fmt: skip
         write_json(draft / FACTS, asdict(facts))
 
@@ -126,8 +127,9 @@ def _read(directory: Path | None) -> tuple[Facts, bytes] | None:
     """Facts and graph; None if there is none, or it is damaged, which is then removed."""
     if directory is None or not directory.is_dir():
         return None
-    with suppress(DataError, OSError):
-        facts, graph = Facts(**read_json(directory / FACTS, Facts)), (directory / GRAPH).read_bytes()
+    with suppress(ValueError, OSError):
+        facts = TypeAdapter(Facts).validate_json((directory / FACTS).read_bytes())
+        graph = (directory / GRAPH).read_bytes()
         if hashlib.sha256(graph).hexdigest() == facts.sha256:
             return facts, graph
     shutil.rmtree(directory, ignore_errors=True)
@@ -141,15 +143,7 @@ class GraphModel(EmbeddingModel):
 
     def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
         self.directory, self.added, self._facts, self._graph = directory, versions, facts, graph
-        options: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in facts.data.items()
-        }
-        self.data, self.shape, self.step, self.finished = (
-            Data(**options),
-            (facts.shape[0], facts.shape[1]),
-            facts.step,
-            True,
-        )
+        self.data, self.shape, self.step, self.finished = facts.data, facts.shape, facts.step, True
         self.config_hash, self.fingerprint, self.own_distance = facts.config_hash, facts.fingerprint, facts.own_distance
 
     def __getattr__(self, name: str) -> Any:

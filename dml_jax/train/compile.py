@@ -144,7 +144,7 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
     first = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
     points = jax.ShapeDtypeStruct((count, width), np.float32, sharding=first)
     centers = jax.ShapeDtypeStruct((classes, width), np.float32, sharding=first)
-    yield "clustering", partial(kmeans.lower_iterations, points, centers)
+    yield "clustering", partial(kmeans.lloyd.lower, points, centers, 20, scatter=False)
 
 
 def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:

@@ -109,7 +109,7 @@ def metrics(
         cluster=cluster,
         average=options.nmi_average,
         metric=distance,
-        **options.kmeans,
+        clustering=options.clustering,
         lone_queries="omit" if across else options.lone_queries,  # of classes with one session
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
@@ -189,7 +189,7 @@ def protocol_of(experiment: Experiment, split: Split) -> str:
         classes=len(split.classes),
         average=options.nmi_average,
         gallery=split.gallery is not None,
-        **options.kmeans,
+        clustering=options.clustering,
         metric=experiment.method.distance,
         lone_queries="omit" if session else options.lone_queries,
         groups=session,

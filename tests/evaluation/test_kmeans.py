@@ -46,17 +46,16 @@ def test_the_block_size_does_not_change_the_result(monkeypatch):
     whole = kmeans.fit(points, 12, seed=3)
     monkeypatch.setattr(kmeans, "BLOCK", 96)
     monkeypatch.setattr(kmeans, "BLOCK_SCORES", 1)
-    iterate = kmeans._iterate.__wrapped__  # compiled anew, with smaller blocks
-    monkeypatch.setattr(kmeans, "_iterate", jax.jit(lambda *arguments: iterate(*arguments), static_argnums=3))
-    monkeypatch.setattr(kmeans, "_assign_jitted", jax.jit(lambda *arguments: kmeans._assign(*arguments)))
+    lloyd = kmeans.lloyd.__wrapped__  # compiled anew, with smaller blocks
+    monkeypatch.setattr(kmeans, "lloyd", jax.jit(lambda *arguments: lloyd(*arguments), static_argnums=3))
     parts = kmeans.fit(points, 12, seed=3)
     np.testing.assert_array_equal(whole.assignments, parts.assignments)
 
 
 def test_updating_by_product_agrees_with_updating_by_scatter():
     points = blobs(1)
-    centers, nearest, *_ = kmeans._lloyd(points, points[:12], 50, True)
-    others, same, *_ = kmeans._lloyd(points, points[:12], 50, False)
+    centers, nearest, *_ = kmeans.lloyd(points, points[:12], 50, True)
+    others, same, *_ = kmeans.lloyd(points, points[:12], 50, False)
     np.testing.assert_array_equal(nearest, same)
     np.testing.assert_allclose(centers, others, rtol=1e-5, atol=1e-6)
 
