@@ -102,25 +102,29 @@ def execute(arguments: list[str]) -> None:
 
 def check_options(options: Namespace) -> None:
     """Raises ConfigError if an option is missing, unknown or invalid with the others."""
-    if options.config is None:
-        raise ConfigError("--config: missing; give a file, e.g. --config=configs/digits_hist.py")
-    for option, modes in VALID_WITH.items():
-        if getattr(options, option) and options.mode not in modes:
-            raise ConfigError(f"--{option} is only valid with --mode={' or '.join(modes)}")
-    options.checkpoint = options.checkpoint or "reported"
-    if options.mode == "compile" and not options.topology:
-        raise ConfigError("--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4")
-    if not options.coordinator and (options.processes, options.process) != (1, 0):
-        raise ConfigError("--coordinator: missing; several processes need HOST:PORT of the first, or auto")
-    if options.silence is not None and not (options.coordinator and 5 <= options.silence <= 86400):
-        raise ConfigError(f"--silence={options.silence:g}: must be 5 to 86400 s, and needs --coordinator")
+    mode, grouped = options.mode, options.coordinator or (options.processes, options.process) == (1, 0)
     host, _, port = (options.coordinator or "auto").rpartition(":")
-    if port != "auto" and not (host and port.isdecimal() and 0 < int(port) < 2**16):
-        raise ConfigError(f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto")
-    if not 0 <= options.process < options.processes:
-        raise ConfigError(
-            f"--process={options.process}: must be at least 0 and less than --processes={options.processes}"
-        )
+    address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
+    silence = options.silence is None or (options.coordinator and 5 <= options.silence <= 86400)
+    rules = [
+        (options.config, "--config: missing; give a file, e.g. --config=configs/digits_hist.py"),
+        *(
+            (mode in modes or not getattr(options, name), f"--{name} is only valid with --mode={' or '.join(modes)}")
+            for name, modes in VALID_WITH.items()
+        ),
+        (
+            mode != "compile" or options.topology,
+            "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4",
+        ),
+        (grouped, "--coordinator: missing; several processes need HOST:PORT of the first, or auto"),
+        (silence, f"--silence={options.silence or 0:g}: must be 5 to 86400 s, and needs --coordinator"),
+        (address, f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto"),
+        (
+            0 <= options.process < options.processes,
+            f"--process={options.process}: must be at least 0 and less than --processes={options.processes}",
+        ),
+    ]
+    cli.refuse(problem for valid, problem in rules if not valid)
 
 
 def steps_to_trace(profile: str) -> tuple[int, int]:
@@ -180,17 +184,17 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
         "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()
     )  # fmt: skip
     try:
-        with process_group.end_together(silence), copy as directory, Stop() as stop:
+        with process_group.end_together(silence), copy as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}
             if mode != "train":
                 stop.stop_immediately()
             match mode:
                 case "train":
-                    run.train(config, directory, console, stop, options.tensorboard, options.profile)
+                    run.train(config, directory, console, stop, options.tensorboard, options.profile or (0, 0))
                 case "evaluate":
-                    run.evaluate(config, directory, options.checkpoint, console, output)
+                    run.evaluate(config, directory, options.checkpoint or "reported", console, output)
                 case "export":
-                    run.export(config, directory, options.checkpoint, console)
+                    run.export(config, directory, options.checkpoint or "reported", console)
                 case "check":
                     run.check(config, console)
     except Interrupted as interrupted:

@@ -5,8 +5,8 @@ file of the method with its losses, and, for the parts of a run, `train.experime
 """
 
 import socket
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -38,13 +38,27 @@ from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState, check_finite, inference_state
 
 
+@contextmanager
+def memory(config: Config) -> Iterator[None]:
+    """Context in which too little memory is a ConfigError with the remedy."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        raise ConfigError(
+            f"data.batch_size={config.data.batch_size}, evaluation.batch_size={config.evaluation.batch_size}: need "
+            "more memory than a device has; set a smaller one, or a larger train.chunks for training"
+        ) from error
+
+
 def train(
     config: Config,
     directory: Path,
     console: Console,
     stop: Stop,
     tensorboard: bool = False,
-    traced: tuple[int, int] | None = None,
+    traced: tuple[int, int] = (0, 0),
 ) -> None:
     """Trains or resumes, evaluates the selected model, exports its embeddings and writes the report.
 
@@ -52,7 +66,7 @@ def train(
     """
     workdir.check_same_run(directory, config)
     experiment = experiments.build(config)
-    if traced and traced[1] > experiment.steps:
+    if traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
     with workdir.locked(directory, active=main), console:
@@ -84,16 +98,12 @@ def train(
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
         show = jsonl.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
-        metrics = JsonLines(directory / "metrics.jsonl", main, show)
-        recorded = loop.opened(directory, run, experiment.template, console, metrics, traced)
-        with recorded as out, loop.training_memory(config):
-            state = inference_state(loop.train(experiment, out, stop))
-            if config.train.select != "last":
-                state = out.checkpoints.select("reported", config.train.select)
+        state = inference_state(loop.train(experiment, directory, run, console, stop, show, traced))
+        if config.train.select != "last":
+            state = stored_state(experiment, directory, run, "reported", console)
 
         stop.stop_immediately()
-        with loop.evaluation_memory(config):
-            results, embeddings = evaluation(experiment, state, config.train.select, console)
+        results, embeddings = evaluation(experiment, state, config.train.select, console)
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
@@ -139,8 +149,7 @@ def evaluate(
     else:
         experiment, state = restore(config, directory, checkpoint, console)
     model = config.train.select if checkpoint == "reported" else checkpoint
-    with loop.evaluation_memory(config):
-        results, _ = evaluation(experiment, state, model, console)
+    results, _ = evaluation(experiment, state, model, console)
     embedding_files.split_off_queries(results)
     run_report.print_table(config, results, console.rich)
     if output is not None and mesh.is_main_process():
@@ -164,8 +173,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     experiment, state = restore(config, directory, checkpoint, console)
     model, splits = experiment.model(state, reading_in_results(config, directory)), with_gallery(experiment.splits)
     embedder = model.embedder()
-    with loop.evaluation_memory(config):
-        embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
+    embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
     variables = jax.tree.map(mesh.to_host, (model.params, model.model_state))  # together, where it is spread
     if not mesh.is_main_process():
         return
@@ -185,19 +193,18 @@ def check(config: Config, console: Console) -> None:
     if config.head:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
-    with loop.training_memory(config):
-        state = other_models.initial_state(experiment, console)
-        key = mesh.place(experiment.mesh, jax.random.key(config.seed))
-        with experiment.batches(0, 1) as batches:
-            batch = experiment.device_batch(*next(batches))
-        update = experiment.jitted_step().lower(state, batch, key).compile()
-        memory = update.memory_analysis()
-        state, values = update(state, batch, key)
-        metrics = loop.check_finite(values, 1)
+    state = other_models.initial_state(experiment, console)
+    key = mesh.place(experiment.mesh, jax.random.key(config.seed))
+    with experiment.batches(0, 1) as batches:
+        batch = experiment.device_batch(*next(batches))
+    update = experiment.jitted_step().lower(state, batch, key).compile()
+    needed = update.memory_analysis()
+    state, values = update(state, batch, key)
+    metrics = loop.check_finite(values, 1)
     check_finite(state)
-    if memory is not None:
-        needed = (memory.argument_size_in_bytes + memory.temp_size_in_bytes) / 2**20
-        console.print(f"a training step needs about {needed:.0f} MiB on each device")
+    if needed is not None:
+        size = (needed.argument_size_in_bytes + needed.temp_size_in_bytes) / 2**20
+        console.print(f"a training step needs about {size:.0f} MiB on each device")
     console.print(f"one training step done, loss {metrics['loss']:.4f}: the configuration is valid")
 
 
@@ -214,12 +221,19 @@ def restore(config: Config, directory: Path, checkpoint: str, console: Console) 
         )
     if run["data_hash"] != experiment.data_hash:
         console.warn(f"data.path={data.path}: not the images that the run in {directory} was trained on")
-    identity, stored = workdir.identity(run), directory / "checkpoints"
-    with closing(Checkpoints(stored, experiment.template, console.warn, run=identity, writing=False)) as checkpoints:
-        state = checkpoints.select(checkpoint, config.train.select)
+    state = stored_state(experiment, directory, run, checkpoint, console)
     if checkpoint == "reported" and (unfinished := workdir.unfinished(directory, int(state.step), reported=True)):
         console.warn(unfinished)
     return experiment, state
+
+
+def stored_state(
+    experiment: Experiment, directory: Path, run: Mapping[str, Any], checkpoint: str, console: Console
+) -> TrainState:
+    """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
+    identity, stored = workdir.identity(run), directory / "checkpoints"
+    with closing(Checkpoints(stored, experiment.template, console.warn, run=identity, writing=False)) as checkpoints:
+        return checkpoints.select(checkpoint, experiment.config.train.select)
 
 
 def print_summary(experiment: Experiment, directory: Path | None, console: Console) -> None:

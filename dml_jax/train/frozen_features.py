@@ -33,7 +33,6 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState, fingerprint
 
 DIRECTORY = "features"  # in the work directory
@@ -174,9 +173,6 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
         files.write_json(head / "config.json", run)
         buckets.push(head)
     first = with_features(first, head, console, stop)
-    metrics = JsonLines(head / "metrics.jsonl", meshes.is_main_process())
-    recorded = loop.opened(head, run, first.template, console, metrics)
-    with recorded as out, loop.training_memory(first.config):
-        loop.train(first, out, stop)
+    loop.train(first, head, run, console, stop)
     buckets.pull(directory)  # on the other processes, which have written nothing
     return experiment._replace(start=str(head))

@@ -6,17 +6,16 @@ after the checkpoint are removed and written again, bit for bit the same. Checkp
 goes on.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
-from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
-from dml_jax.errors import ConfigError, DivergedError, counted
+from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
@@ -31,36 +30,14 @@ from dml_jax.train.records.jsonl import JsonLines
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
-REMEDIES = "train.precision=bfloat16, backbone.remat=true or a larger train.chunks"  # of too little memory
 
-
-class RunRecords(NamedTuple):
-    """The records of a run, with `metrics.jsonl` and `timing.jsonl`."""
+class Records(NamedTuple):
+    """The records of a run."""
 
     checkpoints: Checkpoints
     metrics: JsonLines
     timing: JsonLines
     console: Console
-    trace: timing.Trace = timing.Trace()
-    watch: Watch = Watch()
-
-
-@contextmanager
-def opened(
-    directory: Path,
-    facts: Mapping[str, Any],
-    template: Callable[[], TrainState],
-    console: Console,
-    metrics: JsonLines,
-    traced: tuple[int, int] | None = None,
-) -> Iterator[RunRecords]:
-    """The records of a run in its work directory; `facts` are the contents of its `config.json`."""
-    speed = JsonLines(directory / "timing.jsonl", mesh.is_main_process())
-    trace = timing.Trace(directory / "profile" / workdir.process_name(), traced)
-    stored = Checkpoints(directory / "checkpoints", template, console.warn, run=workdir.identity(facts))
-    with closing(stored) as checkpoints:
-        watch = Watch(directory / "logs" / f"{workdir.process_name()}.jsonl", console.warn)
-        yield RunRecords(checkpoints, metrics, speed, console, trace, watch)
 
 
 class Progress(NamedTuple):
@@ -73,13 +50,40 @@ class Progress(NamedTuple):
     pending: dict[str, Any] | None = None  # the line of metrics of this step if its evaluation was interrupted
 
 
-def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
+def train(
+    experiment: Experiment,
+    directory: Path,
+    facts: Mapping[str, Any],
+    console: Console,
+    stop: Stop,
+    show: Callable[[dict[str, Any]], None] | None = None,
+    traced: tuple[int, int] = (0, 0),
+) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
+
+    Args:
+      directory: the work directory.
+      facts: the contents of its `config.json`.
+      show: called with each line of metrics.
+      traced: the first and the last step of a trace; 0 for none.
 
     Raises:
       Interrupted: on a signal, once a checkpoint of the current step is on disk.
       DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
     """
+    main = mesh.is_main_process()
+    metrics = JsonLines(directory / "metrics.jsonl", main, show)
+    speed = JsonLines(directory / "timing.jsonl", main)
+    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=workdir.identity(facts))
+    watch = Watch(directory / "logs" / f"{workdir.process_name()}.jsonl", console.warn)
+    with closing(stored) as checkpoints:
+        out = Records(checkpoints, metrics, speed, console)
+        return make_steps(experiment, out, stop, watch, directory / "profile" / workdir.process_name(), traced)
+
+
+def make_steps(
+    experiment: Experiment, out: Records, stop: Stop, watch: Watch, profile: Path, traced: tuple[int, int]
+) -> TrainState:
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
@@ -102,13 +106,14 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     out.console.print("compiling the training step")
     clock = timing.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    with batches, out.watch:
+    with batches, watch:
         for done in range(start + 1, total + 1):
-            out.trace.before(done)
+            if done == max(traced[0], start + 1) <= traced[1]:
+                jax.profiler.start_trace(profile)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
-                out.watch.pause()
+                watch.pause()
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
@@ -116,14 +121,15 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
             evaluating = evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
-            out.watch.stepped(done)
+            watch.stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
-            if out.trace.after(done, metrics):
+            if done == traced[1]:
+                jax.block_until_ready(metrics)
+                jax.profiler.stop_trace()
                 clock.restart(done)  # writing the trace takes a while
             if done == start + 1:
                 jax.block_until_ready(metrics)  # keeps the compilation out of the throughput
-                clock.fastest = timing.fastest_step(experiment, state, batch, key)
                 out.console.start_progress("training", total, done)
                 clock.restart(done)
 
@@ -134,7 +140,7 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
                 continue
             values = check_finite(metrics, done)
             if evaluating or saving or keeping:
-                out.watch.pause()
+                watch.pause()
                 check_state(state)
             if keeping:
                 kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
@@ -159,13 +165,13 @@ def train(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
     return state
 
 
-def save_unless_held(out: RunRecords, state: TrainState, progress: Progress) -> None:
+def save_unless_held(out: Records, state: TrainState, progress: Progress) -> None:
     """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
     if not out.checkpoints.holds(int(state.step)):
         out.checkpoints.save("latest", state, progress._asdict())
 
 
-def resume_or_start(experiment: Experiment, out: RunRecords) -> tuple[TrainState, Progress]:
+def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, Progress]:
     """State and progress of the newest checkpoint, with later records removed; or those before the first step."""
     restored = out.checkpoints.restore()
     here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
@@ -214,7 +220,7 @@ def evaluation_due(experiment: Experiment, step: int) -> bool:
 
 def evaluate_and_record(
     experiment: Experiment,
-    out: RunRecords,
+    out: Records,
     tested: ReadingsEmbedder,
     state: TrainState,
     line: dict[str, Any],
@@ -230,17 +236,16 @@ def evaluate_and_record(
     split, train = experiment.splits[name], experiment.splits["train"]
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
-        with evaluation_memory(experiment.config):
-            model = inference_state(state)
-            found = {
-                reading: evaluations.metrics(options, distance, split, rows, cluster=False)
-                for reading, rows in tested.embed(model, name, split, on_progress).items()
-            }
-            reading = evaluations.reported(options, found)
-            results, columns = found[reading], tested.columns[reading]
-            seen = evaluations.of_training_classes(
-                options, distance, tested.embedder, model, train, split, on_progress, columns
-            )
+        model = inference_state(state)
+        found = {
+            reading: evaluations.metrics(options, distance, split, rows, cluster=False)
+            for reading, rows in tested.embed(model, name, split, on_progress).items()
+        }
+        reading = evaluations.reported(options, found)
+        results, columns = found[reading], tested.columns[reading]
+        seen = evaluations.of_training_classes(
+            options, distance, tested.embedder, model, train, split, on_progress, columns
+        )
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))
         raise
@@ -268,7 +273,7 @@ def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> froz
 
 
 def refresh_state(
-    experiment: Experiment, out: RunRecords, features: Embedder, state: TrainState, progress: Progress, stop: Stop
+    experiment: Experiment, out: Records, features: Embedder, state: TrainState, progress: Progress, stop: Stop
 ) -> TrainState:
     """The state after the method's refresh, a function of the state before, which is on disk if a signal comes."""
     out.console.print(f"step {int(state.step)}: computing features of all training images")
@@ -284,23 +289,3 @@ def refresh_state(
     updated = refresh.update(*local, found, key)
     params, model_state = mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)
-
-
-def training_memory(config: Config) -> AbstractContextManager[None]:
-    """Context in which too little memory for training is a ConfigError with the remedies."""
-    return _memory(f"data.batch_size={config.data.batch_size}: the training", f"a smaller one, or {REMEDIES}")
-
-
-def evaluation_memory(config: Config) -> AbstractContextManager[None]:
-    """Context in which too little memory for an evaluation is a ConfigError with the remedy."""
-    return _memory(f"evaluation.batch_size={config.evaluation.batch_size}: the evaluation", "a smaller one")
-
-
-@contextmanager
-def _memory(what: str, helpful: str) -> Iterator[None]:
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        raise ConfigError(f"{what} needs more memory than a device has; set {helpful}") from error

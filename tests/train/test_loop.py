@@ -4,7 +4,6 @@ import json
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -26,11 +25,10 @@ from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.distributed.watch import Watch
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.loop import RunRecords
-from dml_jax.train.records import kept_models, timing
-from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records import kept_models
 from dml_jax.train.step import TrainState
 from tests.train.experiments import linear, on_patches
 
@@ -63,14 +61,19 @@ def checkpoints(experiment: Experiment, directory: Path) -> Checkpoints:
     return Checkpoints(directory / "checkpoints", lambda: experiment.template(), pytest.fail, run={})
 
 
+class Strict(Console):
+    """A console without progress, on which a warning is a failure."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+
+    def warn(self, message: str) -> None:
+        pytest.fail(message)
+
+
 def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> TrainState:
-    store = checkpoints(experiment, directory)
-    metrics, timing = (JsonLines(directory / name) for name in ("metrics.jsonl", "timing.jsonl"))
     directory.mkdir(exist_ok=True)
-    try:
-        return loop.train(experiment, RunRecords(store, metrics, timing, Console(quiet=True)), stop or Stop())
-    finally:
-        store.close()
+    return loop.train(experiment, directory, {}, Strict(), stop or Stop())
 
 
 def bits(state: TrainState) -> list[bytes]:
@@ -93,15 +96,9 @@ def whole(experiment: Experiment, tmp_path_factory: pytest.TempPathFactory) -> t
     return bits(state), (directory / "metrics.jsonl").read_text()
 
 
-def test_two_runs_are_bit_equal(
-    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if the second one measures the use of its device, whose peak rate is known."""
-    monkeypatch.setattr(timing, "PEAK_RATES", {"cpu": 1e15})
+def test_two_runs_are_bit_equal(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
-    lines = [json.loads(line) for line in (tmp_path / "timing.jsonl").read_text().splitlines()]
-    assert all(0 < line["flop_utilisation"] < 1 for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -125,10 +122,8 @@ def test_another_number_of_devices_is_recorded_and_equal_up_to_rounding(
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(9))
     more = experiment._replace(mesh=Mesh(np.asarray(jax.devices()[:4]), ("data",)))
-    store = Checkpoints(tmp_path / "checkpoints", more.template, pytest.fail, run={})
-    paths = [JsonLines(tmp_path / name) for name in ("metrics.jsonl", "timing.jsonl")]
-    with closing(store), pytest.raises(Interrupted):
-        loop.train(more, RunRecords(store, *paths, Console()), StopAt(7))
+    with pytest.raises(Interrupted):
+        train(more, tmp_path, StopAt(7))
     line = "devices: 4 of 1 process, until now 1 of 1 process; from here on, equal to the same run up to rounding"
     assert line in " ".join(capsys.readouterr().out.split())
     state = train(experiment, tmp_path)
@@ -177,10 +172,9 @@ def test_training_goes_on_while_a_checkpoint_is_written(
         return digests(path, *rest)
 
     monkeypatch.setattr(manifest, "digests", slow)
-    store = checkpoints(experiment, tmp_path)
-    out = RunRecords(store, JsonLines(metrics), JsonLines(tmp_path / "timing.jsonl"), Console(quiet=True))
     with pytest.raises(Interrupted):
-        loop.train(experiment, out, StopAt(17))
+        train(experiment, tmp_path, StopAt(17))
+    store = checkpoints(experiment, tmp_path)
     assert store.steps()[-1] == 17
     store.close()
     assert bits(train(experiment, tmp_path)) == whole[0]
@@ -208,6 +202,18 @@ def test_a_second_interruption_takes_nothing_away(
     assert file.stat().st_mtime_ns == written
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the first step, or the one at which a run continues, to the last."""
+    events: list[Any] = []
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: events.append("start"))
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
+    monkeypatch.setattr(Watch, "stepped", lambda watch, step: events.append(step))
+    for traced, stop in (((2, 3), StopAt(6)), ((5, 8), StopAt(4)), ((2, 3), StopAt(1))):
+        with pytest.raises(Interrupted):
+            loop.train(experiment, tmp_path, {}, Strict(), stop, traced=traced)
+    assert events == [1, "start", 2, 3, "stop", 4, 5, 6, "start", 7, 8, "stop", 9, 10, 11]
 
 
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(

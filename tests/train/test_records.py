@@ -4,6 +4,7 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,13 @@ from dml_jax import manifest, run
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files, programs
 from dml_jax.train import evaluations, loop, model
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.loop import RunRecords
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState
 from tests.train.experiments import small
@@ -34,15 +35,19 @@ CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
 CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
 
 
-def quick(experiment: Experiment, out: RunRecords, stop: Stop) -> TrainState:
+def quick(
+    experiment: Experiment, directory: Path, facts: dict[str, Any], console: Console, stop: Stop, *_: Any
+) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
-    restored = out.checkpoints.restore()
-    state = restored[0] if restored else experiment.initial_state()
-    for step in range(int(state.step) + 2, experiment.steps + 1, 2):
-        state = state._replace(step=jnp.asarray(step, jnp.int32))
-        out.checkpoints.save("latest", state, {})
-        if step == 4 and isinstance(stop, StopAt):
-            raise Interrupted(signal.SIGTERM)
+    run = workdir.identity(facts)
+    with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=run)) as checkpoints:
+        restored = checkpoints.restore()
+        state = restored[0] if restored else experiment.initial_state()
+        for step in range(int(state.step) + 2, experiment.steps + 1, 2):
+            state = state._replace(step=jnp.asarray(step, jnp.int32))
+            checkpoints.save("latest", state, {})
+            if step == 4 and isinstance(stop, StopAt):
+                raise Interrupted(signal.SIGTERM)
     return state
 
 
@@ -173,6 +178,12 @@ def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: P
     if name in ("config.json", "results.json"):
         with pytest.raises(CheckpointError, match=rf"{name}: has changed"):
             dml_jax.load(directory)
+
+
+def test_too_little_memory_is_one_sentence_with_the_remedy() -> None:
+    message = r"^data\.batch_size=16, evaluation\.batch_size=448: need more memory .* train\.chunks for training$"
+    with pytest.raises(ConfigError, match=message), run.memory(CONFIG):
+        jnp.zeros((2**46,), jnp.uint8)
 
 
 def test_a_finished_run_can_be_exported_again_and_continued(finished: Path, tmp_path: Path) -> None:

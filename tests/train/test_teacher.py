@@ -19,14 +19,12 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
-from dml_jax.train import loop, other_models, step
+from dml_jax.train import other_models, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.loop import RunRecords
 from dml_jax.train.records import workdir
-from dml_jax.train.records.jsonl import JsonLines
 from tests.train.experiments import small, values
-from tests.train.test_loop import StopAt, bits, checkpoints
+from tests.train.test_loop import StopAt, bits, train
 
 QUIET = Console(quiet=True)
 
@@ -73,12 +71,8 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
     config, directory = pupil(own), tmp_path / "student"
 
     whole = tmp_path / "whole"
-    whole.mkdir()
     experiment = other_models.with_teacher(experiments.build(config), QUIET)
-    store = checkpoints(experiment, whole)
-    metrics, timing = (JsonLines(whole / name) for name in ("metrics.jsonl", "timing.jsonl"))
-    state = loop.train(experiment, RunRecords(store, metrics, timing, QUIET), Stop())
-    store.close()
+    state = train(experiment, whole)
 
     with pytest.raises(Interrupted):
         run.train(config, directory, QUIET, StopAt(3))
