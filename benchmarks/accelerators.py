@@ -22,7 +22,6 @@ from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.train import compile as compiling
-from dml_jax.train.distributed import topologies
 
 GIB = 2**30
 CUB = (
@@ -73,7 +72,7 @@ def cases() -> Iterator[Case]:
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     """The facts of the training step, compiled unless its program is among the stored ones."""
-    topology = topologies.find(case.topology)
+    topology = compiling.find_topology(case.topology)
     name, _, classes = case.config.partition("@")
     file, _, variant = name.partition(":")
     path = f"configs/{file}.py" + (f":{variant}" if variant else "")

@@ -152,10 +152,9 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
     jax.config.update("jax_platforms", "cpu")  # whatever devices this machine has, none is used
     from dml_jax.console import Console
     from dml_jax.train import compile as compiling
-    from dml_jax.train.distributed import topologies
 
     console = Console(quiet=options.quiet)
-    topology = topologies.find(options.topology)
+    topology = compiling.find_topology(options.topology)
     found = compiling.programs(config, topology, console.print)
     title = f"{config.name}, batch {config.data.batch_size}, {config.train.precision}, on {topology.name}"
     console.rich.print(compiling.table(title, found, topology.chip))

@@ -54,8 +54,6 @@ class ReadingsEmbedder(NamedTuple):
         """The embeddings of a split and of its gallery, by reading."""
         parts = with_gallery({name: split})
         found = {key: self.embedder.embed_split(model, part, on_progress) for key, part in parts.items()}
-        if len(self.columns) == 1:
-            return dict.fromkeys(self.columns, found)
         return {
             reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
             for reading, columns in self.columns.items()
@@ -73,7 +71,7 @@ def compiled(experiment: Experiment, shapes: TrainState) -> ReadingsEmbedder:
     widths = [jax.eval_shape(embed, shapes.params, shapes.model_state, image).shape[1] for embed in functions.values()]
     ends = np.cumsum(widths).tolist()
     columns = {name: slice(end - width, end) for name, width, end in zip(functions, widths, ends, strict=True)}
-    function = side_by_side if len(functions) > 1 else next(iter(functions.values()))
+    function = side_by_side if len(functions) > 1 else next(iter(functions.values()))  # compiled elsewhere, too
     return ReadingsEmbedder(experiment.embedder(function), columns)
 
 

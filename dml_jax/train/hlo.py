@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
@@ -44,11 +45,21 @@ class Traffic(NamedTuple):
     bytes: int
 
 
+def computations(text: str) -> dict[str, list[Instruction]]:
+    """The instructions of the computations of a program by name; that of the entry is ""."""
+    current: list[Instruction] = []
+    found = {"": current}
+    for line in text.splitlines():
+        if header := re.match(r"\s*(ENTRY )?%?([\w.-]+) \(.*\{$", line):
+            current = found.setdefault("" if header[1] else header[2], [])
+        elif instruction := INSTRUCTION.match(line):
+            current.append(Instruction(*instruction.groups()))
+    return found
+
+
 def instructions(text: str) -> Iterator[Instruction]:
     """The instructions of all computations of a program."""
-    for line in text.splitlines():
-        if found := INSTRUCTION.match(line):
-            yield Instruction(*found.groups())
+    return chain.from_iterable(computations(text).values())
 
 
 def arrays(types: str) -> list[tuple[str, int]]:
@@ -116,19 +127,11 @@ def traffic(text: str) -> float:
     operands and writes its result; what a chip keeps in faster memory in between is counted all the same. Of an operand
     that is only sliced, the slices are read.
     """
-    computations: dict[str, list[Instruction]] = {}
-    current: list[Instruction] = []
-    entry = ""
-    for line in text.splitlines():
-        if header := re.match(r"(ENTRY )?%?([\w.-]+) \(.*\{$", line):
-            current = computations.setdefault(header[2], [])
-            entry = header[2] if header[1] else entry
-        elif found := INSTRUCTION.match(line):
-            current.append(Instruction(*found.groups()))
+    parts = computations(text)
 
     def of(name: str) -> float:
-        total, types = 0.0, {found.name: found.result for found in computations.get(name, [])}
-        for found in computations.get(name, []):
+        total, types = 0.0, {found.name: found.result for found in parts.get(name, [])}
+        for found in parts.get(name, []):
             if found.operation == "while":
                 trips = re.search(r"known_trip_count[^0-9]*(\d+)", found.rest)
                 body = re.search(r"body=%?([\w.-]+)", found.rest)
@@ -136,12 +139,12 @@ def traffic(text: str) -> float:
             elif found.operation not in NO_TRAFFIC:
                 operands = re.findall(r"%([\w.-]+)", found.rest.partition(")")[0])
                 called = re.search(r"calls=%?([\w.-]+)", found.rest)
-                read = _read_by(computations.get(called[1], []) if called else [], found)
+                read = _read_by(parts.get(called[1], []) if called else [], found)
                 total += size(found.result)
                 total += sum(read.get(i, size(types.get(operand, ""))) for i, operand in enumerate(operands))
         return total
 
-    return of(entry)
+    return of("")
 
 
 def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, int]:

@@ -23,8 +23,8 @@ from dml_jax.commands import cli
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.train import compile as compiling
+from dml_jax.train.compile import CHIPS, Topology, find_topology
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed.topologies import CHIPS, Topology, find
 from tests.test_configs import ROOT
 
 # One configuration for each method and kind of network; the slow set lowers all.
@@ -118,7 +118,7 @@ def test_what_a_user_may_type(options: list[str], message: str, capsys: pytest.C
 def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"):
-        find(name)
+        find_topology(name)
 
 
 def test_batches_that_the_devices_do_not_divide() -> None:

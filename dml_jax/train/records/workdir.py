@@ -91,13 +91,15 @@ def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> 
     the same steps. Unless models are still to be selected (`selecting`), so may the test-time reading.
     """
     if (workdir / "config.json").exists():
-        _check_same_config(workdir, read_config(workdir)["config"], asdict(config), selecting=selecting)
+        check_same_facts(workdir, read_config(workdir), {"config": asdict(config)}, selecting=selecting)
 
 
-def check_same_facts(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def check_same_facts(
+    where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], *, selecting: bool = True
+) -> None:
     """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
-        _check_same_config(where, stored.get("config", {}), here["config"])
+        _check_same_config(where, stored.get("config", {}), here["config"], selecting)
     for key, what in WHAT.items():
         before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
         if key in here and before != now:
@@ -128,9 +130,7 @@ def _comparable(fact: Any) -> Any:
     return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
 
 
-def _check_same_config(
-    where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], *, selecting: bool = True
-) -> None:
+def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], selecting: bool) -> None:
     stored, here = _resolved(stored), _resolved(here)
     old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
