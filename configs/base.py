@@ -1,6 +1,6 @@
 """The function that every configuration file calls: turns typed sections into the `ConfigDict` of an experiment."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from dml_jax.config.files import apply_override
 
 Variants = Mapping[str, Mapping[str, Any]]
 # Of a file: PAPER_PROTOCOL, VARIANTS and the function of a variant.
-Contents = tuple[Mapping[str, Any], Variants, Callable[..., ConfigDict]]
+Contents = tuple[Mapping[str, Any], Collection[str], Callable[..., ConfigDict]]
 # Of most authors.
 PAPER_PROTOCOL = {
     "data.exif_rotation": False,  # the authors' loaders ignore it

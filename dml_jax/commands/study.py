@@ -128,7 +128,8 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
     settings = plan.Settings(root, chosen_seeds(options, tuple(range(claims.SEEDS))), overrides)
-    made = claims.planned(papers, data, settings)
+    owners = claims.planned(papers, data, settings)
+    trials = claims.distinct(owners)
     output = files.expand_path("--output", options.output) if options.output else root
     code = 0
     if options.list:
@@ -137,16 +138,16 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     else:
         (root / "trials").mkdir(parents=True, exist_ok=True)
         with runner.locked(root):
-            heads = claims.on_maps(made)
-            others = [trial for trial in made.trials if trial not in heads]
+            heads = claims.on_maps(trials)
+            others = [trial for trial in trials if trial not in heads]
             code = runner.run_heads(root, heads, say) if heads else 0
             code = code or runner.run_all(root, others, options.jobs, say)
-    missing = sum(not (trial.directory / "results.json").exists() for trial in made.trials)
-    say(f"{len(made.trials)} trials, {missing} not finished")
+    missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
+    say(f"{len(trials)} trials, {missing} not finished")
     if options.list:
         return
     file = output / f"{data}.csv"
-    lines = claims.merged(claims.read(file), claims.measurements(made))
+    lines = claims.merged(claims.read(file), claims.measurements(owners))
     claims.write(file, lines)
     found = [claims.table(paper, lines, data) for paper in papers]
     for table in found:

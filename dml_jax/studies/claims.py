@@ -17,10 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.studies import outcomes, plan
+from dml_jax.studies import outcomes, plan, tables
 from dml_jax.studies.definition import CLAIMED, Claim, Study
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.tables import Cell, Table
@@ -73,15 +72,17 @@ def rows_of(claim: Claim, data: str) -> tuple[str, str]:
     return claim.rows_on.get(data, claim.rows)
 
 
-class Planned(NamedTuple):
-    """The trials of some claims on a data set."""
-
-    trials: list[Trial]  # each once
-    owners: dict[tuple[str, str, int], Trial]  # by study, row (without the kind of refinement) and seed
+# Trials by study, row (without the kind of refinement) and seed; equal ones are one object.
+Owners = dict[tuple[str, str, int], Trial]
 
 
-def planned(papers: Iterable[str], data: str, settings: Settings) -> Planned:
-    """The trials that decide the claims of some papers on a data set, seed by seed.
+def distinct(owners: Owners) -> list[Trial]:
+    """Each trial once, seed by seed."""
+    return list({trial.name: trial for trial in owners.values()}.values())
+
+
+def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
+    """The trials that decide the claims of some papers on a data set.
 
     Raises ConfigError if a claim names a row that its study does not have, or no claim has a study on the data set.
     """
@@ -99,29 +100,28 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Planned:
             names += [*known[name].members, name]
     if not studies:
         raise ConfigError(f"--on={data}: no claim has a study on this data set")
-    owners: dict[tuple[str, str, int], Trial] = {}
-    trials: dict[str, Trial] = {}
+    owners: Owners = {}
+    trained: dict[str, Trial] = {}
     for name, (study, names) in studies.items():
-        rows = tuple(row for row in study.rows if row.name in names)
+        rows = [row for row in study.rows if row.name in names]
         names += [value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"]
-        rows = tuple(row for row in study.rows if row.name in names)
         folder = replace(settings, root=settings.root / plan.slug(name))
-        made = plan.trials(replace(study, rows=rows), folder)
+        made = plan.trials(replace(study, rows=tuple(row for row in study.rows if row.name in names)), folder)
         needed = {other for trial in made for other in trial.needs}
+        prefix = f"{folder.root.name}/"
         for trial in made:
-            prefix = f"{folder.root.name}/"
             # What others read is in the directory where they expect it.
             own = trial.config is None or trial.name in needed
             same = f"{trial.seed} {trial.directory if own else plan.evaluated_as(trial)}"
             trial = replace(trial, name=prefix + trial.name, needs=tuple(prefix + other for other in trial.needs))
-            owners[name, trial.row, trial.seed] = trials.setdefault(same, trial)
-    return Planned(list(trials.values()), owners)
+            owners[name, trial.row, trial.seed] = trained.setdefault(same, trial)
+    return owners
 
 
-def measurements(made: Planned) -> Lines:
+def measurements(owners: Owners) -> Lines:
     """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
     found = []
-    for (study, row, seed), trial in made.owners.items():
+    for (study, row, seed), trial in owners.items():
         if not (results := outcomes.read_results(trial.directory)):
             continue
         facts = outcomes.read_facts(trial.directory)
@@ -156,8 +156,7 @@ def read(path: Path) -> Lines:
 def write(path: Path, lines: Lines) -> None:
     """Writes measurements as a CSV file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        files.write_csv(file, [COLUMNS, *([line[column] for column in COLUMNS] for line in lines)])
+    tables.write_csv(path, lines, COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -181,25 +180,25 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
     from scipy import stats  # slow to import
 
     values = np.asarray(differences, np.float64)
-    count, mean = len(values), float(values.mean())
-    error = max(float(values.std(ddof=1)), 1e-9) / math.sqrt(count)
-    t = stats.t(count - 1)
+    mean, error = float(values.mean()), _deviation(values) / math.sqrt(len(values))
+    t = stats.t(len(values) - 1)
 
-    def above(bound: float) -> float:
-        """p-value of a mean above a bound."""
-        return float(t.sf((mean - bound) / error))
+    def beyond(effect: float) -> tuple[float, float]:
+        """p-values of an effect above the margin and of one below it."""
+        return float(t.sf((effect - claim.margin) / error)), float(t.cdf((effect - claim.margin) / error))
 
-    match claim.expects:
-        case "higher":
-            for_it, against = above(claim.margin), 1 - above(claim.margin)
-        case "lower":
-            for_it, against = 1 - above(-claim.margin), above(-claim.margin)
-        case "equal":
-            for_it = max(1 - above(claim.margin), above(-claim.margin))
-            against = min(above(claim.margin), 1 - above(-claim.margin))
+    if claim.expects == "equal":
+        (above, not_above), (below, not_below) = beyond(mean), beyond(-mean)
+        for_it, against = max(not_above, not_below), min(above, below)
+    else:
+        for_it, against = beyond(-mean if claim.expects == "lower" else mean)
     half = float(t.ppf(0.975)) * error
-    return Test(tuple(differences), mean, mean - half, mean + half, min(1.0, 2 * min(for_it, against)),
-                for_it < against)  # fmt: skip
+    p = min(1.0, 2 * min(for_it, against))
+    return Test(tuple(differences), mean, mean - half, mean + half, p, for_it < against)
+
+
+def _deviation(values: Sequence[float] | np.ndarray) -> float:
+    return max(float(np.std(values, ddof=1)), 1e-9)
 
 
 def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
@@ -207,17 +206,11 @@ def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
     spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
     from scipy import stats
 
-    deviation = max(float(np.std(found.differences, ddof=1)), 1e-9)
-    match claim.expects:
-        case "higher":
-            distance = abs(found.mean - claim.margin)
-        case "lower":
-            distance = abs(found.mean + claim.margin)
-        case "equal":
-            distance = abs(abs(found.mean) - claim.margin)
+    effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
+    ratio = abs(effect - claim.margin) / _deviation(found.differences)
     for count in range(SEEDS, MOST + 1):
         limit = stats.t.ppf(1 - LEVEL / 2 / tests, count - 1)
-        if stats.nct.sf(limit, count - 1, distance / deviation * math.sqrt(count)) >= POWER:
+        if stats.nct.sf(limit, count - 1, ratio * math.sqrt(count)) >= POWER:
             return count
     return MOST + 1
 
@@ -242,7 +235,7 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     values: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
     for line in lines:
         values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
-    drafts: list[tuple[Claim, str, Test | None, str, float]] = []
+    entries: list[Entry] = []
     for claim in claims:
         metric = claim.metric
         if metric == "retrieval":
@@ -256,25 +249,25 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
                     f"claim {claim.name}: its rows were run with different {what}, {', '.join(sorted(different))}; "
                     "run them again"
                 )
+        found, reason = None, f"no study on {data}"
+        if len(seeds) >= SEEDS:
+            found, reason = test(claim, [float(b[metric]) - float(a[metric]) for a, b in pairs]), ""
+        elif seeds or study_of(claim, data):
+            reason = f"{len(seeds)} of {SEEDS} seeds"
         seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
-        if len(seeds) < SEEDS:
-            reason = f"{len(seeds)} of {SEEDS} seeds" if seeds or study_of(claim, data) else f"no study on {data}"
-            drafts.append((claim, metric, None, reason, seconds))
-            continue
-        differences = [float(b[metric]) - float(a[metric]) for a, b in pairs]
-        drafts.append((claim, metric, test(claim, differences), "", seconds))
-    tested = [i for i, draft in enumerate(drafts) if draft[2]]
-    corrected = dict(zip(tested, outcomes.holm([draft[2].p for draft in drafts if draft[2]]), strict=True))
-    entries = []
-    for i, (claim, metric, found, reason, seconds) in enumerate(drafts):
-        verdict: Verdict = "undecided"
-        if found and corrected[i] < LEVEL:
-            verdict = "supported" if found.favours else "refuted"
-        elif found:
-            count = seeds_needed(claim, found, len(tested))
-            reason = f"{count} seeds would decide" if count <= MOST else f"more than {MOST:,} seeds would decide"
-        entries.append(Entry(claim, metric, found, corrected.get(i, math.nan), verdict, reason, seconds))
-    return entries
+        entries.append(Entry(claim, metric, found, math.nan, "undecided", reason, seconds))
+    tests = [entry.found for entry in entries if entry.found]
+    corrected = iter(outcomes.holm([found.p for found in tests]))
+    return [_decided(entry, next(corrected), len(tests)) if entry.found else entry for entry in entries]
+
+
+def _decided(entry: Entry, p: float, tests: int) -> Entry:
+    """An entry with the verdict by its corrected p-value."""
+    assert entry.found is not None
+    if p < LEVEL:
+        return entry._replace(p=p, verdict="supported" if entry.found.favours else "refuted")
+    count = seeds_needed(entry.claim, entry.found, tests)
+    return entry._replace(p=p, reason=f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide")
 
 
 HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")
@@ -300,15 +293,15 @@ def cells(entry: Entry) -> tuple[str, ...]:
     verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
     return (
         claim.name, entry.metric, wanted, effect, str(len(found.differences)) if found else "–",
-        ("<0.001" if entry.p < 0.001 else f"{entry.p:.3f}") if found else "–", verdict,
+        outcomes.p_text(entry.p) if found else "–", verdict,
         outcomes.duration(entry.seconds),
     )  # fmt: skip
 
 
-def on_maps(made: Planned) -> list[Trial]:
-    """The trials that train heads on stored maps, in groups by row; ensembles follow their members."""
-    heads = [trial for trial in made.trials if trial.config and trial.config.train.feature_views]
+def on_maps(trials: Sequence[Trial]) -> list[Trial]:
+    """Those that train heads on stored maps, in groups by row; ensembles follow their members."""
+    heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
     places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
     heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
     known = {trial.directory for trial in heads}
-    return heads + [trial for trial in made.trials if trial.members and known.issuperset(trial.members)]
+    return heads + [trial for trial in trials if trial.members and known.issuperset(trial.members)]

@@ -1,4 +1,4 @@
-"""Finished runs: seeds of one row, comparable rows, means and spreads, and differences of rows."""
+"""Finished runs: seeds of one row, comparable rows, published numbers, and tests of differences."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,21 +25,27 @@ REMEDY = "evaluate the run again, or leave it out"
 
 def read_results(directory: Path) -> dict[str, Any]:
     """The contents of `results.json`; empty if there is none yet."""
-    return _checked(directory / "results.json")
+    return _read(directory / "results.json")
 
 
 def read_facts(directory: Path) -> dict[str, Any]:
     """The contents of `config.json`; empty for an ensemble."""
-    return _checked(directory / "config.json")
+    return _read(directory / "config.json")
 
 
-def _checked(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     """A JSON file of a run, checked by its manifest; empty if there is none."""
     if not path.exists():
         return {}
     manifest.check_file(path, CheckpointError, REMEDY)
     found: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
     return found
+
+
+def _test_images(directory: Path) -> dict[str, Any]:
+    """The manifest of the exported embeddings of the test images; empty if there is none."""
+    path = directory / "embeddings" / "test" / "manifest.json"
+    return read_json(path, dict[str, Any], REMEDY, CheckpointError) if path.exists() else {}
 
 
 def missing(trial: Trial) -> str:
@@ -51,14 +57,9 @@ def missing(trial: Trial) -> str:
     if trial.length and found != trial.length:
         unit = "steps" if trial.length["steps"] else "epochs"
         return f"{found.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
-    if trial.members and _manifest(trial.directory).get("members") != [_manifest(path) for path in trial.members]:
+    if trial.members and _test_images(trial.directory).get("members") != [_test_images(path) for path in trial.members]:
         return "not of the present embeddings of its members"
     return ""
-
-
-def is_finished(trial: Trial) -> bool:
-    """Whether the results of the whole trial are on disk; for an ensemble, of its present members."""
-    return not missing(trial)
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
@@ -68,7 +69,7 @@ def finished(trials: Iterable[Trial]) -> set[str]:
     """
     done: set[str] = set()
     for trial in trials:
-        if is_finished(trial) and (not trial.members or done.issuperset(trial.needs)):
+        if not missing(trial) and (not trial.members or done.issuperset(trial.needs)):
             done.add(trial.name)
     return done
 
@@ -89,28 +90,18 @@ class Run:
 
 
 def read_run(directory: Path, row: str = "") -> Run:
-    """A finished run."""
+    """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and "hist-seed0"."""
     results = read_results(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
     facts = {"config": {}, "data_hash": ""} | read_facts(directory)
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
-    known = _manifest(directory).get("files", {})
+    known = _test_images(directory).get("files", {})
     images = tuple(known[name]["sha256"] for name in IMAGES) if known.keys() >= set(IMAGES) else ()
     images = images or (facts["data_hash"] or str(directory.resolve()),)
-    return Run(directory, row or _row_name(directory), results, facts["config"], images, facts["data_hash"])
-
-
-def _row_name(directory: Path) -> str:
-    """The name without a seed at its end, as in "hist-0" and "hist-seed0"; "resnet50" stays."""
-    return re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name
-
-
-def _manifest(directory: Path) -> dict[str, Any]:
-    """The manifest of the exported embeddings of the test images; empty if there is none."""
-    path = directory / "embeddings" / "test" / "manifest.json"
-    return read_json(path, dict[str, Any], REMEDY, CheckpointError) if path.exists() else {}
+    row = row or re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name
+    return Run(directory, row, results, facts["config"], images, facts["data_hash"])
 
 
 def name_rows(runs: Sequence[Run]) -> list[Run]:
@@ -139,23 +130,14 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     return named
 
 
-class Group(NamedTuple):
-    """Rows of one table, by name: runs with the same test images, of the data set `data`, and protocol.
+def comparable(runs: Sequence[Run]) -> tuple[str, dict[str, list[Run]]]:
+    """The protocol of runs, without the distance if it differs from row to row, and their rows by name, in their order.
 
-    Distances may differ from row to row; the protocol then names none.
+    Raises ConfigError for runs with other test images or another protocol.
     """
-
-    data: str
-    protocol: str
-    rows: dict[str, list[Run]]
-
-
-def group(runs: Sequence[Run]) -> Group:
-    """The rows of runs, in their order; ConfigError for runs that cannot be compared."""
     from dml_jax.evaluation import protocol  # imports JAX
 
     first = runs[0]
-    names = [run.config.get("data", {}).get("name", "") for run in runs]  # none of ensembles
     distances, protocols = zip(*(protocol.distance_of(run.results["protocol"]) for run in runs), strict=True)
     rows: dict[str, list[Run]] = {}
     for run, stated in zip(runs, protocols, strict=True):
@@ -166,8 +148,7 @@ def group(runs: Sequence[Run]) -> Group:
                 f"{run.directory} cannot be compared with {first.directory}: {' and '.join(reasons)}; leave one out"
             )
         rows.setdefault(run.row, []).append(run)
-    whole = first.results["protocol"] if len(set(distances)) == 1 else protocols[0]
-    return Group(next(filter(None, names), ""), whole, rows)
+    return first.results["protocol"] if len(set(distances)) == 1 else protocols[0], rows
 
 
 def duration(seconds: float) -> str:
@@ -197,6 +178,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
+def p_text(p: float) -> str:
+    """A p-value in a table."""
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """Published metrics by source: the study's, and of other sources the configuration's."""
     known = configs.published(run.config) if run.config.get("paper") else {}
@@ -206,16 +192,16 @@ def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, 
     return {source: dict(metrics) for source, metrics in stated.items()} | others
 
 
-def all_rows(group: Group) -> dict[str, list[Run]]:
-    """The rows of a group, after those without learning, each followed by its refined embeddings, by kind of batches.
+def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
+    """Rows after those without learning, each followed by its refined embeddings, by kind of batches.
 
     Rows without learning are the controls that depend on the test images alone, of the first run that has evaluated
     them. A kind whose clustering failed in all runs has runs with a `problem`.
     """
-    first = next((run for runs in group.rows.values() for run in runs if run.results.get("controls")), None)
+    first = next((run for runs in trained.values() for run in runs if run.results.get("controls")), None)
     known = first.results["controls"] if first else {}
     rows = {name: [Run(Path("-"), name, known[name])] for name in WITHOUT_LEARNING if name in known}
-    for name, runs in group.rows.items():
+    for name, runs in trained.items():
         rows[name] = runs
         for kind in dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)):
             parts = [part for run in runs if (part := run.results.get("refined", {}).get(kind))]

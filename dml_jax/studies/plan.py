@@ -14,8 +14,6 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies.definition import Row, Study
 
-LENGTHS = {"train.steps": "steps", "train.epochs": "epochs"}
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -25,11 +23,6 @@ class Settings:
     seeds: tuple[int, ...] = (0,)  # of every row
     overrides: Mapping[str, str] = field(default_factory=dict)  # text by dotted key, from `--config.KEY=VALUE`
     paper: bool = False  # whether the authors' protocol is used, which selects models on the test classes
-
-    def trial_name(self, row: str) -> str:
-        """The name of a row's work directories without the seed; runs of another length have another one."""
-        given = [(self.overrides[key], unit) for key, unit in LENGTHS.items() if key in self.overrides]
-        return slug(row) + "".join(f"-{number}{unit}" for number, unit in given)
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ def evaluated_as(trial: Trial) -> str:
 def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     referred = {key: value[1:] for key, value in row.overrides.items() if isinstance(value, str) and value[:1] == "@"}
     needed = [*row.members, *referred.values()]
-    directories = {name: settings.root / f"{settings.trial_name(name)}-seed{seed}" for name in (row.name, *needed)}
+    directories = {name: settings.root / f"{slug(name)}-seed{seed}" for name in (row.name, *needed)}
     directory = directories[row.name]
     needs = tuple(directories[name].name for name in needed)
     if row.members:

@@ -92,9 +92,14 @@ def locked(root: Path) -> Iterator[None]:
         yield
 
 
+def file_of(root: Path, name: str, kind: str) -> Path:
+    """A file about a trial: its configuration ("json"), its output ("log"), or why it failed ("problem")."""
+    return root / "trials" / f"{name.replace('/', '-')}.{kind}"
+
+
 def problem_file(root: Path, name: str) -> Path:
     """The file with the reason for a trial's failure."""
-    return root / "trials" / f"{name.replace('/', '-')}.problem"
+    return file_of(root, name, "problem")
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
@@ -157,7 +162,7 @@ def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], N
     listed = []
     for trial in trials:
         source = trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
-        config = root / "trials" / f"{source.name.replace('/', '-')}.json"
+        config = file_of(root, source.name, "json")
         if trial.config:
             files.write_json(config, {"config": asdict(trial.config)})
         listed.append({"config": str(config), "directory": str(trial.directory),
@@ -168,42 +173,37 @@ def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], N
 
     with stoppable(print_line) as progress:
         with slots(1)[0].start(["dml_jax.train.stored_maps", str(file)], log) as process:
-            while (code := process.poll()) is None:
-                if progress.stop.is_set():
-                    process.terminate()
-                time.sleep(POLL)
+            code = wait_for(process, progress)
         if code and not progress.stop.is_set():
             print_line(f"not all heads could be trained; see {log}")
     return progress.code
 
 
-def execute(
-    root: Path,
-    trial: Trial,
-    slot: Slot,
-    progress: Progress,
-    watch: Callable[[], bool] = lambda: False,
-) -> bool:
+def wait_for(process: subprocess.Popen[bytes], progress: Progress) -> int:
+    """The exit code of a process, which is stopped with this command."""
+    while (code := process.poll()) is None:
+        if progress.stop.wait(POLL):
+            process.terminate()
+            return process.wait()
+    return code
+
+
+def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
-    If it failed, the reason is noted in `problem_file`. `watch` is called repeatedly, and the process stopped once it
-    returns True.
+    If it failed, the reason is noted in `problem_file`.
     """
-    log = root / "trials" / f"{trial.name.replace('/', '-')}.log"
+    log = file_of(root, trial.name, "log")
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
-    began, stopped = time.monotonic(), False
+    began = time.monotonic()
     progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     with slot.start(command(root, trial), log) as process:
-        while (code := process.poll()) is None:
-            if not stopped and (progress.stop.is_set() or watch()):
-                process.terminate()
-                stopped = True
-            time.sleep(POLL / 10 if stopped else POLL)
-    if outcomes.is_finished(trial):
+        code = wait_for(process, progress)
+    if not outcomes.missing(trial):
         progress.print(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
         return True
-    if stopped or progress.stop.is_set():
+    if progress.stop.is_set():
         return False
     reason = last_line(log) or f"exit code {code}"
     if code < 0:
@@ -221,7 +221,7 @@ def command(root: Path, trial: Trial) -> list[str]:
         members = ",".join(map(str, trial.members))
         return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
     # Written here, so its code is the user's own study.
-    config = root / "trials" / f"{trial.name.replace('/', '-')}.json"
+    config = file_of(root, trial.name, "json")
     files.write_json(config, {"config": trial.config and asdict(trial.config)})
     return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
 

@@ -9,7 +9,6 @@ import importlib
 import json
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -23,8 +22,6 @@ from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.runner import Progress, Slot
 from dml_jax.studies.tables import Cell, Table
-
-BEFORE_PRUNING = 5  # trials that are trained to the end before others are pruned
 
 
 def library() -> Any:
@@ -46,10 +43,7 @@ def open_storage(url: str, name: str) -> Any:
     try:
         # Connections that a pool kept would still be open at the end.
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-        return optuna.create_study(
-            storage=storage, study_name=name, direction="maximize", load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=BEFORE_PRUNING),
-        )  # fmt: skip
+        return optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
     except Exception as error:  # each database has errors of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
@@ -94,16 +88,6 @@ def example(search: Search) -> dict[str, Any]:
     return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
 
 
-def evaluations(directory: Path, split: str, metric: str) -> list[tuple[int, float]]:
-    """(step, metric) of each evaluation on a split so far; other lines, also one that is being written, are ignored."""
-    path, key, found = directory / "metrics.jsonl", f"{split}/{metric}", []
-    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            line = json.loads(text)
-            found.append((int(line["step"]), float(line[key])))
-    return found
-
-
 def begun(study: Any) -> dict[str, Any]:
     """The last of optuna's trials of each work directory: an interrupted trial is followed by another one."""
     return {trial.user_attrs["directory"]: trial for trial in study.trials if "directory" in trial.user_attrs}
@@ -129,25 +113,14 @@ def train(asked: Any, search: Search, settings: Settings, metric: str, slot: Slo
     except UserError as error:
         progress.print(f"{name}: not possible: {error}")
         raise Unsuccessful from error
-    seen: dict[int, float] = {}
-
-    def pruned() -> bool:
-        for step, value in evaluations(trial.directory, split, metric):
-            if step not in seen:
-                asked.report(value, step)
-                seen[step] = value
-        return bool(seen) and bool(asked.should_prune())
-
-    if outcomes.is_finished(trial) or runner.execute(root, trial, slot, progress, pruned):
-        pruned()
-        progress.print(f"{name}: {metric} {max(seen.values()):.4f} on the {split} classes")
-        return max(seen.values())
+    if not outcomes.missing(trial) or runner.execute(root, trial, slot, progress):
+        key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
+        progress.print(f"{name}: {metric} {best:.4f} on the {split} classes")
+        return best
     if progress.stop.is_set():
         study.stop()
         study.enqueue_trial(asked.params, {"directory": asked.user_attrs["directory"]})
-    elif not runner.problem_file(root, name).exists():
-        progress.print(f"{name}: pruned after step {max(seen)}")
-        raise library().TrialPruned
     raise Unsuccessful
 
 
@@ -195,11 +168,10 @@ def table(study: Any, facts: Mapping[str, Any]) -> Table:
     best = max(done, key=lambda trial: (trial.value, -trial.number))
     names = {trial.number: Path(trial.user_attrs["directory"]).name for trial in made}
     parameters = sorted({name for trial in made for name in trial.params})
-    values = {trial.number: _value(trial) for trial in made}
     rows = []
-    for trial in sorted(made, key=lambda trial: -(values[trial.number] or 0.0)):
-        value = values[trial.number]
-        objective = Cell("–") if value is None else Cell(f"{100 * value:.1f}", value, int(trial.number == best.number))
+    for trial in sorted(made, key=lambda trial: -(trial.value or 0.0)):
+        value = trial.value
+        objective = Cell("–") if value is None else Cell(f"{100 * value:.1f}", value, trial.number == best.number)
         params = [trial.params.get(name) for name in parameters]
         cells = [Cell(f"{v:.4g}" if isinstance(v, float) else str(v)) for v in params]
         rows.append((Cell(names[trial.number]), objective, Cell(trial.state.name.lower()), *cells))
@@ -211,7 +183,7 @@ def table(study: Any, facts: Mapping[str, Any]) -> Table:
         "trained on"
     )  # fmt: skip
     notes = (
-        f"Trials are compared on {compared}. Pruned trials: best value before they were stopped.",
+        f"Trials are compared on {compared}.",
         f"{names[best.number]} on the test classes: {test}. {results.get('protocol', '')}",
         f"To train with its values: python -m dml_jax.main --config={best.user_attrs['directory']}/config.json"
         + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
@@ -227,13 +199,7 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
     tables.print_table(made, console)
     tables.write(output, [made], facts["source"])
     lines = [
-        {"directory": directory, "state": trial.state.name.lower(), "value": _value(trial), **trial.params}
+        {"directory": directory, "state": trial.state.name.lower(), "value": trial.value, **trial.params}
         for directory, trial in begun(study).items()
     ]
-    tables.write_csv(output, lines)
-
-
-def _value(trial: Any) -> float | None:
-    """The result of a trial, or its best evaluation so far: optuna gives a pruned trial the value of the last one."""
-    value: float | None = trial.value
-    return value if trial.state.name == "COMPLETE" else max(trial.intermediate_values.values(), default=None)
+    tables.write_csv(output / "report.csv", lines)

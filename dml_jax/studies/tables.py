@@ -19,7 +19,7 @@ from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry
 from dml_jax.studies import outcomes, plan, runner
-from dml_jax.studies.outcomes import Group, Run
+from dml_jax.studies.outcomes import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,11 +29,11 @@ NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
 
 
 class Cell(NamedTuple):
-    """An entry of a table; `value` is its number, `rank` 1 for the best of its column and 2 for the second best."""
+    """An entry of a table; `value` is its number, and `best` says whether it is the best of its column."""
 
     text: str
     value: float = math.nan
-    rank: int = 0
+    best: bool = False
 
 
 class Table(NamedTuple):
@@ -87,21 +87,62 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
     return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
 
 
-def table(summary: Summary) -> tuple[Table, Group]:
-    """The table of the runs, and its rows; ConfigError for runs that cannot be compared."""
+def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
+    """The table of the runs, and the runs of its rows that were trained.
+
+    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that cannot be compared.
+    """
+    from dml_jax.evaluation import protocol  # imports JAX
+
     if not summary.runs:
         reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
     for run in summary.runs:
         found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
-        known = [name for name in found if numbers([run], name)]
-        if summary.metric not in known:
+        has = [name for name in found if numbers([run], name)]
+        if summary.metric not in has:
             raise ConfigError(
-                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has "
-                f"{', '.join(known)}"
+                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has {', '.join(has)}"
             )
-    group = outcomes.group(summary.runs)
-    return build(summary.title, group, summary.metric, summary.reported, summary.failed), group
+    stated, trained = outcomes.comparable(summary.runs)
+    rows = outcomes.all_rows(trained)
+    for run in summary.failed:
+        if run.row not in trained:
+            rows.setdefault(run.row, []).append(run)
+    entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
+    known = [outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()]
+    sources = list(dict.fromkeys(source for found in known for source in found))
+    counts = [sum(not run.problem for run in runs) for runs in rows.values()]
+    columns: dict[str, list[Cell]] = {"seeds": [Cell(str(count) if count else "–") for count in counts]}
+    distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
+    if len(set(filter(None, distances))) > 1:
+        columns["distance"] = [Cell(printable(name)) for name in distances]
+    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
+    for entry in entries:
+        columns[entry.heading] = _measured(list(rows.values()), entry)
+        for source in sources:
+            cells = [_published(found.get(source, {}), entry) for found in known]
+            if any(cell.text for cell in cells):
+                columns[f"{entry.heading} {source}"] = cells
+                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
+    if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
+        columns["p"] = cells
+    columns["time"] = [_time(runs) for runs in rows.values()]
+    main = next(entry.heading for entry in entries if entry.name == summary.metric)
+    beside = (f"{main} {source}" for source in sources)
+    shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
+    head = ("", *columns)
+    lines = tuple((Cell(printable(name)), *cells) for name, *cells in zip(rows, *columns.values(), strict=True))
+    narrow = tuple(i for i, heading in enumerate(head) if heading in shown)
+    problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
+    notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
+    notes += [f"Without {run.directory.name}: {run.problem}." for run in summary.failed if run.row in trained]
+    data = next((run.config["data"]["name"] for run in summary.runs if run.config), "of the members")
+    notes.append(f"Data: {data}. Evaluation: {stated}.")
+    notes += _explanations(
+        trained, main if "p" in head else "", any(metrics for found in known for metrics in found.values())
+    )
+    return Table(printable(summary.title), tuple(map(printable, notes)), head, lines, narrow), trained
 
 
 def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
@@ -109,14 +150,14 @@ def publish(summary: Summary, output: Path | None, console: Console, columns: Se
 
     `columns` are the headings to show; all of them by default.
     """
-    made, group = table(summary)
+    made, trained = table(summary)
     made = only(made, columns) if columns else made
     print_table(made, console)
     if output is None:
         return
     write(output, [made], summary.lead)
-    write_csv(output, lines([*summary.runs, *summary.failed]))
-    if grid := plot_grid(group, summary.metric):
+    write_csv(output / "report.csv", lines([*summary.runs, *summary.failed]))
+    if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
     console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)
 
@@ -154,55 +195,11 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return made
 
 
-def write_csv(output: Path, found: Sequence[Mapping[str, Any]]) -> None:
-    """Writes report.csv; its columns are the keys of all lines."""
-    columns = list(dict.fromkeys(key for line in found for key in line))
-    with files.atomic_write(output / "report.csv") as draft, draft.open("w", encoding="utf-8", newline="") as file:
+def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Writes lines as a CSV file; its columns are by default the keys of all lines."""
+    columns = columns or list(dict.fromkeys(key for line in found for key in line))
+    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
         files.write_csv(file, [columns, *([line.get(column, "") for column in columns] for line in found)])
-
-
-def build(
-    title: str, group: Group, metric: str, reported: Mapping[str, Mapping[str, Any]], failed: Sequence[Run] = ()
-) -> Table:
-    """The table of a group, with rows compared by `metric` and published metrics by row and source.
-
-    Rows without results, e.g. because all their runs `failed`, have dashes and a note with the reason.
-    """
-    from dml_jax.evaluation import protocol  # imports JAX
-
-    rows = outcomes.all_rows(group)
-    for run in failed:
-        if run.row not in group.rows:
-            rows.setdefault(run.row, []).append(run)
-    entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
-    known = {name: outcomes.published(runs[0], reported.get(name, {})) for name, runs in rows.items()}
-    sources = list(dict.fromkeys(source for found in known.values() for source in found))
-    columns: dict[str, list[Cell]] = {"seeds": [_count_cell(runs) for runs in rows.values()]}
-    distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
-    if len(set(filter(None, distances))) > 1:
-        columns["distance"] = [Cell(printable(name)) for name in distances]
-    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
-    for entry in entries:
-        columns[entry.heading] = _ranked([_spread_cell(runs, entry) for runs in rows.values()], entry)
-        for source in sources:
-            cells = [_published_cell(found.get(source, {}), entry) for found in known.values()]
-            if any(cell.text for cell in cells):
-                columns[f"{entry.heading} {source}"] = cells
-                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
-    if len(rows) > 1:
-        columns |= {"p": cells} if (cells := _significance(rows, metric)) else {}
-    columns["time"] = [_time(runs) for runs in rows.values()]
-    main = next((entry.heading for entry in entries if entry.name == metric), "")
-    beside = (f"{main} {source}" for source in sources)
-    shown = ("seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
-    head = ("", *columns)
-    lines = tuple((Cell(printable(name)), *(column[i] for column in columns.values())) for i, name in enumerate(rows))
-    narrow = tuple(i for i, heading in enumerate(head) if heading in shown or i == 0)
-    problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
-    without = [f"{name}: –, {problem}." for problem, name in problems.items()]
-    without += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in group.rows]
-    notes = tuple(map(printable, (*without, *_notes(group, head, main, known))))
-    return Table(printable(title), notes, head, lines, narrow)
 
 
 def only(table: Table, headings: Sequence[str]) -> Table:
@@ -215,28 +212,22 @@ def only(table: Table, headings: Sequence[str]) -> Table:
     return table._replace(head=tuple(table.head[i] for i in chosen), rows=rows, narrow=tuple(range(len(chosen))))
 
 
-def _count_cell(runs: Sequence[Run]) -> Cell:
-    count = sum(not run.problem for run in runs)
-    return Cell(str(count), count) if count else Cell("–")
-
-
-def _notes(group: Group, head: Sequence[str], main: str, known: Mapping[str, Any]) -> list[str]:
-    notes = [f"Data: {group.data or 'of the members'}. Evaluation: {group.protocol}."]
-    notes.append(
+def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
+    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published numbers, if any."""
+    notes = [
         "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time of the training, "
         "without compilation and evaluations: median over seeds."
-    )
-    on_test = [name for name, runs in group.rows.items() if any(run.results.get("model") == "test" for run in runs)]
+    ]
+    on_test = [name for name, runs in rows.items() if any(run.results.get("model") == "test" for run in runs)]
     if on_test:
-        which = "all rows" if len(on_test) == len(group.rows) else ", ".join(on_test)
+        which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
         notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
-    if "p" in head:
+    if compared:
         notes.append(
-            f"p: Welch's test over seeds of the difference to the row with the best {main}, corrected for the number "
-            "of rows (Holm), but not for the choice of the best one."
+            f"p: Welch's test over seeds of the difference to the row with the best {compared}, corrected for the "
+            "number of rows (Holm), but not for the choice of the best one."
         )
-    shown = any(metrics for found in known.values() for metrics in found.values())
-    if shown and len(on_test) < len(group.rows):
+    if published and len(on_test) < len(rows):
         others = "the other rows" if on_test else "these runs"
         notes.append(f"Published numbers are usually of the epoch that is best on the test set; {others} are not.")
     return notes
@@ -247,35 +238,28 @@ def numbers(runs: Sequence[Run], metric: str) -> list[float]:
     return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
 
 
-def _spread_cell(runs: Sequence[Run], entry: MetricEntry) -> Cell:
-    values = numbers(runs, entry.name)
-    if not values:
-        return Cell("–")
-    mean, more = statistics.fmean(values), len(values) > 1
-    text = _number(mean, entry) + (f" ± {_number(statistics.stdev(values), entry)}" if more else "")
-    return Cell(text, mean)
+def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> list[Cell]:
+    """Mean ± standard deviation of each row; the best is marked, if the metric is the better the higher."""
+
+    def text(value: float) -> str:
+        return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
+
+    cells = []
+    for values in (numbers(runs, entry.name) for runs in rows):
+        spread = f" ± {text(statistics.stdev(values))}" if len(values) > 1 else ""
+        cells.append(Cell(text(mean := statistics.fmean(values)) + spread, mean) if values else Cell("–"))
+    known = {cell.value for cell in cells if not math.isnan(cell.value)}
+    if not entry.percent or len(known) < 2:
+        return cells
+    return [cell._replace(best=cell.value == max(known)) for cell in cells]
 
 
-def _published_cell(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
+def _published(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
     if entry.name not in metrics:
         return Cell("")
-    value = metrics[entry.name]
-    text = f"{value:.2f}"
-    if entry.percent:
-        text = metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry)
-    return Cell(text, value)
-
-
-def _number(value: float, entry: MetricEntry) -> str:
-    return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
-
-
-def _ranked(cells: list[Cell], entry: MetricEntry) -> list[Cell]:
-    """Marks the best cells by rank 1; metrics without a direction are not marked."""
-    known = [cell.value for cell in cells if not math.isnan(cell.value)]
-    if not entry.percent or len(set(known)) < 2:
-        return cells
-    return [cell._replace(rank=int(cell.value == max(known))) for cell in cells]
+    if not entry.percent:
+        return Cell(f"{metrics[entry.name]:.2f}")
+    return Cell(metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry))
 
 
 def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[Cell]:
@@ -285,18 +269,14 @@ def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[Cell]:
     p_values = [math.nan if name == best else outcomes.seed_test(found, values[best]) for name, found in values.items()]
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(outcomes.holm(known))
-    cells = [Cell("", p) if math.isnan(p) else Cell(_p_value(q := next(corrected)), q) for p in p_values]
+    cells = [Cell("") if math.isnan(p) else Cell(outcomes.p_text(q := next(corrected)), q) for p in p_values]
     return cells if known else []
-
-
-def _p_value(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _time(runs: Sequence[Run]) -> Cell:
     """The median of the training time over seeds."""
     seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
-    return Cell(outcomes.duration(statistics.median(seconds)), statistics.median(seconds)) if seconds else Cell("")
+    return Cell(outcomes.duration(statistics.median(seconds)) if seconds else "")
 
 
 def print_table(table: Table, console: Console) -> None:
@@ -306,7 +286,7 @@ def print_table(table: Table, console: Console) -> None:
         longest = max(len(row[i].text) for row in table.rows)  # only names and headings are wrapped
         printed.add_column(escape(table.head[i]), justify="right" if i else "left", min_width=longest if i else None)
     for row in table.rows:
-        printed.add_row(*(Text(row[i].text, "bold" if row[i].rank else "") for i in table.narrow))
+        printed.add_row(*(Text(row[i].text, "bold" if row[i].best else "") for i in table.narrow))
     console.print(printed)
     for note in table.notes:
         console.print(note, style="dim", markup=False)
@@ -318,7 +298,7 @@ def markdown(table: Table) -> str:
     lines.append("|---" + "|---:" * (len(table.head) - 1) + "|")
     for row in table.rows:
         cells = (cell.text.replace("|", r"\|") for cell in row)
-        marked = (f"**{text}**" if cell.rank else text for text, cell in zip(cells, row, strict=True))
+        marked = (f"**{text}**" if cell.best else text for text, cell in zip(cells, row, strict=True))
         lines.append("| " + " | ".join(marked) + " |")
     return "\n".join([*lines, "", *table.notes, ""])
 
@@ -330,7 +310,7 @@ def latex(table: Table) -> str:
         return "  " + " & ".join(cells) + r" \\"
 
     body = [
-        line([rf"\textbf{{{_tex(cell.text)}}}" if cell.rank else _tex(cell.text) for cell in row]) for row in table.rows
+        line([rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text) for cell in row]) for row in table.rows
     ]
     caption = " ".join((f"{table.title}.", *table.notes[:1]))  # data and protocol; further notes are comments
     return "\n".join(
@@ -349,15 +329,15 @@ def _tex(text: str) -> str:
     return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # keeps two hyphens from becoming a dash
 
 
-def plot_grid(group: Group, metric: str) -> "Figure | None":
+def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
     """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
-    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in group.rows}
+    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
     keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
     if len(keys) != 1 or ("", "") in keys:
         return None
     ((first, second),) = keys
     values = {
-        (m[2], m[4]): 100 * statistics.fmean(numbers(group.rows[name], metric) or [math.nan])
+        (m[2], m[4]): 100 * statistics.fmean(numbers(trained[name], metric) or [math.nan])
         for name, m in found.items()
         if m
     }

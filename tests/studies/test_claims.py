@@ -126,16 +126,17 @@ def test_rows_that_cannot_be_compared(key: str, message: str) -> None:
 def test_equal_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever studies they are from; what others read is where they expect it."""
     monkeypatch.chdir(ROOT)
-    made = claims.planned(["mpn"], "omniglot", Settings(tmp_path, seeds=(0, 1)))
-    both = made.owners["mpn:layers_heads", "layers=1 heads=2", 1]
-    assert made.owners["mpn:group_loss", "MPN", 1] is both or both.directory.is_relative_to(tmp_path)
-    assert len({trial.directory for trial in made.trials}) == len(made.trials) < len(made.owners)
-    student = made.owners["mpn:students", "distillation", 1]
-    assert Path(student.config.method.teacher) in [trial.directory for trial in made.trials]
-    ensemble = made.owners["mpn:ensembles", "2 networks", 0]
-    assert {trial.directory for trial in made.trials} >= set(ensemble.members)
-    order = [trial.name for trial in made.trials]
-    assert all(order.index(need) < order.index(trial.name) for trial in made.trials for need in trial.needs)
+    owners = claims.planned(["mpn"], "omniglot", Settings(tmp_path, seeds=(0, 1)))
+    trials = claims.distinct(owners)
+    both = owners["mpn:layers_heads", "layers=1 heads=2", 1]
+    assert owners["mpn:group_loss", "MPN", 1] is both or both.directory.is_relative_to(tmp_path)
+    assert len({trial.directory for trial in trials}) == len(trials) < len(owners)
+    student = owners["mpn:students", "distillation", 1]
+    assert Path(student.config.method.teacher) in [trial.directory for trial in trials]
+    ensemble = owners["mpn:ensembles", "2 networks", 0]
+    assert {trial.directory for trial in trials} >= set(ensemble.members)
+    order = [trial.name for trial in trials]
+    assert all(order.index(need) < order.index(trial.name) for trial in trials for need in trial.needs)
 
 
 def test_missing_rows_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,10 +35,10 @@ def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
         write_run(tmp_path / name, hits(0.5), config=config())
         (tmp_path / name / "embeddings" / "test" / "manifest.json").unlink()
     with pytest.raises(ConfigError, match="other test images"):
-        outcomes.group([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
+        outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
     for name in ("a", "b"):
         (tmp_path / name / "config.json").write_text(json.dumps({"config": config(), "data_hash": "x"}))
-    outcomes.group([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
+    outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
 
 
 def test_other_data_is_not_another_seed(tmp_path: Path) -> None:

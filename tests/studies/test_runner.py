@@ -17,7 +17,7 @@ import pytest
 
 from dml_jax.commands import study as command
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
@@ -95,7 +95,7 @@ def test_each_trial_runs_once(tmp_path: Path) -> None:
     jobs = min(2, len(cores))
     lines = run(tmp_path, trials, jobs)
     assert starts(tmp_path) == sorted(trial.name for trial in trials)
-    assert all(outcomes.is_finished(trial) for trial in trials)
+    assert not any(outcomes.missing(trial) for trial in trials)
     assert sum("finished (" in line for line in lines) == 5
     run(tmp_path, trials, jobs)
     assert len(starts(tmp_path)) == 5
@@ -107,7 +107,7 @@ def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
     trials = prepared(tmp_path, 12, 13, 14)
     needing = Trial(**{**vars(trials[2]), "name": "needing", "directory": tmp_path / "n", "needs": (trials[1].name,)})
     lines = run(tmp_path, [*trials, needing])
-    assert [outcomes.is_finished(trial) for trial in [*trials, needing]] == [True, False, True, False]
+    assert [not outcomes.missing(trial) for trial in [*trials, needing]] == [True, False, True, False]
     assert "tau-13-seed0: failed: training diverged at step 3" in " ".join(lines)
     against = runner.problems(tmp_path, [*trials, needing], ())
     assert against[trials[1].name].startswith("training diverged")
@@ -171,14 +171,14 @@ def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
 def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A command for each trial that is not finished, which a shell runs, after those that it needs."""
     trials, _ = planned(tmp_path, 300, monkeypatch)
-    run(tmp_path, [next(trial for trial in trials if trial.name == "tau-1-300steps-seed0")])
+    run(tmp_path, [next(trial for trial in trials if trial.name == "tau-1-seed0")])
     monkeypatch.setattr(runner, "command", lambda root, trial: ["train", f"{trial.row} of {root.name}"])
     runner.print_commands(tmp_path, trials)
     of = f"of {tmp_path.name}'"
     assert capsys.readouterr().out.splitlines() == [
         f"python -m train 'tau=2 {of}",
-        f"python -m train 'both {of}  # after tau-1-300steps-seed0, tau-2-300steps-seed0",
-        f"python -m train 'student {of}  # after tau-1-300steps-seed0",
+        f"python -m train 'both {of}  # after tau-1-seed0, tau-2-seed0",
+        f"python -m train 'student {of}  # after tau-1-seed0",
     ]
 
 
@@ -228,38 +228,26 @@ def planned(root: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> tuple[li
     return trials, started
 
 
-def test_a_study_of_another_length_has_trials_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the ensembles of these and what starts from them; the former ones are still there, and found again."""
+def test_a_longer_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Continues the runs of the shorter one, whose results are not of the whole trials, or is refused."""
     trials, started = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
-    short = ["tau-1-300steps-seed0", "tau-2-300steps-seed0", "both-300steps-seed0", "student-300steps-seed0"]
-    assert sorted(started) == sorted(short)
+    assert sorted(started) == ["both-seed0", "student-seed0", "tau-1-seed0", "tau-2-seed0"]
     assert of_study(tmp_path).failed == []
-    long = ["tau-1-600steps-seed0", "tau-2-600steps-seed0", "both-600steps-seed0", "student-600steps-seed0"]
-    trials, started = planned(tmp_path, 600, monkeypatch)
-    by_name = {trial.name: trial for trial in trials}
-    assert by_name[long[2]].members == tuple(tmp_path / name for name in long[:2])
-    assert by_name[long[3]].config.init_from == str(tmp_path / long[0])
-    assert outcomes.finished(trials) == set()
-    run(tmp_path, trials)
-    assert sorted(started) == sorted(long)
-    assert of_study(tmp_path).failed == []
-    assert {run.results["recall@1"] for run in of_study(tmp_path).runs} == {0.6, 0.5}
-    for steps, names in ((600, long), (300, short)):
-        trials, started = planned(tmp_path, steps, monkeypatch)
-        assert sorted(trial.name for trial in trials) == sorted(names)
-        run(tmp_path, trials)
-        assert started == []
+    with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: train\.steps"):
+        planned(tmp_path, 600, monkeypatch)  # with a cosine schedule
+    longer = replace(trials[0], length={"steps": 600, "epochs": 0})
+    assert outcomes.missing(longer) == "300 of 600 steps"
 
 
 def test_an_ensemble_waits_for_its_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials, _ = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)
     by_name = {trial.name: trial for trial in trials}
-    members = ["tau-1-300steps-seed0", "tau-2-300steps-seed0"]
+    members = ["tau-1-seed0", "tau-2-seed0"]
     for name in members:
         (by_name[name].directory / "results.json").unlink()
-    assert outcomes.finished(trials) == {"student-300steps-seed0"}
+    assert outcomes.finished(trials) == {"student-seed0"}
     assert "its members are not finished" in [run.problem for run in of_study(tmp_path).failed]
     trials, started = planned(tmp_path, 300, monkeypatch)
     run(tmp_path, trials)

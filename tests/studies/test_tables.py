@@ -71,8 +71,12 @@ def test_means_and_ranks(directory: Path) -> None:
     for tau, values in recalls.items():
         assert found[f"tau{tau}"].text == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
     assert found["tau32"].text == f"{100 * hits(0.55, seed=5).mean():.1f}"
-    assert {name: cell.rank for name, cell in found.items()} == {"tau16": 1, "tau32": 0, "tau8": 0}
-    assert {name: cell.rank for name, cell in column(table, "NMI").items()} == {"tau8": 1, "tau16": 1, "tau32": 0}
+    assert {name: cell.best for name, cell in found.items()} == {"tau16": True, "tau32": False, "tau8": False}
+    assert {name: cell.best for name, cell in column(table, "NMI").items()} == {
+        "tau8": True,
+        "tau16": True,
+        "tau32": False,
+    }
     assert column(table, "time")["tau8"].text == "60 s"
 
 
@@ -212,7 +216,7 @@ def test_published_numbers(tmp_path: Path) -> None:
     expected = {"x": "70.3", "x + reciprocal": "70.8", "x + ward": "", "y": ""}
     assert {n: c.text for n, c in column(made, "R@1 paper").items()} == expected
     assert column(made, "R@1 authors' weights")["x"].text == "60.5"
-    assert column(made, "R@1")["x + reciprocal"].rank == 1
+    assert column(made, "R@1")["x + reciprocal"].best
     assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made.notes)
     assert [(run.row, run.problem) for run in of_study(tmp_path).failed] == [("y", "not finished")]
 
@@ -272,7 +276,7 @@ def test_special_characters() -> None:
     table = tables.Table("T_1", ("n",), ("", "p"), (cells,), (0, 1))
     assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
     assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
-    cells = (tables.Cell("[/] ~/a --b ---c\\", rank=1),)
+    cells = (tables.Cell("[/] ~/a --b ---c\\", best=True),)
     table = tables.Table("T [/bold]", (), ("[/x] p",), (cells,), (0,))
     assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
     console = Console(file=io.StringIO(), width=80)
@@ -342,16 +346,16 @@ def test_grids_have_a_heat_map(tmp_path: Path) -> None:
         name = f"layers={layers} heads={heads}"
         write_run(tmp_path / name, hits(0.1 * (number + 1)), config=config(tau=float(number)))
     runs = [replace(outcomes.read_run(path), row=path.name) for path in sorted(tmp_path.iterdir())]
-    group = outcomes.group(runs)
-    figure = tables.plot_grid(group, "recall@1")
+    _, trained = outcomes.comparable(runs)
+    figure = tables.plot_grid(trained, "recall@1")
     assert figure is not None
     axes = figure.axes[0]
     shown = np.ma.filled(axes.images[0].get_array(), np.nan)
     expected = [[100 * float(hits(share).mean()) for share in (0.1, 0.2)], [100 * float(hits(0.3).mean()), np.nan]]
     np.testing.assert_allclose(shown, expected)
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("heads", "layers")
-    group.rows["another"] = group.rows.pop("layers=1 heads=2")
-    assert tables.plot_grid(group, "recall@1") is None
+    trained["another"] = trained.pop("layers=1 heads=2")
+    assert tables.plot_grid(trained, "recall@1") is None
 
 
 def test_published_digits(tmp_path: Path) -> None:
