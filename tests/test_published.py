@@ -99,7 +99,7 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     store.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
     Path("empty").mkdir()
     for options, message in (
-        ([], "--model: missing; give the work directory of a run, a directory of converted weights, or lite0"),
+        ([], "the following arguments are required: --model"),
         (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
         (
             ["--model=resnet50"],

@@ -22,8 +22,8 @@ URL = "gs://bucket/run"
         ("main", [CONFIG, f"--config.init_from={URL}"]),
         ("prepare", ["--name=cars", "--source=.", f"--output={URL}"]),
         ("evaluate", ["--embeddings=x.npy", "--labels=x.npy", f"--output={URL}"]),
-        ("enroll", ["--workdir=.", "--index=new.npz", URL]),
-        ("export", ["--workdir=.", "--to=parquet", f"--output={URL}"]),
+        ("enroll", ["--model=.", "--index=new.npz", URL]),
+        ("export", ["--model=.", "--to=parquet", f"--output={URL}"]),
         ("study", ["--study=hist:alpha-cars", f"--root={URL}", "--list"]),
     ],
 )

@@ -67,7 +67,6 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.train.records import workdir
 
     subjects = chosen_subjects(options)
-    cli.check_model(options)
     if options.data or options.compare or options.output:
         analyse_apart(options, overrides, subjects)
         return

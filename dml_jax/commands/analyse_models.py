@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 
-import dml_jax
 from dml_jax import files
 from dml_jax.analysis import attention, drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
@@ -54,9 +53,8 @@ def one_opened(
     if options.data:
         cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
         cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
-        runtime.enable_compilation_cache()
+        loaded = runtime.load(options, model)
         runtime.keep_freed_memory()
-        loaded = dml_jax.load(model, options.checkpoint, trust_code=options.trust_code)
         data = labelled.load(files.expand_path("--data", options.data), loaded.config.data)
         return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
     if first and model == "untrained":

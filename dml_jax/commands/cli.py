@@ -6,6 +6,7 @@ import io
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -42,10 +43,10 @@ class Parser(argparse.ArgumentParser):
         refuse(f"{name}: there is no such option; {suggest(name.split('=')[0], known)}" for name in rest)
         return options, overrides
 
-    def read_plain(self, arguments: Sequence[str], command: str) -> argparse.Namespace:
-        """The options of a command, e.g. "dml-jax serve", that has no configuration; an override is a ConfigError."""
+    def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options of a command that has no configuration; an override is a ConfigError."""
         options, overrides = self.read(arguments)
-        refuse(f"--config.{key}: {command} has no configuration; remove it" for key in overrides)
+        refuse(f"--config.{key}: {self.prog} has no configuration; remove it" for key in overrides)
         return options
 
 
@@ -75,22 +76,20 @@ def check_engine(options: argparse.Namespace) -> None:
         check_installed("--engine=ray", "ray", "ray")
 
 
-def add_model(flags: argparse.ArgumentParser) -> None:
-    """Adds the options; --workdir is another spelling of --model."""
-    flags.add_argument("--model", "--workdir", metavar="MODEL", help=f"{MODELS} (weights of an installed package)")
+def add_model(flags: argparse.ArgumentParser, *, required: bool = True) -> None:
+    """Adds the options that say which model is used."""
+    text = f"{MODELS} (weights of an installed package)"
+    flags.add_argument("--model", required=required, metavar="MODEL", help=text)
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
-
-
-def check_model(options: argparse.Namespace) -> None:
-    """Raises ConfigError unless a model is given."""
-    require(options.model, f"--model: missing; give {MODELS}")
 
 
 def add_versions(flags: argparse.ArgumentParser) -> None:
     """Adds the options of embeddings that are averaged over several versions of each image."""
     flags.add_argument("--flip", action="store_true", help="average the embeddings of an image and its mirror image")
-    flags.add_argument("--scales", metavar="S,S,…", default="1", help="average over these sizes, e.g. 1,1.25")
+    scales = numbers(float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10)
+    text = "average over these sizes, e.g. 1,1.25"
+    flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
 
 
 def add_runtime(flags: argparse.ArgumentParser) -> None:
@@ -99,13 +98,6 @@ def add_runtime(flags: argparse.ArgumentParser) -> None:
         "--runtime", choices=("jax", "onnxruntime"),
         help="onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax",
     )  # fmt: skip
-
-
-def versions(options: argparse.Namespace) -> dict[str, Any]:
-    """The options of `add_versions` as arguments of `dml_jax.load`; raises ConfigError for other scales."""
-    rule = "positive numbers below 10, e.g. --scales=1,1.25"
-    scales = numbers("--scales", options.scales, float, rule, lambda scale: 0 < scale < 10)
-    return {"flip": options.flip, "scales": scales}
 
 
 def file_to_write(option: str, path: str) -> Path:
@@ -124,15 +116,18 @@ def choices(option: str, text: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def numbers(
-    option: str, text: str, kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
-) -> tuple[T, ...]:
-    """The numbers, separated by commas, of an option; raises ConfigError with the rule unless all are valid."""
-    try:
-        found = tuple(kind(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    require(found and all(map(valid, found)), f"{option}={text}: must be {rule}")
-    return found
+    kind: Callable[[str], T], rule: str, valid: Callable[[T], bool] = lambda number: True
+) -> Callable[[str], tuple[T, ...]]:
+    """The type of an option of numbers, separated by commas, that are all valid."""
+
+    def parse(text: str) -> tuple[T, ...]:
+        with suppress(ValueError):
+            found = tuple(kind(part) for part in text.split(","))
+            if all(map(valid, found)):
+                return found
+        raise argparse.ArgumentTypeError(f"{text}: must be {rule}")
+
+    return parse
 
 
 def check_installed(option: str, module: str, packages: str) -> None:

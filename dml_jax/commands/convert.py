@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    flags.add_argument("--weights", metavar="FILE", help="file or hf://owner/repository")
+    flags.add_argument("--weights", required=True, metavar="FILE", help="file or hf://owner/repository")
     flags.add_argument(
         "--output", metavar="DIRECTORY", help="default: weights/<backbone>, for authors' checkpoints weights/<file>"
     )
@@ -66,8 +66,7 @@ def chosen(names: list[str], source: str) -> str:
 
 def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
-    options = parser().read_plain(arguments, "dml-jax convert")
-    cli.require(options.weights, "--weights: missing; give a file or hf://owner/repository")
+    options = parser().read_plain(arguments)
     from dml_jax.backbones import vit
     from dml_jax.backbones.weights import convert, store, tensor_files
 

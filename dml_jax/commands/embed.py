@@ -27,7 +27,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dml_jax
 from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import BUCKETS, expand_path
@@ -66,7 +65,7 @@ def image_files(paths: list[str]) -> list[str]:
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    flags.add_argument("paths", nargs="*", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
+    flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     cli.add_model(flags)
     cli.add_versions(flags)
     cli.add_runtime(flags)
@@ -80,10 +79,7 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, embeds the images and writes the arrays."""
-    options = parser().parse_args(arguments)
-    cli.check_model(options)
-    versions = cli.versions(options)
-    cli.require(options.paths, "IMAGE: missing; give image files or directories")
+    options = parser().read_plain(arguments)
     cli.check_engine(options)
     cli.require(options.engine == "local" or not options.runtime, "--runtime: not with --engine=ray")
     from dml_jax.export import embedding_files
@@ -115,14 +111,12 @@ def execute(arguments: list[str]) -> None:
         from dml_jax.inference import ray_engine
 
         engine = ray_engine.start(
-            options.address, options.model, options.checkpoint, trust_code=options.trust_code, **versions
-        )
+            options.address, options.model, options.checkpoint, trust_code=options.trust_code,
+            flip=options.flip, scales=options.scales,
+        )  # fmt: skip
     else:
-        model = dml_jax.load(
-            options.model, options.checkpoint, trust_code=options.trust_code, runtime=options.runtime, **versions
-        )
+        model = runtime.load(options)
         if model.runtime == "jax":
-            runtime.enable_compilation_cache()
             runtime.keep_freed_memory()
         query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))

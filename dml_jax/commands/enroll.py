@@ -26,8 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dml_jax
-from dml_jax.commands import cli
+from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import locked
 
@@ -99,8 +98,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
     add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
-    options = flags.parse_args(arguments)
-    cli.check_model(options)
+    options = flags.read_plain(arguments)
     from dml_jax.evaluation import open_set
 
     open_set.check_rate(options.false_accept_rate)
@@ -123,7 +121,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; enrolls classes or classifies images."""
     options = parse(arguments)
-    versions = cli.versions(options) | {"runtime": options.runtime}
     path = cli.file_to_write("--index", options.index)
     adds = options.paths and not options.classify
     cli.require(adds or path.is_file(), f"--index={path}: there is no such file; enroll classes first")
@@ -136,7 +133,7 @@ def execute(arguments: list[str]) -> None:
     classes = labelled.class_folders(options.paths, session) if adds else {}
     others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}
     asked = labelled.class_folders([options.check], session) if options.check else {}
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+    model = runtime.load(options)
     taken: dict[Path, str] = {}
     for found in (classes, others, asked):
         taken |= labelled.sessions_of(found, session)

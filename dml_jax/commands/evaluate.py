@@ -25,6 +25,7 @@ same command continues after an interruption.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Iterator
 
@@ -55,16 +56,20 @@ SWITCHES = {
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    cli.add_model(flags)
+    cli.add_model(flags, required=False)
     cli.add_versions(flags)
-    flags.add_argument("--weights", metavar="W,W,…", help="weights of the runs' embeddings, e.g. 1,2; default: all 1")
+    weights = cli.numbers(float, "positive numbers, e.g. 1,2", lambda weight: 0 < weight < math.inf)
+    text = "weights of the runs' embeddings, e.g. 1,2; default: all 1"
+    flags.add_argument("--weights", metavar="W,W,…", type=weights, help=text)
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
-    flags.add_argument("--ks", metavar="K,K,…", help=ks)
-    flags.add_argument("--prefixes", metavar="D,D,…", help="also evaluate the first D columns alone")
+    counts = cli.numbers(int, "positive whole numbers, e.g. 1,10", lambda number: number > 0)
+    flags.add_argument("--ks", metavar="K,K,…", type=counts, default=(), help=ks)
+    text = "also evaluate the first D columns alone"
+    flags.add_argument("--prefixes", metavar="D,D,…", type=counts, default=(), help=text)
     lone = "without a relevant row: miss (default) of Recall@K and MRR, or omit"
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help=lone)
     metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
@@ -78,12 +83,6 @@ def parser() -> cli.Parser:
     flags.add_argument("--export", metavar="DIRECTORY", help=export)
     cli.add_engine(flags)
     return flags
-
-
-def counts(option: str, text: str | None) -> tuple[int, ...]:
-    """Positive integers separated by commas, without duplicates; none without the option."""
-    rule = "positive whole numbers, e.g. 1,10"
-    return tuple(dict.fromkeys(cli.numbers(option, text, int, rule, lambda number: number > 0))) if text else ()
 
 
 def problems(options: argparse.Namespace) -> Iterator[str]:
@@ -100,7 +99,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         ("export", on_ray and not options.export, "missing; give a directory for the neighbours"),
         *((key, on_ray and getattr(options, key) not in NOT_GIVEN, "not with --engine=ray") for key in NOT_BY_BLOCKS),
         *((key, getattr(options, key) != default and not on_images, "needs --model and --data")
-          for key, default in (("flip", False), ("scales", "1"), ("checkpoint", "reported"))),
+          for key, default in (("flip", False), ("scales", (1.0,)), ("checkpoint", "reported"))),
         ("query_groups", options.query_groups and not options.query_embeddings,
          "needs --query_embeddings; without queries, give --groups only"),
         ("groups", options.groups and options.query_embeddings and not options.query_groups,
@@ -122,11 +121,11 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, evaluates, prints the table and writes the output."""
-    options = parser().read_plain(arguments, "dml-jax evaluate")
+    options = parser().read_plain(arguments)
     cli.refuse(problems(options))
     cli.check_engine(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    options.ks, options.prefixes = counts("--ks", options.ks), counts("--prefixes", options.prefixes)
+    options.ks, options.prefixes = (tuple(dict.fromkeys(given)) for given in (options.ks, options.prefixes))
     from dml_jax import files
     from dml_jax.commands import evaluate_results
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,17 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     plan = large_search.Plan(rows, None if alone else gallery, depth)
     directory = files.expand_path("--export", options.export)
     with Console(quiet=options.quiet) as console:
-        lists = large_search.search(plan, directory, options.address, _progress(console, "blocks of queries"))
+        begun = False
+
+        def progress(done: int, total: int) -> None:
+            nonlocal begun
+            if begun:
+                console.update_progress(done, f"{done / total:.0%}")
+            else:  # after the first part, whose time includes the compilation
+                console.start_progress("blocks of queries", total, done)
+            begun = True
+
+        lists = large_search.search(plan, directory, options.address, progress)
         others = None if alone else labels
         results: dict[str, Any] = large_search.retrieval(lists, classes, others, ks, options.lone_queries or "miss")
     results |= {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
@@ -213,21 +223,6 @@ def _reranked(
         "above"
     )
     return result
-
-
-def _progress(console: Console, title: str) -> Callable[[int, int], None]:
-    """A callback (done, total) that shows a progress bar; a new total begins a new bar."""
-    current = 0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal current
-        if current != total or done == 1:  # begin after the first part, whose time includes the compilation
-            console.start_progress(title, total, done)
-            current = total
-        else:
-            console.update_progress(done, f"{done / total:.0%}")
-
-    return progress
 
 
 def print_table(results: dict[str, Any], output: Path | None) -> None:

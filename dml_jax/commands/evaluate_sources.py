@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli, runtime
 from dml_jax.config.fields import validate
@@ -42,7 +41,7 @@ class Runs:
 
     directories: list[Path]
     exported: dict[str, list[Exported]]
-    weights: list[float]
+    weights: Sequence[float]
     settings: Evaluation  # of the first run
     selected: str  # how the models were selected
     groups: dict[str, Any]  # of sessions, see `Source`
@@ -86,11 +85,8 @@ def of_runs(options: argparse.Namespace) -> Runs:
     for run in runs:
         is_run = (run / "config.json").is_file()
         cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
-    weights = [1.0] * len(runs)
-    if options.weights is not None:
-        rule = f"{counted(len(runs), 'positive number')}, one for each run, e.g. 1,2"
-        weights = list(cli.numbers("--weights", options.weights, float, rule, lambda weight: 0 < weight < math.inf))
-        cli.require(len(weights) == len(runs), f"--weights={options.weights}: must be {rule}")
+    weights = options.weights or (1.0,) * len(runs)
+    cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
     exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
     for members in exported.values():
@@ -126,9 +122,7 @@ def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> Non
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
     path = files.expand_path("--data", options.data)
-    runtime.enable_compilation_cache()
-    versions = cli.versions(options)
-    model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
+    model = runtime.load(options)
     split = labelled.load(path, model.config.data, options.session)
     if not options.quiet:
         print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)

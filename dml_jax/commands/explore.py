@@ -13,7 +13,6 @@ from __future__ import annotations
 import signal
 import sys
 
-import dml_jax
 from dml_jax.commands import analyse, cli, runtime, serve
 from dml_jax.errors import counted
 from dml_jax.files import expand_path
@@ -34,7 +33,6 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     options, overrides = parser().read(arguments)
-    cli.check_model(options)
     if options.data:
         cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
         cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
@@ -49,8 +47,7 @@ def execute(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
-        runtime.enable_compilation_cache()
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code)
+        model = runtime.load(options)
         if config is None:
             split = labelled.load(expand_path("--data", options.data), model.config.data)
             title = f"{options.data} by {options.model}"

@@ -30,7 +30,7 @@ FORMS = ("onnx", "stablehlo", "parquet", "faiss")
 def parser() -> cli.Parser:
     """The options of the command."""
     flags = cli.Parser(__doc__)
-    cli.add_model(flags)
+    cli.add_model(flags, required=False)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")
     flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
@@ -41,7 +41,7 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
-    options = parser().read_plain(arguments, "dml-jax export")
+    options = parser().read_plain(arguments)
     if options.to == "faiss" or options.embeddings:
         export_index(options)
         return
@@ -50,7 +50,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.export import programs
     from dml_jax.inference.model import is_run, locate
 
-    cli.check_model(options)
+    cli.require(options.model, f"--model: missing; give {cli.MODELS}")
     cli.require(options.to or options.push, "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")

@@ -55,7 +55,7 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line and prepares or verifies a data set."""
-    options = parser().read_plain(arguments, "dml-jax prepare")
+    options = parser().read_plain(arguments)
     from dml_jax import config as configs
     from dml_jax.analysis import data_report
     from dml_jax.console import Console

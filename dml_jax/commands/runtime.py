@@ -1,11 +1,28 @@
-"""Settings of a command before JAX computes: the cache of compiled programs, and how memory is freed."""
+"""The model of a command, the cache of compiled programs, and how memory is freed."""
+
+from __future__ import annotations
 
 import ctypes
+from argparse import Namespace
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+import dml_jax
 from dml_jax import files
 
+if TYPE_CHECKING:
+    from dml_jax.inference.model import Model
+
 KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
+
+
+def load(options: Namespace, model: str = "") -> Model:
+    """The model that the options of `cli` name, or another one that is read like it."""
+    further = {key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options}
+    loaded = dml_jax.load(model or options.model, options.checkpoint, trust_code=options.trust_code, **further)
+    if loaded.runtime == "jax":
+        enable_compilation_cache()
+    return loaded
 
 
 def enable_compilation_cache() -> None:

@@ -16,7 +16,6 @@ import signal
 import socket
 import sys
 
-import dml_jax
 from dml_jax.commands import cli, enroll, runtime
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
@@ -50,9 +49,7 @@ def execute(arguments: list[str]) -> None:
         help="further name or address by which clients or a proxy call this server; repeatable",
     )  # fmt: skip
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
-    options = flags.parse_args(arguments)
-    cli.check_model(options)
-    versions = cli.versions(options) | {"runtime": options.runtime}
+    options = flags.read_plain(arguments)
     from dml_jax.evaluation import open_set
 
     open_set.check_rate(options.false_accept_rate)
@@ -62,9 +59,7 @@ def execute(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
-        model = dml_jax.load(options.model, options.checkpoint, trust_code=options.trust_code, **versions)
-        if model.runtime == "jax":
-            runtime.enable_compilation_cache()
+        model = runtime.load(options)
         decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
         classes = http_service.EnrolledClasses(model, index, decision) if index else None
         service = http_service.Service(model, classes)

@@ -44,7 +44,8 @@ def parser() -> cli.Parser:
     what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
-    flags.add_argument("--seeds", help="e.g. 0,1,2; default: the study's")
+    seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
+    flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
     flags.add_argument(
         "--protocol",
@@ -60,13 +61,6 @@ def parser() -> cli.Parser:
     columns = 'of the tables, by heading, e.g. "R@1,MAP@R"; default: all'
     flags.add_argument("--columns", metavar="HEADING,…", help=columns)
     return flags
-
-
-def chosen_seeds(options: Namespace, default: tuple[int, ...]) -> tuple[int, ...]:
-    """The seeds of --seeds, or the default ones."""
-    if options.seeds is None:
-        return default
-    return tuple(dict.fromkeys(cli.numbers("--seeds", options.seeds, int, "whole numbers, e.g. 0,1,2")))
 
 
 def execute(arguments: list[str]) -> None:
@@ -88,7 +82,8 @@ def execute(arguments: list[str]) -> None:
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     root = files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
-    settings = plan.Settings(root, chosen_seeds(options, study.seeds), overrides, options.protocol == "paper")
+    seeds = tuple(dict.fromkeys(options.seeds or study.seeds))
+    settings = plan.Settings(root, seeds, overrides, options.protocol == "paper")
     runner.slots(options.jobs)
     if study.search is not None:
         run_search(name, study, settings, options)
@@ -127,7 +122,7 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     data = options.on
     cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
-    settings = plan.Settings(root, chosen_seeds(options, tuple(range(claims.SEEDS))), overrides)
+    settings = plan.Settings(root, tuple(dict.fromkeys(options.seeds or range(claims.SEEDS))), overrides)
     owners = claims.planned(papers, data, settings)
     trials = claims.distinct(owners)
     output = files.expand_path("--output", options.output) if options.output else root

@@ -142,7 +142,7 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "--model: missing"),
+        ([], "arguments are required: --model"),
         (["--model={}/checkpoints"], "is not a work directory"),
         (["--model={}", "--what=atention"], "--what=atention: there is no 'atention'; did you mean attention"),
         (["--model={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),

@@ -199,9 +199,9 @@ def test_truncated(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[st
 
 def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is missing; download it again" in error_line(capsys, "--weights=nowhere.pth")
-    assert "--weights: missing" in error_line(capsys)
+    assert "arguments are required: --weights" in error_line(capsys)
     assert "did you mean resnet50" in error_line(capsys, "--weights=w", "--backbone=resnet5")
-    assert "did you mean --weights" in error_line(capsys, "--weight=w")
+    assert "did you mean --output" in error_line(capsys, "--weights=w", "--outputs=x")
     assert "has no configuration" in error_line(capsys, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.safetensors"), tiny)
     assert "contains tiny" in error_line(capsys, "--weights=w.safetensors", "--backbone=resnet50")

@@ -33,7 +33,7 @@ COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), 
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
-    fingerprint, own_distance = "of colours", False
+    fingerprint, own_distance, runtime = "of colours", False, "jax"
 
     def unseen(self):
         """Twenty classes of ten images in all directions."""

@@ -161,7 +161,7 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         (pair[:1], "--labels: missing"),
         ((*pair, "--embedding=x"), "there is no such option"),
         ((*pair, "--config.seed=1"), "has no configuration"),
-        ((*pair, "--ks=1,0"), "--ks=1,0: must be positive whole numbers"),
+        ((*pair, "--ks=1,0"), "--ks: 1,0: must be positive whole numbers"),
         ((*pair, "--ks=1,60"), "ks: K=60, but there are 59 candidates"),
         ((*pair, "--query_labels=y.npy"), "give it and --query_embeddings both or neither"),
         ((*pair, "--output=/nowhere/at/all.json"), "must be a file in an existing directory"),

@@ -111,9 +111,11 @@ def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.fill_diagonal(cosine, -2)
     with np.load(output / "queries.npz") as kept:
         np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
-    for text in ("1", "1,0", "1,a", "1,inf"):
+    for text in ("1,0", "1,a", "1,inf"):
         assert run([tmp_path / "a", tmp_path / "b"], f"--weights={text}") == 2
-        assert f"--weights={text}: must be 2 positive numbers" in capsys.readouterr().err
+        assert f"--weights: {text}: must be positive numbers" in capsys.readouterr().err
+    assert run([tmp_path / "a", tmp_path / "b"], "--weights=1") == 2
+    assert "--weights: give 2 numbers, one for each run" in capsys.readouterr().err
 
 
 def test_queries_and_gallery(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     with serve.listen("127.0.0.1", 0) as taken:
         used = taken.getsockname()[1]
         for arguments, words in (
-            ((), "--model: missing"),
+            ((), "arguments are required: --model"),
             (("--model=none", "--port=http"), "--port: invalid int value"),
             (("--model=none", "--port=65536"), "--port=65536: must be in 0..65535"),
             (("--model=none", "--host=nowhere.invalid"), "--host=nowhere.invalid --port=8000: cannot listen there"),

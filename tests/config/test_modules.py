@@ -161,7 +161,7 @@ def test_code_is_trained_by_its_import_path_and_loaded_with_consent_only(
         dml_jax.load("run")
     assert status("--config=run/config.json", "--workdir=other") == 2
     assert capsys.readouterr().err.startswith(f"error: {name}: mypaper.")
-    assert cli.exit_code(lambda: embed.execute(["--workdir=run", "paper.py"])) == 2
+    assert cli.exit_code(lambda: embed.execute(["--model=run", "paper.py"])) == 2
     assert marks() == set()
     assert not [module for module in sys.modules if module.startswith("mypaper")]
 

@@ -303,7 +303,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         ([], "one of the arguments --study --compare --claims --runs is required"),
         (["--study=a.py", "--claims=hist"], "--claims: not allowed with argument --study"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
-        (["--study=configs/studies/hist.py:layers-cars", "--seeds=a"], "--seeds=a: must be whole numbers"),
+        (["--study=configs/studies/hist.py:layers-cars", "--seeds=a"], "--seeds: a: must be whole numbers"),
         (["--study=configs/studies/hist.py:layers-cars", "--protocol=x"], "--protocol: invalid choice: 'x'"),
         (["--study=configs/studies/hist.py:layers-cars", "--jobs=0"], "--jobs=0: must be one of 1 to"),
         (["--study=configs/studies/hist.py:layers-cars", "--trials=3"], "--trials: hist-layers-cars is not a search"),
