@@ -1,4 +1,4 @@
-"""The models and images that `dml-jax analyse` works on, and the subjects that apply to them."""
+"""The analyses of `dml-jax analyse`: of a run in its work directory, or of any models apart from it."""
 
 from argparse import Namespace
 from pathlib import Path
@@ -6,13 +6,16 @@ from pathlib import Path
 import numpy as np
 
 from dml_jax import files
-from dml_jax.analysis import attention, drawing
+from dml_jax import run as trained_runs
+from dml_jax.analysis import attention, drawing, findings, run_report
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Subject
+from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
+from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import cli, runtime
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
+from dml_jax.errors import counted, printable
 from dml_jax.inference import labelled
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import reading_in_results
@@ -22,17 +25,73 @@ from dml_jax.train.records import workdir
 MOVABLE = ("data.path", "data.threads", "evaluation.batch_size")
 
 
-def applicable(run: EvaluatedModel, subjects: dict[str, Subject], *, required: bool) -> dict[str, Subject]:
-    """The subjects that apply to the run; one that does not is a ConfigError if it is required."""
-    found = {}
-    for name, subject in subjects.items():
-        reason = subject.reason_not_to(run)
-        cli.require(not (reason and required), f"--what={name}: {reason}")
+def analyse(options: Namespace, overrides: dict[str, str]) -> None:
+    """Writes the figures, the numbers behind them and the report."""
+    chosen = SUBJECTS if options.what is None else cli.choices("--what", options.what, SUBJECTS)
+    reasons = {name: reason_against(name, options) for name in chosen}
+    if options.what is not None:
+        cli.refuse(f"--what={name}: {reason}" for name, reason in reasons.items() if reason)
+    apart = options.data or options.compare or options.output
+    output = files.expand_path("--output", options.output or "analysis")
+    unusable = (output.exists() and not output.is_dir()) or files.below_a_file(output)
+    cli.require(
+        not apart or not (unusable or (output / "config.json").exists()),
+        f"--output={output}: is a file or holds a run; give another directory",
+    )
+    runs = opened(options, overrides, output)
+    run = next(iter(runs.values()))
+    console, split = run.console, options.split
+    for each in runs.values():
+        each.classes = chosen_classes(options, each)
+    names = []
+    for name in (name for name, reason in reasons.items() if not reason):
+        reason = SUBJECTS[name].reason_not_to(run)
+        cli.require(not (reason and options.what is not None), f"--what={name}: {reason}")
         if reason:
-            run.console.print(f"left out: {name} ({reason})")
+            console.print(f"left out: {name} ({reason})")
         else:
-            found[name] = subject
-    return found
+            names.append(name)
+    directory, to = (output, STANDARD_DIRECTORY) if apart else (run.directory, DIRECTORY)
+    if apart:
+        output.mkdir(parents=True, exist_ok=True)
+        for name in SUBJECTS:
+            (output / to / f"{name}.json").unlink(missing_ok=True)  # of another model or data
+    for name in names:
+        console.print(f"analysing: {name}")
+        subject = SUBJECTS[name]
+        several = options.compare and findings.side_by_side(runs, subject, split)
+        made = several or subject.findings(run, split)
+        beside = subject.by_split and split != "test" and not apart  # the figures of the test images
+        title, suffix = (f"{subject.title}: {split} images", f"-{split}") if beside else (subject.title, "")
+        findings.write(directory, name, title, run.step, made, suffix=suffix, to=to)
+    if apart:
+        images = run.split(split)
+        models = f"{options.model}, {options.compare}" if options.compare else options.model
+        count = f"{counted(len(images.labels), 'image')} of {counted(len(np.unique(images.labels)), 'class')}"
+        place = f"in {options.data}" if options.data else f"of {run.config.data.name} ({split})"
+        title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
+        run_report.write_analyses(output, printable(title), printable(f"{models} on {count} {place}"))
+    else:
+        console.print(f"figures and numbers: {directory / DIRECTORY}")
+        results = workdir.read_results(directory)
+        if not results:
+            console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
+            return
+        run_report.write_page(directory, run.config, results, run.metrics())
+    console.print(f"report: {directory / 'report.html'}")
+
+
+def reason_against(name: str, options: Namespace) -> str:
+    """Why a subject does not fit the options; empty if it does."""
+    subject, compared = SUBJECTS[name], ", ".join(name for name, each in SUBJECTS.items() if each.compared)
+    reasons = {
+        "needs a trained run on its own data, not --data": options.data and subject.of_run,
+        f"not with --compare, only {compared}": options.compare and not subject.compared,
+        "not with --split=batch, which is too few images": options.split == "batch" and not subject.compared,
+        "is not made by split; leave --split out": options.split != "test" and not subject.by_split,
+        "shows no chosen classes; leave --classes out": options.classes and not subject.is_map,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), "")
 
 
 def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[str, EvaluatedModel]:
@@ -75,20 +134,17 @@ def one_opened(
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
     """A run on its own data."""
     config, directory = run_config(model, options, overrides)
-
-    from dml_jax import run as runs
-
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()
     console = Console(quiet=options.quiet)
-    experiment, state = runs.restore(config, directory, options.checkpoint, console)
+    experiment, state = trained_runs.restore(config, directory, options.checkpoint, console)
     splits = (*experiment.splits, "batch")
     cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
     for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
         value = getattr(options, key)
         cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
-    return runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
+    return trained_runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:
