@@ -170,14 +170,14 @@ def claims() -> str:
     text, verdicts = [], []
     measured = {path.stem: ledger.read(path) for path in sorted((ROOT / "benchmarks/claims").glob("*.csv"))}
     for paper in CLAIMED:
-        stated = ledger.load(paper)
-        text.append(f"## {CLAIMED[paper]}\n\nEvery claim, and where it stands:\n")
+        title, stated = ledger.load(paper)
+        text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
         text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]
         for data, lines in measured.items():
             entries = [entry for entry in ledger.ledger(stated, lines, data) if ledger.study_of(entry.claim, data)]
             if any(entry.found for entry in entries):
                 rows = [list(ledger.cells(entry)) for entry in entries]
-                text.append(f"\n### {CLAIMED[paper]}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
+                text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
                 verdicts += [entry.verdict for entry in entries]
     counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(sorted(verdicts)[::-1]))
     seconds = sum(float(line["seconds"]) for lines in measured.values() for line in lines if " + " not in line["row"])

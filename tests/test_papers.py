@@ -89,6 +89,6 @@ def test_the_page_of_claims() -> None:
     text = generate.claims()
     files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
     for paper in CLAIMED:
-        for claim in ledger.load(paper):
+        for claim in ledger.load(paper)[1]:
             assert f"- `{claim.name}`: {claim.says}" in text
     assert all(f", on {file.stem}\n" in text for file in files)

@@ -38,7 +38,7 @@ def find_file(option: str, path: str) -> Path:
     file = expand_path(option, path)
     if file.is_file():
         return file
-    folder = "configs/studies" if option == "--study" else "configs"
+    folder = {"--study": "configs/studies", "--claims": "configs/claims"}.get(option, "configs")
     known = {file.stem: file for file in (configs_root() / folder).glob("*.py")}
     name = path.removeprefix(f"{folder}/").removesuffix(".py")
     if name in known:

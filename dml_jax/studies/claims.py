@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies import outcomes, plan, tables
-from dml_jax.studies.definition import CLAIMED, Claim, Study
+from dml_jax.studies.definition import Claim, Study
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.tables import Cell, Table
 
@@ -36,18 +36,10 @@ Verdict = Literal["supported", "refuted", "undecided"]
 Lines = list[dict[str, str]]
 
 
-def load(paper: str) -> list[Claim]:
-    """The claims of a paper, from `configs/claims/PAPER.csv`; empty cells have the defaults of `Claim`."""
-    found: dict[str, Claim] = {}
-    for line in read(config_files.configs_root() / "configs" / "claims" / f"{paper}.csv"):
-        given: dict[str, Any] = {key: value for key, value in line.items() if value}
-        rows = given.pop("first"), given.pop("second")
-        if data := given.pop("on", ""):
-            known = found[line["name"]]
-            found[line["name"]] = replace(known, rows_on={**known.rows_on, data: rows})
-        else:
-            found[line["name"]] = Claim(**given | {"rows": rows, "margin": float(line["margin"] or 0)})
-    return list(found.values())
+def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
+    """The title and the claims of a paper, from `configs/claims/PAPER.py`."""
+    module = config_files.run_file("--claims", paper)
+    return module.TITLE, module.CLAIMS
 
 
 def study_of(claim: Claim, data: str) -> Study | None:
@@ -61,7 +53,7 @@ def study_of(claim: Claim, data: str) -> Study | None:
 def listed(papers: Iterable[str], data: str) -> Iterator[str]:
     """The claims of some papers, each with the rows that decide it on a data set."""
     for paper in papers:
-        for claim in load(paper):
+        for claim in load(paper)[1]:
             rows = " against ".join(reversed(rows_of(claim, data)))
             where = f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
             yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]"
@@ -87,7 +79,7 @@ def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
     Raises ConfigError if a claim names a row that its study does not have, or no claim has a study on the data set.
     """
     studies: dict[str, tuple[Study, list[str]]] = {}
-    for claim in (claim for paper in papers for claim in load(paper)):
+    for claim in (claim for paper in papers for claim in load(paper)[1]):
         if (study := study_of(claim, data)) is None:
             continue
         names = studies.setdefault(claim.study, (study, []))[1]
@@ -275,8 +267,9 @@ HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Ho
 
 def table(paper: str, lines: Lines, data: str) -> Table:
     """The ledger of a paper on a data set."""
-    rows = tuple(tuple(map(Cell, cells(entry))) for entry in ledger(load(paper), lines, data))
-    return Table(f"{CLAIMED[paper]}: claims on {data}", (), HEAD, rows, tuple(range(len(HEAD))))
+    title, stated = load(paper)
+    rows = tuple(tuple(map(Cell, cells(entry))) for entry in ledger(stated, lines, data))
+    return Table(f"{title}: claims on {data}", (), HEAD, rows, tuple(range(len(HEAD))))
 
 
 def cells(entry: Entry) -> tuple[str, ...]:

@@ -11,9 +11,7 @@ from typing import Any, Literal
 
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
 Sampler = Literal["random", "tpe"]
-CLAIMED = {  # titles of the papers with claims, `configs/claims/NAME.csv`
-    "hist": "HIST, and its reproduction", "mpn": "MPN", "re_mpn": "MPN: its reproduction", "crt": "CRT", "diva": "DiVA",
-}  # fmt: skip
+CLAIMED = ("hist", "mpn", "re_mpn", "crt", "diva")  # with claims
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,7 @@ class Study:
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper that the difference between two rows of a study decides: a line of `configs/claims/`.
+    """A statement of a paper that the difference between two rows of a study decides.
 
     Attributes:
       name: unique in its paper.
@@ -110,7 +108,7 @@ class Claim:
       expects: whether the effect is "higher" than `margin`, "lower" than minus `margin`, or "equal", within `margin`.
       margin: the smallest effect, or the margin of equivalence, in the unit of the metric; fractions, not percent.
       metric: "retrieval" is Recall@1, or MAP@R on data sets where Recall@1 is near 1.
-      rows_on: other names of the rows, by data set: further lines of the same name.
+      rows_on: other names of the rows, by data set.
     """
 
     name: str

@@ -36,8 +36,8 @@ def lines(claim: Claim, differences: Sequence[float], **changed: str) -> claims.
 def test_claims_of_the_papers(paper: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six or more each, whose studies have their rows on every data set."""
     monkeypatch.chdir(ROOT)
-    assert sum(len(claims.load(name)) for name in CLAIMED) >= 35
-    stated = claims.load(paper)
+    assert sum(len(claims.load(name)[1]) for name in CLAIMED) >= 35
+    _, stated = claims.load(paper)
     assert len({each.name for each in stated}) == len(stated) >= 6
     for each in stated:
         studies = {data: found for data in DATA if (found := claims.study_of(each, data))}
@@ -140,7 +140,7 @@ def test_equal_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_missing_rows_and_studies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "load", lambda paper: [claim()])
+    monkeypatch.setattr(claims, "load", lambda paper: ("T", (claim(),)))
     with pytest.raises(ConfigError, match="claim a: mpn:losses-cub has no row 'first'"):
         claims.planned(["x"], "cub", Settings(tmp_path))
     with pytest.raises(ConfigError, match="--on=moon: no claim has a study on this data set"):
@@ -159,7 +159,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     arguments = ["--claims=crt", "--on=omniglot", f"--root={tmp_path / 'root'}", f"--output={tmp_path}"]
     command.execute([*arguments, "--list"])
     listed = capsys.readouterr().out.splitlines()
-    assert len(listed) == len(claims.load("crt")) + 1
+    assert len(listed) == len(claims.load("crt")[1]) + 1
     assert listed[0].startswith("crt  density: CRT has a significantly higher")
 
     def trained(root: Path, trials: list[claims.Trial], *_: object) -> int:
