@@ -13,7 +13,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pydantic
 
@@ -213,9 +213,10 @@ def _beside(directory: Path, kind: str) -> list[Path]:
     return list(directory.parent.glob(f".{glob.escape(directory.name)}.????????.{kind}"))
 
 
-def write_csv(file: TextIO, rows: Iterable[Iterable[Any]]) -> None:
-    """Writes rows of a table."""
-    csv.writer(file, lineterminator="\n").writerows(rows)
+def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
+    """Writes the rows of a table completely or not at all."""
+    with atomic_write(path) as draft, draft.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -266,7 +266,7 @@ def evaluated(
     directory: Path,
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
-    **options: int,
+    **options: Any,
 ) -> EvaluatedModel:
     """A model with the data of its run, for analyses."""
 
@@ -278,7 +278,7 @@ def evaluated(
         model,
         experiment.splits,
         console,
-        embeddings,
+        dict(embeddings),
         sampler=experiment.sampler,
         before_training=before_training,
         **options,

@@ -11,7 +11,7 @@ passing connects the images.
 
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,18 +53,14 @@ def weights(
     return jnp.stack([attention for _, attention in outputs])
 
 
-def statistics(attention: np.ndarray, labels: np.ndarray) -> Statistics:
-    """Statistics of attention weights float [L, M, B, B], not negative with positive row sums, for labels int [B]."""
-    rows = normalised(attention)
+def statistics(rows: np.ndarray, labels: np.ndarray) -> Statistics:
+    """Statistics of attention weights float [L, M, B, B], not negative with row sums 1, for labels int [B]."""
     own = labels[:, None] == labels[None, :]
     logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    return Statistics(
-        divergence=np.sum(rows * logs, axis=-1).mean(axis=-1),
-        own_class=np.sum(rows * own, axis=-1).mean(axis=-1),
-    )
+    return Statistics(np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1))
 
 
-def normalised(attention: np.ndarray) -> np.ndarray:
+def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
     """Rows [..., B] divided by their sum, in float64."""
     rows = np.asarray(attention, np.float64)
     return rows / rows.sum(axis=-1, keepdims=True)
@@ -78,10 +74,10 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
     classes, node = run.split("train").classes, run.node
     for state in run.models():
-        attention = np.asarray(compute(state.params, state.model_state, batch.images))
+        rows = normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
-        found.append(statistics(attention, labels))
-        node_rows.append(normalised(attention)[-1, :, node])  # of the last layer
+        found.append(statistics(rows, labels))
+        node_rows.append(rows[-1, :, node])  # of the last layer
     series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
     nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
@@ -119,22 +115,18 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform: float) -> None:
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
-    for layer, head in np.ndindex(*series.divergence.shape[1:]):
-        look: dict[str, Any] = {
-            "color": drawing.SERIES[head % len(drawing.SERIES)],
-            "marker": drawing.MARKERS[head % len(drawing.MARKERS)],
-            "linestyle": ("-", "--", ":", "-.")[layer % 4],
-            "markersize": 4,
-            "linewidth": 1.2,
-            "label": f"layer {layer + 1}, head {head + 1}",
-        }
-        left.plot(steps, series.divergence[:, layer, head], **look)
-        right.plot(steps, series.own_class[:, layer, head], **look)
+    for axes, values in ((left, series.divergence), (right, series.own_class)):
+        for layer, head in np.ndindex(*values.shape[1:]):
+            axes.plot(
+                steps, values[:, layer, head], color=drawing.SERIES[head % len(drawing.SERIES)],
+                marker=drawing.MARKERS[head % len(drawing.MARKERS)], linestyle=("-", "--", ":", "-.")[layer % 4],
+                markersize=4, linewidth=1.2, label=f"layer {layer + 1}, head {head + 1}",
+            )  # fmt: skip
     right.axhline(uniform, color=drawing.GREY, linewidth=1, label="uniform")
     drawing.style(left).set(title="Divergence from uniform", xlabel="step", ylabel="KL divergence (nats)")
-    left.set_ylim(bottom=0)
     drawing.style(right).set(title="Attention to the own class", xlabel="step", ylabel="weight")
-    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        axes.set_ylim(bottom=0)
     drawing.legend(right, loc="center left", bbox_to_anchor=(1, 0.5))
     drawing.save(figure, path)
 
@@ -144,8 +136,7 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarra
     from matplotlib.colors import TwoSlopeNorm
 
     heads, uniform = len(nodes), 1 / nodes.shape[-1]
-    low, high = min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform)
-    look: dict[str, Any] = {"cmap": "RdBu_r", "norm": TwoSlopeNorm(uniform, low, high)}
+    norm = TwoSlopeNorm(uniform, min(nodes.min(), 0.999 * uniform), max(nodes.max(), 1.001 * uniform))
     columns = min(heads, 2)
     rows = -(-heads // columns)
     figure = drawing.figure(4.6 * columns + 0.8, (1 + 0.24 * len(steps)) * rows + 0.6)
@@ -153,7 +144,7 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarra
     edges = np.flatnonzero(np.diff(own, prepend=False, append=False)) - 0.5
     for head, (axes, weights) in enumerate(zip(panels, nodes, strict=False)):
         drawing.style(axes)
-        image = axes.imshow(weights, aspect="auto", interpolation="nearest", **look)
+        image = axes.imshow(weights, aspect="auto", interpolation="nearest", cmap="RdBu_r", norm=norm)
         for edge in edges:
             axes.axvline(edge, color=drawing.INK, linewidth=1)
         axes.set(title=f"head {head + 1}", yticks=range(len(steps)), yticklabels=steps)
@@ -198,21 +189,19 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
 
 def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
-    labels = np.asarray(run.training_batch.labels)
+    batch = run.training_batch
+    labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(gradient_norms, run.model.method, network))
-    found = []
     untrained = next(run.models())
-    states = {"influence": run.model}
+    states = [("influence", "", run.model)]
     if int(untrained.step) == 0 < run.step:
-        states["influence_untrained"] = untrained
-    for name, state in states.items():
-        batch = run.training_batch
-        norms = np.asarray(
-            compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors)), np.float64
-        )
-        found.append(neighbors(run, name, " before training" if state is untrained else "", labels, anchors, norms))
+        states.append(("influence_untrained", " before training", untrained))
+    found = []
+    for name, which, state in states:
+        norms = compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors))
+        found.append(neighbors(run, name, which, labels, anchors, np.asarray(norms, np.float64)))
     return found
 
 

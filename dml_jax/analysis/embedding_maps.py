@@ -10,6 +10,7 @@ import numpy as np
 from dml_jax.analysis import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding, Panel
+from dml_jax.data.split import Split
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,15 +93,15 @@ def tsne(rows: np.ndarray) -> np.ndarray:
 
 def by_components(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split on its first two principal components."""
-    return findings(run, split, None, "components", "Principal components")
+    return _map(run, split, None, "components", "Principal components")
 
 
 def by_tsne(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split by t-SNE."""
-    return findings(run, split, tsne, "tsne", "t-SNE")
+    return _map(run, split, tsne, "tsne", "t-SNE")
 
 
-def findings(run: EvaluatedModel, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
+def _map(run: EvaluatedModel, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
     """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
 
     `project` maps rows [N, D] to points [N, 2]; without it, these are the first principal components.
@@ -129,22 +130,21 @@ def findings(run: EvaluatedModel, split: str, project: Project | None, name: str
         kept = np.isin(data.labels[rows], chosen)
         rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
-    shown = coloured(run, labels, data.classes)
+    draw = partial(
+        scatter_classes, points=points, labels=labels, classes=data.classes, shown=coloured(run, labels, data.classes)
+    )
     return [
         Finding(
             name,
             f"{title} of the embeddings of the split '{split}' ({len(rows):,} of {len(data.labels):,} images): "
             f"{which}. {meaning}",
-            partial(plot, run=run, split=split, rows=rows, points=points, axes=axes, shown=shown),
+            partial(plot, draw=draw, data=data, rows=rows, points=points, axes=axes),
             ("image", "class", "x", "y"),
             [
                 (data.ids[row], data.classes[label], float(x), float(y))
                 for row, label, (x, y) in zip(rows, labels, points, strict=True)
             ],
-            panel=Panel(
-                partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown),
-                "own axes",
-            ),
+            panel=Panel(draw, "own axes"),
         )
     ]
 
@@ -157,18 +157,16 @@ def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) ->
 def plot(
     path: Path,
     *,
-    run: EvaluatedModel,
-    split: str,
+    draw: Callable[["Axes"], None],
+    data: Split,
     rows: np.ndarray,
     points: np.ndarray,
     axes: tuple[str, str],
-    shown: Sequence[int],
 ) -> None:
     """Draws points by class, and thumbnails on a grid."""
     figure = drawing.figure(12, 6)
     left, right = figure.subplots(1, 2)
-    data = run.split(split)
-    scatter_classes(left, points, data.labels[rows], data.classes, shown)
+    draw(left)
     left.set(xlabel=axes[0], ylabel=axes[1])
     cells = np.full((CELLS, CELLS), -1)
     for i, column, row in thumbnail_positions(points):

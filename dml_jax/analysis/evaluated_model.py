@@ -1,9 +1,9 @@
 """The input of an analysis: a model, the images of splits, and tables of their embeddings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -24,37 +24,31 @@ from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.records.jsonl import JsonLines
 
 
+@dataclass(eq=False)
 class EvaluatedModel:
     """A model on the splits of its run, or on labelled images, which are the split "test".
 
-    Args:
+    Attributes:
       directory: of the run, or of the figures for labelled images.
-      embeddings: known embeddings [N, D] by split.
+      known: embeddings [N, D] by split.
       sampler: None for labelled images.
       before_training: gives the model before the first step; raises UserError if its starting point (`init_from`,
         pretrained weights) no longer exists.
       batch: number of the training batch that is analysed.
       node: position, in this batch by class, of the image whose attention is shown.
+      classes: those that maps show; empty for all.
     """
 
-    classes: Sequence[str] = ()  # that maps show; empty for all
-
-    def __init__(
-        self,
-        directory: Path,
-        model: TrainedModel,
-        splits: Mapping[str, Split],
-        console: Console,
-        embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
-        *,
-        sampler: Sampler | None = None,
-        before_training: Callable[[], TrainedModel] | None = None,
-        batch: int = 0,
-        node: int = 0,
-    ):
-        self.directory, self.model, self.console = directory, model, console
-        self.sampler, self.before_training, self.batch, self.node = sampler, before_training, batch, node
-        self._splits, self._embeddings = with_gallery(splits), dict(embeddings)
+    directory: Path
+    model: TrainedModel
+    splits: Mapping[str, Split]
+    console: Console
+    known: dict[str, np.ndarray] = field(default_factory=dict)
+    sampler: Sampler | None = None
+    before_training: Callable[[], TrainedModel] | None = None
+    batch: int = 0
+    node: int = 0
+    classes: Sequence[str] = ()
 
     @property
     def config(self) -> Config:
@@ -70,14 +64,14 @@ class EvaluatedModel:
 
     def split(self, name: str) -> Split:
         """The split of this name; "gallery" is the test split's gallery, "batch" the images of `training_batch`."""
-        return take(self.split("train"), self.batch_rows) if name == "batch" else self._splits[name]
+        return take(self.split("train"), self.batch_rows) if name == "batch" else with_gallery(self.splits)[name]
 
     def embeddings(self, name: str) -> np.ndarray:
         """The model's embeddings of a split, float32 [N, D]; computed once."""
-        if name not in self._embeddings:
+        if name not in self.known:
             self.console.print(f"embedding the images of {name}")
-            self._embeddings[name] = self.embedder.embed_split(self.model, self.split(name))
-        return self._embeddings[name]
+            self.known[name] = self.embedder.embed_split(self.model, self.split(name))
+        return self.known[name]
 
     def images(self, name: str, indices: np.ndarray) -> np.ndarray:
         """Images of a split, cropped as for evaluation: uint8 [n, H, W, 3]."""
@@ -110,7 +104,7 @@ class EvaluatedModel:
     def untrained(self) -> "EvaluatedModel":
         """The run with its model before the first step."""
         assert self.before_training is not None
-        return self._with(self.before_training())
+        return replace(self, model=self.before_training(), known={})
 
     def refined(self) -> "EvaluatedModel":
         """The run with the embeddings of its training batch after message passing."""
@@ -122,14 +116,7 @@ class EvaluatedModel:
             encoded, _ = method.encode(params, model_state, images, train=False)
             return method.hooks.teach(params, model_state, encoded).embeddings
 
-        return self._with(self.model, {"batch": np.asarray(refine(self.training_batch.images), np.float32)})
-
-    def _with(
-        self, model: TrainedModel, embeddings: Mapping[str, np.ndarray] = MappingProxyType({})
-    ) -> "EvaluatedModel":
-        return EvaluatedModel(
-            self.directory, model, self._splits, self.console, embeddings, sampler=self.sampler, batch=self.batch
-        )
+        return replace(self, known={"batch": np.asarray(refine(self.training_batch.images), np.float32)})
 
     @cached_property
     def batch_rows(self) -> np.ndarray:

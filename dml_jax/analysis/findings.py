@@ -15,7 +15,7 @@ from dml_jax.analysis import drawing, html
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.html import Section, Strips, text
 from dml_jax.errors import CheckpointError, printable
-from dml_jax.files import atomic_write, read_json, write_csv, write_json
+from dml_jax.files import read_json, write_csv, write_json
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,8 +71,7 @@ def write(
     body = ""
     for finding in found:
         file, stem = target / f"{finding.name}{suffix}.csv", f"{finding.name}{suffix}"
-        with atomic_write(file) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-            write_csv(stream, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)])
+        write_csv(file, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)])
         if finding.plot:
             finding.plot(file.with_suffix(".png"))
         heading = stem.replace("_", " ").capitalize()

@@ -131,14 +131,6 @@ def _register_heic() -> None:
     pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
 
 
-def file_format(data: bytes) -> str:
-    """Pillow's name of the format of a file that `rgb` can decode."""
-    if data[:3] == b"\xff\xd8\xff":
-        return "JPEG"
-    with _open(data) as image:
-        return image.format or ""
-
-
 def exif_day(file: Path) -> str:
     """The day of a photograph's EXIF time, e.g. "2024:05:31"; empty if it is unknown or the file no image."""
     with contextlib.suppress(Exception):

@@ -208,8 +208,7 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     reason = last_line(log) or f"exit code {code}"
     if code < 0:
         reason = f"its process was killed by signal {-code}; see {log}"
-    with files.atomic_write(problem_file(root, trial.name)) as draft:
-        draft.write_text(reason, encoding="utf-8")
+    problem_file(root, trial.name).write_text(reason, encoding="utf-8")
     progress.print(f"{trial.name}: failed: {reason}")
     return False
 

@@ -198,8 +198,7 @@ def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
     """Writes lines as a CSV file; its columns are by default the keys of all lines."""
     columns = columns or list(dict.fromkeys(key for line in found for key in line))
-    with files.atomic_write(path) as draft, draft.open("w", encoding="utf-8", newline="") as file:
-        files.write_csv(file, [columns, *([line.get(column, "") for column in columns] for line in found)])
+    files.write_csv(path, [columns, *([line.get(column, "") for column in columns] for line in found)])
 
 
 def only(table: Table, headings: Sequence[str]) -> Table:

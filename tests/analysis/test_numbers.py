@@ -35,7 +35,7 @@ def test_attention_statistics() -> None:
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
     weights[1] = 0.15
     labels = np.array([0, 0, 1, 1, 1])
-    found = attention.statistics(weights, labels)
+    found = attention.statistics(attention.normalised(weights), labels)
     for layer, head in np.ndindex(2, 3):
         divergence, own = [], []
         for i in range(5):

@@ -32,7 +32,6 @@ class ImageFacts(NamedTuple):
     sha256: bytes  # digest of the file
     pixels: bytes  # digest of its size and pixels, 16 bytes
     difference: np.ndarray  # uint8 [16], see `difference_hash`
-    format: str  # the file format, e.g. "JPEG"
     height: int  # in pixels
     width: int
     rotated: bool  # whether its EXIF orientation is not upright
@@ -77,8 +76,7 @@ def _inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Imag
     contiguous = np.ascontiguousarray(pixels)
     digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
     return ImageFacts(
-        hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.file_format(data), height, width,
-        decode.is_rotated(data),
+        hashlib.sha256(data).digest(), digest, difference_hash(contiguous), height, width, decode.is_rotated(data),
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_
 from dml_jax.remote import downloads
 
 MIB = 2**20
-QUANTILES = (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1)  # of the sides of images
 EXAMPLES = 100  # duplicates in the marker; the table has all
 JPEG_QUALITY = 90  # of resized images
 
@@ -153,15 +152,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     console.start_progress("writing images", len(kept))
     written = write_records(draft, kept, not request.pixels, console.update_progress)
     pairs = check.duplicates_table(entries, check.find_duplicates(entries, {i: facts[i] for i in usable}))
-    with (draft / check.TABLE).open("w", newline="", encoding="utf-8") as file:
-        write_csv(file, [("kind", "where", "first", "second"), *pairs])
-    sides = np.sort([(facts[i].height, facts[i].width) for i in usable], axis=1)
+    write_csv(draft / check.TABLE, [("kind", "where", "first", "second"), *pairs])
     marker = written | {
         "name": request.name,
         "request": request.identity(),
         "skipped": skipped,
-        "formats": Counter(facts[i].format for i in usable),
-        "sides": np.quantile(sides, QUANTILES, axis=0, method="nearest").T.tolist(),
         "exif_rotated": sum(facts[i].rotated for i in usable),
         "duplicates": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in pairs).items()],
         "examples": pairs[:EXAMPLES],
