@@ -3,7 +3,7 @@
 Everything is validated here, early, and all processes must have built the same.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from types import MappingProxyType
@@ -130,13 +130,13 @@ class Experiment(NamedTuple):
         state = compiled(run)(program.consts, key, batch)
         return state
 
-    def filled(self, state: TrainState, prepare: Callable[[Batch], Batch] = lambda batch: batch) -> TrainState:
-        """The state after `Hooks.fill` on prepared batches."""
+    def filled(self, state: TrainState) -> TrainState:
+        """The state after `Hooks.fill`."""
         fill = self.method.hooks.fill
         if fill is None:
             return state
         with self.batches(0, 2**31 - 1) as reader:
-            batches = (prepare(self.device_batch(*arrays)) for arrays in reader)
+            batches = (self.device_batch(*arrays) for arrays in reader)
             return state._replace(model_state=fill(state.params, state.model_state, batches))
 
     def jitted_step(self) -> Any:

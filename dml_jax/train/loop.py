@@ -20,8 +20,8 @@ from dml_jax.methods.contract import Refresh
 from dml_jax.train import evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed.process_group import Watch
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.distributed.watch import Watch
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment

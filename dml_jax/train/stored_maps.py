@@ -126,8 +126,7 @@ class Head:
         self.tested = "validation" if config.train.select == "validation" else "test"
         source = maps["train" if self.tested == "validation" else "test"]
         self.points = source.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
-        self.augment = lambda images, key: images.astype(jnp.float32)
-        self.update = experiment._replace(augment=self.augment).jitted_step()
+        self.update = experiment._replace(augment=lambda images, key: images.astype(jnp.float32)).jitted_step()
         self.embed = jax.jit(experiment.method.embed)
 
     def trained(self, seed: int) -> tuple[Experiment, TrainState]:
@@ -136,8 +135,9 @@ class Head:
         sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
         experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
-        state = step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
-        state = experiment.filled(state, lambda batch: batch._replace(images=self.augment(batch.images, None)))
+        state = experiment.filled(
+            step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
+        )
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
                 state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)

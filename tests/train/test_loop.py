@@ -24,8 +24,8 @@ from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed.process_group import Watch
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.distributed.watch import Watch
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models

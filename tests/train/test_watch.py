@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dml_jax.train.distributed import process_group, watch
-from dml_jax.train.distributed.watch import Watch
+from dml_jax.train.distributed import process_group
+from dml_jax.train.distributed.process_group import Watch
 
 
 class Clock:
@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def started(file: Path | None = None) -> tuple[Watch, Clock, list[str]]:
+def started(file: Path) -> tuple[Watch, Clock, list[str]]:
     """A watch after six steps, a second each."""
     clock, said = Clock(), list[str]()
     watched = Watch(file, said.append, clock)
@@ -30,9 +30,9 @@ def started(file: Path | None = None) -> tuple[Watch, Clock, list[str]]:
     return watched, clock, said
 
 
-def test_a_slow_step_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_step_is_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_group, "peers", lambda: [(1, 6, 0.5), (2, 4, 0.1)])
-    watched, clock, said = started()
+    watched, clock, said = started(tmp_path / "host-0.jsonl")
     clock.now += 18.5  # 19.5 s since the last step
     watched.check()
     assert not said
@@ -58,7 +58,7 @@ def test_a_slow_step_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_who_is_late(peers: list[tuple[int, int, float]], text: str) -> None:
-    assert watch.late(5, peers) == text
+    assert process_group.late(5, peers) == text
 
 
 def test_a_line_per_minute(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
-"""The processes of a run find each other, start with the same experiment and end together.
+"""The processes of a run find each other, start with the same experiment and end together; hangs can be read.
 
 Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
 a stack trace of C++ (exit code 134) and without the reason.
+
+Of a hang, there is a line about the step that takes too long, with the process that is late, one line a minute, and the
+stacks of all threads.
 """
 
 import atexit
@@ -13,10 +16,12 @@ import queue
 import secrets
 import signal
 import socket
+import statistics
 import sys
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
@@ -37,6 +42,10 @@ PATIENCE = 10.0  # seconds that a process which ends waits until the others know
 SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
+FACTOR = 20  # times the median, after which a step is slow
+SHORTEST = 5.0  # seconds, in which no step is slow
+KNOWN = 5  # number of known step durations that are needed
+MINUTE = 60.0  # seconds between two lines
 
 
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
@@ -201,16 +210,82 @@ def write_stacks(reason: str) -> None:
         faulthandler.dump_traceback(_stacks)
 
 
-def report(step: int) -> None:
-    """Tells the other processes, once a second, which step this one has reached."""
-    if _group is not None:
-        _group.step = step
-
-
 def peers() -> list[tuple[int, int, float]]:
     """(index, step, seconds since the last sign of life) of the processes with a connection to this one."""
     now = time.monotonic()
     return [(peer.index, peer.step, now - peer.heard) for peer in _group.peers] if _group else []
+
+
+class Watch:
+    """Context of the training loop; `file` gets one line of JSON per minute, `warn` a sentence about each slow step."""
+
+    def __init__(self, file: Path, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
+        self._file, self._warn, self._clock = file, warn, clock
+        self._durations: deque[float] = deque(maxlen=100)
+        self._step, self._began, self._warned = 0, 0.0, False
+        self._written = clock()
+        self._stop = threading.Event()
+
+    def stepped(self, step: int) -> None:
+        """A step was given to the devices; the next one begins."""
+        now = self._clock()
+        if self._began:
+            self._durations.append(now - self._began)
+        self._step, self._began, self._warned = step, now, False
+        if _group is not None:
+            _group.step = step
+
+    def pause(self) -> None:
+        """Until the next step, the process does something else, such as an evaluation."""
+        self._began = 0.0
+
+    def check(self) -> None:
+        """Warns once if the current step is slow; writes a line if a minute has passed."""
+        now, began = self._clock(), self._began
+        median = statistics.median(self._durations or [0.0])
+        if now - self._written >= MINUTE:
+            self._written = now
+            self._write(median)
+        slow = max(FACTOR * median, SHORTEST)
+        if began and not self._warned and len(self._durations) >= KNOWN and now - began > slow:
+            self._warned = True
+            self._warn(
+                f"step {self._step + 1} has taken {now - began:.0f} s so far, the median is {median:.2g} s"
+                f"{late(self._step, peers())}; kill -USR1 {os.getpid()} writes the stacks of all threads "
+                "to logs/"
+            )
+
+    def _write(self, median: float) -> None:
+        line = {
+            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
+            "step": self._step,
+            "step_seconds": median,
+            "busy_with": "training" if self._began else "evaluating or saving",
+            "peers": {index: {"step": step, "silent": silent} for index, step, silent in peers()},
+        }
+        with suppress(OSError), open(self._file, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _run(self) -> None:
+        while not self._stop.wait(1.0):
+            self.check()
+
+    def __enter__(self) -> "Watch":
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        threading.Thread(target=self._run, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+
+
+def late(step: int, peers: list[tuple[int, int, float]]) -> str:
+    """Which process is late, by (index, step, seconds of silence) of the others; empty if unknown."""
+    silent = [f"{index} (silent for {seconds:.0f} s)" for index, _, seconds in peers if seconds > 3]
+    behind = [f"{index} (at step {other})" for index, other, _ in peers if other < step]
+    if silent or behind:
+        return f"; late: process {', '.join(silent or behind)}"
+    return f"; late: this process (at step {step})" if any(other > step for _, other, _ in peers) else ""
 
 
 @contextmanager
