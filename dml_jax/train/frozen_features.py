@@ -54,7 +54,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     features = _features(config)
     _check_method(experiment, features, state)
     embedder, split = experiment.embedder(features), experiment.splits["train"]
-    digest, count = _digest(experiment, state), config.train.feature_views
+    name, count = digest(experiment, state.model_state["backbone"]), config.train.feature_views
     console.start_progress("features", count * len(split.labels))
 
     def shown(done: int) -> None:
@@ -62,7 +62,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
         stop.raise_if_stopped()
 
     found = views(
-        embedder, state, split, count, config.seed, lambda view: directory / DIRECTORY / f"{digest}-{view}.npy", shown
+        embedder, state, split, count, config.seed, lambda view: directory / DIRECTORY / f"{name}-{view}.npy", shown
     )
     return experiment._replace(features=found, augment=lambda images, key: images)
 
@@ -142,11 +142,12 @@ def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> 
         )
 
 
-def _digest(experiment: Experiment, state: TrainState) -> str:
+def digest(experiment: Experiment, backbone: PyTree) -> str:
+    """Digest of everything that determines features, for the names of their files; `backbone` are its variables."""
     config = experiment.config
     facts = {
         "data": experiment.data_hash,
-        "backbone": fingerprint(state.model_state["backbone"]),
+        "backbone": fingerprint(backbone),
         "pixels": asdict(config.backbone.pixels),
         "dtype": getattr(config.backbone, "dtype", None),
         "crops": {key: getattr(config.data, key) for key in CROPS},

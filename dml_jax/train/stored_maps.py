@@ -8,7 +8,6 @@ random crops. Data sets, samplers, methods, steps and metrics are the same as in
 `config.json` and `results.json`, and an interrupted one starts again.
 """
 
-import hashlib
 import json
 import sys
 import time
@@ -39,7 +38,7 @@ from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import timing, workdir
-from dml_jax.train.step import TrainState, fingerprint
+from dml_jax.train.step import TrainState
 
 ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
 CHUNK = 256  # images embedded at once
@@ -87,15 +86,11 @@ def build(config: Stored) -> Backbone:
 
 def computed(config: Config, directory: Path, console: Console) -> dict[str, Maps]:
     """The maps of the images of both splits by its name, read from a directory or computed once."""
-    data = replace(config.data, validation_share=0.0)
-    config = replace(config, data=data, train=replace(config.train, select="last"), seed=0)
-    experiment = experiments.build(config)
+    whole = replace(config.data, validation_share=0.0)
+    experiment = experiments.build(replace(config, data=whole, train=replace(config.train, select="last"), seed=0))
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
     variables = network.init(jax.random.key(0), experiment.shape)
-    crops = {name: getattr(data, name) for name in frozen_features.CROPS}
-    key = hashlib.sha256(
-        json.dumps([experiment.data_hash, fingerprint(variables), crops], default=str).encode()
-    ).hexdigest()[:16]
+    key = frozen_features.digest(experiment, variables)
 
     def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]

@@ -3,7 +3,6 @@
 from functools import partial
 
 import jax
-import numpy as np
 import optax
 import pytest
 
@@ -13,13 +12,6 @@ from dml_jax.methods import baseline
 from dml_jax.train import experiment, step
 from tests import toys
 from tests.train.experiments import small
-
-
-def test_rows_come_back_in_their_order() -> None:
-    rows, others = np.arange(24.0).reshape(12, 2), np.asarray([[[1.0]], [[2.0]], [[3.0]]])
-    doubled = step.in_chunks(lambda x, other: {"twice": 2 * x, "other": x * 0 + other}, 3, rows, others)
-    np.testing.assert_array_equal(doubled["twice"], 2 * rows)
-    np.testing.assert_array_equal(doubled["other"][:6, 0], [1, 2, 3, 1, 2, 3])  # every third row is of one chunk
 
 
 def test_chunks_need_a_fraction_of_the_memory() -> None:

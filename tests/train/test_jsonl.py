@@ -42,10 +42,6 @@ def test_another_damaged_line_is_named(tmp_path: Path, damage: str) -> None:
     assert (tmp_path / "metrics.jsonl").read_text() == text
 
 
-def test_no_file_no_lines(tmp_path: Path) -> None:
-    assert JsonLines(tmp_path / "metrics.jsonl").read() == []
-
-
 def test_a_full_disk_names_the_file() -> None:
     with pytest.raises(OSError, match="No space left on device: '/dev/full'"):
         JsonLines(Path("/dev/full")).write({"step": 1})

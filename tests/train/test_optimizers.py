@@ -137,21 +137,11 @@ def test_lower_layers_have_lower_rates(x64: None) -> None:
 
 
 @pytest.mark.parametrize(("rule", "factor"), [("none", 1.0), ("linear", 4.0), ("sqrt", 2.0)])
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_rates_for_larger_batches(name: str, rule: Any, factor: float, x64: None) -> None:
+def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
     """Four times the batch for which the rates are given."""
-    train = Train(
-        groups={"fast": Group(0.01, DECAY)}, steps=STEPS, optimizer=name, scale_rates=rule, rates_for_batch=16,  # type: ignore[arg-type]
-    )  # fmt: skip
-    schedule = optimizers.rate_factor(train, start=0, stop=STEPS, milestones=())
-    made = method(("fast",))
-    optimizer = optimizers.build(train, made, optimizers.scaled(schedule, train, 64))
-    state = step.initial(made, optimizer, jax.random.key(0), batches()[0])
-    x, memory = np.full(6, 0.5), {}
-    for batch in batches():
-        state, _ = step.build(made, optimizer)(state, batch, jax.random.key(0))
-        x = RULES[name](x, 2 * (x - TARGET * int(batch.labels[0])), memory, 0.01 * factor)
-    np.testing.assert_allclose(state.params["fast"], x, rtol=1e-10, atol=1e-12)
+    train = Train(groups={}, steps=STEPS, scale_rates=rule, rates_for_batch=16)
+    schedule = optimizers.scaled(lambda step: 0.5 * step, train, 64)
+    assert schedule(3) == 1.5 * factor
 
 
 @pytest.mark.parametrize(
