@@ -207,7 +207,7 @@ def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dic
 def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
     """Metrics by control: without learning, of the model before the first step, and of published weights alone."""
     config, test = experiment.config, experiment.splits["test"]
-    controls = {}
+    rows: dict[str, Embeddings] = {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
         found = {name: without_learning(config, part) for name, part in with_gallery({"test": test}).items()}
@@ -218,22 +218,20 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
         elif experiment.start or config.backbone.pretrained != "none":
             name = "before training"
         rows[name] = _embeddings(experiment, experiment.method, other_models.initial_state(experiment, console))
-        controls = {name: _metrics(experiment, found) for name, found in rows.items()}
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
         try:
-            controls["published weights without further training"] = _published(experiment)
+            rows["published weights without further training"] = _published(experiment)
         except UserError as problem:  # they may have been moved since; the results are not lost for that
             console.warn(str(problem))
-    return controls
+    return {name: _metrics(experiment, found) for name, found in rows.items()}
 
 
-def _published(experiment: Experiment) -> dict[str, Any]:
+def _published(experiment: Experiment) -> Embeddings:
     method = published_method(experiment.config.backbone)
     variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
     params, model_state = meshes.place(experiment.mesh, variables)
-    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
-    return _metrics(experiment, _embeddings(experiment, method, state))
+    return _embeddings(experiment, method, TrainState(jnp.zeros((), jnp.int32), params, model_state, ()))
 
 
 def refined(

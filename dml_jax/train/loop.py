@@ -8,6 +8,7 @@ goes on.
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -263,13 +264,8 @@ def evaluate_and_record(
 
 def refresh_steps(refresh: Refresh | None, sampler: Sampler, steps: int) -> frozenset[int]:
     """The numbers of steps of a run of `steps` after which a refresh is due, including 0; empty without one."""
-    due: set[int] = set()
-    if refresh:
-        epoch = 0
-        while (first := sampler.first_step(epoch)) < steps:
-            due.add(first)
-            epoch += refresh.epochs
-    return frozenset(due)
+    starts = (sampler.first_step(epoch) for epoch in count(0, refresh.epochs)) if refresh else ()
+    return frozenset(takewhile(lambda step: step < steps, starts))
 
 
 def refresh_state(

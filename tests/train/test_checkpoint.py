@@ -312,14 +312,6 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
         assert equal(found[0], 30)
 
 
-class _FailsWhenDeleted:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def __del__(self) -> None:
-        raise RuntimeError(self.text)
-
-
 def test_reads_abandoned_after_a_failure_are_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
