@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
 
@@ -153,50 +153,35 @@ class Needs:
 def settled(config: Config) -> tuple[Config, list[Problem]]:
     """The configuration with the defaults of all options without effect, and a problem for each of them."""
     problems: dict[str, str] = {}
-    while found := dict(_without_effect(config)):
-        problems |= found
-        config = _reset(config, found)
+    while (reset := _reset(config, "", config, problems)) != config:
+        config = reset
     return config, list(problems.items())
 
 
-def _without_effect(config: Any) -> Iterator[Problem]:
-    for key, value, default, need in _declared(config):
-        of_head = key.startswith(HEAD)  # then the condition is about the run of the head
-        seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
-        if value != default and not need.holds(seen):
-            what = need.what.replace("train.", HEAD) if of_head else need.what
-            yield key, f"{key}={value!r}: has no effect without {what}; set that, or remove this"
-
-
-def _reset(section: Any, keys: Collection[str], path: str = "") -> Any:
-    """A section with the defaults of some dotted keys."""
-
-    def of(value: Any, key: str) -> Any:
-        if key in keys:
-            return getattr(type(section), key.rpartition(".")[2])
-        if isinstance(value, dict):
-            return {name: of(entry, f"{key}.{name}") for name, entry in value.items()}
-        return _reset(value, keys, f"{key}.") if dataclasses.is_dataclass(value) else value
-
-    values = {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
-    return dataclasses.replace(section, **{name: of(value, f"{path}{name}") for name, value in values.items()})
-
-
-def _declared(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, Needs]]:
-    """(key, value, default, condition) of all conditions in a section."""
-    kind: Any = type(section)
-    conditions = _conditions(kind)
-    for field in dataclasses.fields(section):
-        key, value = f"{path}{field.name}", getattr(section, field.name)
-        for name, entry in value.items() if isinstance(value, dict) else [("", value)]:
-            if dataclasses.is_dataclass(entry):
-                yield from _declared(entry, f"{key}.{name}." if name else f"{key}.")
-        for condition in conditions.get(field.name, ()):
-            yield key, value, field.default, condition
+def _reset(value: Any, key: str, config: Any, problems: dict[str, str]) -> Any:
+    """A value of a configuration with the defaults of options that have no effect in it, which become problems."""
+    if isinstance(value, dict):
+        return {name: _reset(entry, f"{key}.{name}", config, problems) for name, entry in value.items()}
+    if not dataclasses.is_dataclass(value):
+        return value
+    changed: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
+        new = _reset(old, option, config, problems)
+        for need in _conditions(type(value))[field.name]:
+            of_head = option.startswith(HEAD)  # then the condition is about the run of the head
+            seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
+            if old != field.default and not need.holds(seen):
+                what = need.what.replace("train.", HEAD) if of_head else need.what
+                problems[option] = f"{option}={old!r}: has no effect without {what}; set that, or remove this"
+                new = field.default
+        if new != old:
+            changed[field.name] = new
+    return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
 
 
 @cache
-def _conditions(kind: type) -> dict[str, tuple[Needs, ...]]:
+def _conditions(kind: Any) -> dict[str, tuple[Needs, ...]]:
     hints = typing.get_type_hints(kind, include_extras=True)
     return {
         name: tuple(part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Needs))
