@@ -167,14 +167,8 @@ def sup_con(
     """Supervised contrastive loss: the mean over the anchors that have positives -> scalar; 0 if there are none."""
     x, others = pairwise.compared(embeddings, labels, candidates)
     logits = pairwise.inner_products(x, others.embeddings) / temperature
-    return sup_con_loss(logits, others.positive, others.negative, weights)
-
-
-def sup_con_loss(
-    logits: jax.Array, positive: jax.Array, negative: jax.Array, weights: jax.Array | None = None
-) -> jax.Array:
-    """Supervised contrastive loss from similarities over the temperature [N, M], with masks bool [N, M] -> scalar."""
-    normalizer = log_sum_exp(logits, (positive > 0) | (negative > 0), axis=1)
+    positive = others.positive
+    normalizer = log_sum_exp(logits, (positive > 0) | (others.negative > 0), axis=1)
     count = positive.sum(axis=1)
     pull = jnp.sum(positive * logits, axis=1, where=positive > 0) / jnp.where(count > 0, count, 1)
     return weighted_mean(normalizer - pull, count > 0, weights)

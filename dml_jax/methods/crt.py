@@ -253,11 +253,4 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             return "backbone"
         return "prototypes" if "prototypes" in path else "embedding"
 
-    return Method(
-        init,
-        encode,
-        batch_loss,
-        embed,
-        GROUPS,
-        group,
-    )
+    return Method(init, encode, batch_loss, embed, GROUPS, group)

@@ -75,7 +75,7 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
     shapes = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
     zeros = {name: np.broadcast_to(np.float32(0), shape) for name, shape in shapes.items()}
     converted = from_torch.convert({"w": zeros})
-    assert convert.fitting(converted.network.config, convert.declared("PUBLISHED")) == [published]
+    assert convert.fitting(converted.network.config, convert.published()) == [published]
     assert converted.network.side == side
     assert {"timm": "timm", "transformers": "Hugging Face"}[library] == converted.layout
     expected = sum(math.prod(shape) for name, shape in shapes.items() if "mask_token" not in name)

@@ -16,7 +16,7 @@ from PIL import Image
 import dml_jax
 from dml_jax.commands import cli, prepare
 from dml_jax.config import Data
-from dml_jax.data import decode, formats, store
+from dml_jax.data import decode, formats, read_ahead, store
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
 from tests.analysis.test_page import Page
@@ -80,7 +80,7 @@ def test_each_image_is_decoded_once_on_all_cores(
         others.wait(60)
         return decode_image(data, min_side)
 
-    monkeypatch.setattr(check, "usable_cores", lambda: 4)
+    monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
     monkeypatch.setattr(decode, "rgb", count)
     arguments = ["--name=folder", f"--source={photos}", f"--output={tmp_path / 'out'}", *options]
     code, _, err = run(capsys, *arguments)

@@ -207,7 +207,7 @@ def test_convert_load_and_embed(case: str, tmp_path: Path, monkeypatch: pytest.M
     state = {name: draw(1, name, size).astype(np.float32) for name, size in made.shapes.items()}
     named = in_files(state) if case.startswith("transformers") else state
     safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in named.items()}, tmp_path / "w.safetensors")
-    monkeypatch.setattr(convert_command, "declared", lambda key: {"small": CONFIGS[case]})
+    monkeypatch.setattr(convert_command, "published", lambda: {"small": CONFIGS[case]})
     convert_command.execute([f"--weights={tmp_path / 'w.safetensors'}", f"--output={tmp_path / 'small'}"])
     model = dml_jax.load(tmp_path / "small")
     photo = np.random.default_rng(0).integers(0, 256, (300, 280, 3), np.uint8)

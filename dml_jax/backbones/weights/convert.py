@@ -127,9 +127,7 @@ class Converted(NamedTuple):
 
     layout: str  # library or authors whose names the file uses
     network: Network
-    state_dict: StateDict  # backbone and heads, under the names of `torch_name`
     tensors: StateDict  # by path as in `store`, with their axes in JAX order
-    torch_names: dict[str, str]  # path -> name in `state_dict`, backbone only
     kind: str  # content of the checkpoint
 
     def metadata(self, source: str, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -221,7 +219,7 @@ def _convert_backbone(file: StateDict, source: str) -> Converted:
             found[name] = found[name][0]
     check_shapes(source, expected, {name: tensor.shape for name, tensor in found.items()})
     converted = {path: to_jax_axes(keys[path], found[name]) for path, name in torch_names.items()}
-    return Converted(layout, network, tensors, converted | dict(heads.values()), torch_names, kind)
+    return Converted(layout, network, converted | dict(heads.values()), kind)
 
 
 def _heads(config: Config, tensors: StateDict) -> tuple[dict[str, tuple[str, np.ndarray]], str]:

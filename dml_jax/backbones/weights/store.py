@@ -23,6 +23,7 @@ import numpy as np
 import safetensors.numpy
 
 import dml_jax
+from dml_jax.config.fields import flatten
 from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
@@ -194,12 +195,7 @@ def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
 
 def differences(recorded: Mapping[str, Any], options: Mapping[str, Any], keys: Collection[str]) -> list[str]:
     """`backbone.key=value instead of value` for each of the `keys` with another recorded value."""
-    from flax import traverse_util
-
-    found, wanted = (
-        traverse_util.flatten_dict(json.loads(json.dumps({key: values[key] for key in keys if key in values})), sep=".")
-        for values in (recorded, options)
-    )
+    found, wanted = (flatten({key: values[key] for key in keys if key in values}) for values in (recorded, options))
     return [
         f"backbone.{key}={found[key]} instead of {value}"
         for key, value in wanted.items()

@@ -75,24 +75,25 @@ def _normalised(name: str) -> str:
 
 def members(archive: Path | str, opened: Any = None) -> Iterator[Member]:
     """The regular files in a zip or tar archive, or in the `opened` one in a bucket."""
+    if str(archive).lower().endswith(".zip"):
+        return _zip(opened or archive)
     size = opened.size() if opened else Path(archive).stat().st_size
-    zipped = str(archive).lower().endswith(".zip")
-    found = _zip(opened or archive) if zipped else _tar(archive, opened, ALLOWANCE + MAX_RATIO * size)
-    for name, size, content in found:
-        if content is None:
-            raise DataError(f"{name!r} is a link or device; unpack the archive and give the folder")
-        yield Member(name, size, content)
+    return _tar(archive, opened, ALLOWANCE + MAX_RATIO * size)
 
 
-def _zip(archive: Any) -> Iterator[tuple[str, int, IO[bytes] | None]]:
-    """Name, size and content of each member but directories; no content if it is not a regular file."""
+def _check_type(regular: bool, name: str) -> None:
+    if not regular:
+        raise DataError(f"{name!r} is a link or device; unpack the archive and give the folder")
+
+
+def _zip(archive: Any) -> Iterator[Member]:
     with zipfile.ZipFile(archive) as file:
         for info in file.infolist():
-            if info.external_attr >> 28 not in (0, 4, 8):  # Unix file type: 4 directory, 8 regular file, 10 link
-                yield info.filename, 0, None
-            elif not info.is_dir():
+            # Unix file type: 4 directory, 8 regular file, 10 link
+            _check_type(info.external_attr >> 28 in (0, 4, 8), info.filename)
+            if not info.is_dir():
                 with file.open(info) as content:
-                    yield info.filename, info.file_size, content
+                    yield Member(info.filename, info.file_size, content)
 
 
 class _Header(tarfile.TarInfo):
@@ -111,11 +112,12 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _tar(archive: Path | str, opened: Any, limit: int) -> Iterator[tuple[str, int, IO[bytes] | None]]:
+def _tar(archive: Path | str, opened: Any, limit: int) -> Iterator[Member]:
     with tarfile.open(archive, "r|*", opened, tarinfo=_Header) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
             if info.offset_data > limit:
                 raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
             if not info.isdir():
-                yield info.name, info.size, file.extractfile(info) if info.isreg() else None
+                _check_type(info.isreg(), info.name)
+                yield Member(info.name, info.size, file.extractfile(info))  # type: ignore[arg-type]

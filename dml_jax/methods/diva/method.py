@@ -49,14 +49,6 @@ def moving_average(average: PyTree, params: PyTree, momentum: float) -> PyTree:
     return jax.tree.map(lambda a, p: momentum * a + (1 - momentum) * p, average, params)
 
 
-def check_data(config: Config, data: TrainingSet) -> None:
-    """Raises `ConfigError` if there are too few classes for the triplets."""
-    tasks = ranking_tasks(config)
-    across_classes = "shared" in tasks and config.shared != "random"
-    needed = 1 + bool(set(tasks) - {"intra"}) + across_classes
-    data.check_classes(needed, f"method.tasks={config.tasks!r}")
-
-
 def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner | None = None) -> Method:
     """DiVA on the average-pooled feature map of a backbone.
 
@@ -67,7 +59,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
 
     `miner` replaces `equations.mine`: (key, embeddings by task, batch) -> triplets of each ranking task.
     """
-    check_data(config, data)
+    tasks = ranking_tasks(config)
+    across_classes = "shared" in tasks and config.shared != "random"
+    data.check_classes(1 + bool(set(tasks) - {"intra"}) + across_classes, f"method.tasks={config.tasks!r}")
     mine = miner or (lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config))
     task = self_supervised_task(config)
     layers = Heads(embedding_tasks(config), config.embedding_dim)
