@@ -94,9 +94,10 @@ def _kind_of_function(function: Callable[..., Any]) -> str | None:
 def print_table(title: str, outcomes: list[Any]) -> None:
     """Prints a row for each check."""
     from rich import box
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from dml_jax.console import Console
 
     table = Table(box=box.SIMPLE, title=escape(title))
     for heading in ("check", "result", "what failed, or was found", "where", "how to fix it"):
@@ -106,7 +107,7 @@ def print_table(title: str, outcomes: list[Any]) -> None:
         text = one.problem.partition("\n")[0] or one.skipped or one.note
         cells = (one.check, result, text, one.where, one.remedy if one.problem else "")
         table.add_row(*(escape(printable(cell)) for cell in cells), style="red" if one.problem else "")
-    console = Console(highlight=False)
+    console = Console().rich
     if not console.is_terminal:
         console.width = 160
     console.print(table)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from rich import box
-from rich.console import Console as Terminal
 from rich.markup import escape
 from rich.table import Table
 
@@ -239,17 +238,16 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     for entry in metric_table.columns(results):
         heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
         table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
-    console = Terminal(highlight=False, soft_wrap=True)
-    console.print(table)
+    console = Console()
+    console.rich.print(table)
     if results.get("near_copies", 0) > protocol.MANY_COPIES:
-        warning = open_set.of_near_copies(results["near_copies"], "--session")
-        console.print(f"warning: {warning}", markup=False)
+        console.warn(open_set.of_near_copies(results["near_copies"], "--session"))
     if results["lone_queries"]:
         console.print(f"{results['lone_queries']:,} queries have no relevant row")
     if "verified" in results:
         console.print("verified: the files are as they were written, and the results follow from the stored embeddings")
     for ranking in (results, results.get("reranked", {})):
         if "protocol" in ranking:
-            console.print(ranking["protocol"], markup=False)
-    written = f"; written to {printable(str(output))}" if output else ""
-    console.print(f"{results['seconds']:.1f} s{written}", markup=False)
+            console.print(ranking["protocol"])
+    written = f"; written to {output}" if output else ""
+    console.print(f"{results['seconds']:.1f} s{written}")

@@ -17,11 +17,10 @@ results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://us
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 from dml_jax.commands import cli
-from dml_jax.errors import DataError, printable
+from dml_jax.errors import printable
 from dml_jax.files import BUCKETS, expand_path
 
 FORMS = ("onnx", "stablehlo", "parquet", "faiss")
@@ -103,7 +102,9 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
         for form, dtype in dtypes.items()
         if form in forms
     }
-    splits = exported_splits(directory) if "parquet" in forms else []
+    splits = sorted(path.parent for path in directory.glob("embeddings/*/manifest.json") if "parquet" in forms)
+    missing = f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
+    cli.require(splits or "parquet" not in forms, missing)
     if options.push:
         pushed = loaded.get("stablehlo") or load(directory, options.checkpoint, trust_code=options.trust_code)
         hub.results_of(directory, pushed)  # before anything is created
@@ -118,18 +119,10 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
         if form in forms:
             trained = loaded[form]
             written.append(output / f"model.{form}")
-            difference = write(written[-1], partial(trained.method.embed, *programs.on_host(trained)), trained.shape)
+            difference = write(written[-1], programs.function_of(trained), trained.shape)
             print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
     if "onnx" in forms and options.checkpoint == "reported":
         graphs.keep(Model(directory, trust_code=options.trust_code), output / "model.onnx")
     if options.push:
         hub.push(options.push, directory, pushed, written)
         print(f"https://huggingface.co/{options.push}")
-
-
-def exported_splits(directory: Path) -> list[Path]:
-    """The directories of a run's embeddings; raises DataError if there are none."""
-    found = sorted(path.parent for path in (directory / "embeddings").glob("*/manifest.json"))
-    if not found:
-        raise DataError(f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main")
-    return found

@@ -15,6 +15,7 @@ from __future__ import annotations
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from dml_jax.commands import cli, enroll, runtime
 from dml_jax.errors import ConfigError
@@ -66,17 +67,11 @@ def execute(arguments: list[str]) -> None:
         service.compile()
         host, port = listener.getsockname()[:2]
         print(f"http://{_in_url(host)}:{port}/", flush=True)
-        names = [*http_service.LOCAL_NAMES, _in_url(options.host), *own_names(), *options.host_name]
-        http_service.server(service, hosts=names).run([listener])
-
-
-def own_names() -> list[str]:
-    """The name of this machine and its addresses."""
-    name = socket.gethostname()
-    try:
-        return [name, *{_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(name, None)}]
-    except OSError:
-        return [name]
+        machine = socket.gethostname()
+        names = {*http_service.LOCAL_NAMES, _in_url(options.host), machine, *options.host_name}
+        with suppress(OSError):
+            names |= {_in_url(str(entry[4][0])) for entry in socket.getaddrinfo(machine, None)}
+        http_service.server(service, hosts=sorted(names)).run([listener])
 
 
 def _in_url(host: str) -> str:

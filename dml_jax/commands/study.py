@@ -58,8 +58,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
     flags.add_argument("--output", metavar="DIRECTORY", help="of --runs: where to write; default: directory of a study")
     flags.add_argument("--metric", help="of --runs: compares rows; default: the study's, or recall@1")
-    columns = 'of the tables, by heading, e.g. "R@1,MAP@R"; default: all'
-    flags.add_argument("--columns", metavar="HEADING,…", help=columns)
+    text = 'of the tables, by heading, e.g. "R@1,MAP@R"; default: all'
+    flags.add_argument("--columns", metavar="HEADING,…", type=lambda names: names.split(","), default=(), help=text)
     return flags
 
 
@@ -100,7 +100,7 @@ def execute(arguments: list[str]) -> None:
         for trial in trials:
             runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
         stop_if(runner.run_all(root, trials, options.jobs, say))
-    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, headings(options))
+    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, options.columns)
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
@@ -174,12 +174,7 @@ def make_table(options: Namespace) -> None:
     found = tables.of_study(directories[0], facts) if facts else tables.of_runs(directories, "recall@1")
     if options.metric:
         found = found._replace(metric=options.metric)
-    tables.publish(found, output or (directories[0] if facts else None), Console().rich, headings(options))
-
-
-def headings(options: Namespace) -> tuple[str, ...]:
-    """The columns of the table that are shown; none for all."""
-    return tuple(options.columns.split(",")) if options.columns else ()
+    tables.publish(found, output or (directories[0] if facts else None), Console().rich, options.columns)
 
 
 def stop_if(code: int) -> None:
@@ -210,8 +205,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     plan.check_root(root, name, [])
     stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": seeds[0]}
     if before := plan.read_facts(root):
-        there, here = (facts | {"protocol": paper} for facts, paper in
-                       ((before["search"], before["paper"]), (stated, settings.paper)))  # fmt: skip
+        there, here = before["search"] | {"protocol": before["paper"]}, stated | {"protocol": settings.paper}
         different = " and ".join(word for word in here if there[word] != here[word])
         cli.require(
             not different, f"--root={root}: belongs to this search with another {different}; give another directory"

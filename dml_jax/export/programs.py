@@ -13,7 +13,8 @@ compared with the original.
 import contextlib
 import io
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,9 @@ Embed = Callable[[jax.Array], jax.Array]
 PLATFORMS = ("cpu", "cuda", "tpu")
 
 
-def on_host(model: TrainedModel) -> tuple[Any, Any]:
-    """Parameters and state of a model as NumPy arrays, which become constants of a program."""
-    variables: tuple[Any, Any] = jax.device_get((model.params, model.model_state))
-    return variables
+def function_of(model: TrainedModel) -> Embed:
+    """The embedding function of a model, whose parameters and state become constants of a program."""
+    return partial(model.method.embed, *jax.device_get((model.params, model.model_state)))
 
 
 def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
@@ -72,16 +72,20 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
     # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence it gets a jaxpr.
     traced = jax.make_jaxpr(embed)(images)
-    with _silent():
-        import jax2onnx
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            import jax2onnx
 
-        try:
             model = jax2onnx.to_onnx(
                 jax.extend.core.jaxpr_as_fun(traced), [images], opset=OPSET, model_name="dml_jax",
                 input_names=["images"], output_names=["embeddings"],
             )  # fmt: skip
-        except Exception as error:  # many types, for operators and for their options
-            raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
+    except Exception as error:  # many types, for operators and for their options
+        raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
+    finally:
+        logging.disable(disabled)
     _pool_images(model)
     _name_activations(model)
     return model
@@ -149,18 +153,6 @@ def _read(graph: Any) -> Iterator[str]:
                 yield from _read(attribute.g)
 
 
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Suppresses output and log messages below errors."""
-    disabled = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            yield
-    finally:
-        logging.disable(disabled)
-
-
 def write_stablehlo(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     """Exports an embedding function to a file, completely or not at all.
 
@@ -185,15 +177,10 @@ def read_stablehlo(path: Path) -> Embed:
     return jax.export.deserialize(bytearray(path.read_bytes())).call
 
 
-def deviation_of(
-    exported: Callable[[Any], Any],
-    embed: Callable[[Any], Any],
-    image_shape: tuple[int, int],
-    batches: Sequence[int] = (1, 3),
-) -> float:
+def deviation_of(exported: Callable[[Any], Any], embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
     """Largest difference of an exported function from the original on random pixels, relative to the largest value."""
     rng, worst = np.random.default_rng(0), 0.0
-    for size in batches:
+    for size in (1, 3):  # images in a batch
         images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
         ours, theirs = np.asarray(embed(images)), np.asarray(exported(images))
         worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN

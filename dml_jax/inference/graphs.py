@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -115,8 +115,7 @@ def load(
     from dml_jax.export import programs
 
     with tempfile.TemporaryDirectory() as folder:
-        embed = partial(loaded.trained.method.embed, *programs.on_host(loaded.trained))
-        programs.write_onnx(Path(folder, GRAPH), embed, loaded.shape)
+        programs.write_onnx(Path(folder, GRAPH), programs.function_of(loaded.trained), loaded.shape)
         keep(loaded, Path(folder, GRAPH))
     if not (found := _read(entry(loaded.directory, versions))):
         raise ConfigError(f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax")

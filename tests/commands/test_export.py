@@ -17,7 +17,7 @@ import dml_jax
 from dml_jax import manifest
 from dml_jax.commands import cli
 from dml_jax.commands import export as command
-from dml_jax.errors import DataError
+from dml_jax.errors import DataError, UserError
 from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
 from tests.hub import CACHE, Fault, Hub
@@ -195,5 +195,5 @@ def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
 def test_a_run_without_embeddings(tmp_path: Path) -> None:
     facts = {"config": {}, "data_hash": "", "classes": 5, "images": 9, "shape": [8, 8]}
     (tmp_path / "config.json").write_text(json.dumps(facts))
-    with pytest.raises(DataError, match="holds no embeddings; write them with --mode=export"):
+    with pytest.raises(UserError, match="holds no embeddings; write them with --mode=export"):
         command.execute([f"--model={tmp_path}", "--to=parquet"])

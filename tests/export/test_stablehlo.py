@@ -37,7 +37,7 @@ def test_equal_outputs_for_any_batch_size(tmp_path: Path) -> None:
     embed = embedding_function(resnet, SMALL, SHAPE)
     path = tmp_path / "deep" / "embed.stablehlo"
     programs.write_stablehlo(path, embed, SHAPE)
-    assert programs.deviation_of(programs.read_stablehlo(path), embed, SHAPE, batches=(1, 2, 5)) < 1e-6
+    assert programs.deviation_of(programs.read_stablehlo(path), embed, SHAPE) < 1e-6
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
     other = embedding_function(resnet, resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small"), SHAPE)
     assert programs.deviation_of(programs.read_stablehlo(path), other, SHAPE) > 1e-3
