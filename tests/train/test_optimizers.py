@@ -1,4 +1,4 @@
-"""Optimizers against torch's update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
+"""Optimizers against update rules in NumPy; groups with rates, decay, warm-up and freezing of their own."""
 
 from collections.abc import Callable
 from functools import partial
@@ -55,9 +55,24 @@ def sgd(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float, *, mo
     return x - rate * memory["m"]
 
 
+def radam(x: np.ndarray, g: np.ndarray, memory: dict[str, Any], rate: float) -> np.ndarray:
+    t = memory["t"] = memory.get("t", 0) + 1
+    b1, b2 = 0.9, 0.999
+    memory["m"] = b1 * memory.get("m", 0) + (1 - b1) * g
+    memory["v"] = b2 * memory.get("v", 0) + (1 - b2) * g * g
+    limit = 2 / (1 - b2) - 1
+    rho = limit - 2 * t * b2**t / (1 - b2**t)
+    move = memory["m"] / (1 - b1**t)
+    if rho >= 5:
+        size = (1 - b2**t) * (rho - 4) / (limit - 4) * (rho - 2) / rho * limit / (limit - 2)
+        move = move * np.sqrt(size) / (np.sqrt(memory["v"]) + 1e-8)
+    return x - rate * move - rate * DECAY * x
+
+
 RULES: dict[str, Callable[..., np.ndarray]] = {
     "adam": partial(adam, coupled=True),
     "adamw": partial(adam, coupled=False),
+    "radam": radam,
     "sgd": sgd,
 }
 

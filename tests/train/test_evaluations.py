@@ -1,0 +1,276 @@
+"""Evaluations: samples of the training classes, the final results, test-time refinement and readings."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import Config, Data, Evaluation
+from dml_jax.console import Console
+from dml_jax.data.split import Split
+from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.evaluation import metrics
+from dml_jax.evaluation.refinement_batches import Groups
+from dml_jax.files import write_json
+from dml_jax.methods import crt, diva
+from dml_jax.train import evaluations, model
+from dml_jax.train import experiment as experiments
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import workdir
+from tests.train.experiments import linear, on_patches, values
+from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
+
+OPTIONS = Evaluation(cluster=False, ks=(1,))
+
+
+def split(classes: int, each: int) -> Split:
+    labels = np.repeat(np.arange(classes), each)
+    read = lambda i, rng: np.full((1, 1, 3), labels[i], np.uint8)  # noqa: E731
+    return Split(labels, [str(i) for i in range(len(labels))], read, [str(c) for c in range(classes)])
+
+
+@pytest.mark.parametrize(
+    ("train", "like", "classes"),
+    [((40, 5), (10, 5), 10), ((40, 5), (80, 5), 40), ((40, 100), (30, 100), 20), ((40, 5), (30, 2), 12)],
+)
+def test_a_sample_of_training_classes(train: tuple[int, int], like: tuple[int, int], classes: int) -> None:
+    """Whole classes, no more than there are to compare with, and about 2,000 images at most."""
+    sampled: list[Split] = []
+
+    def embed_split(model: Any, part: Split, on_progress: Any) -> np.ndarray:
+        sampled.append(part)
+        rows = np.eye(train[0], dtype=np.float32)[[part.read(i, None)[0, 0, 0] for i in range(len(part.labels))]]
+        rows[0] = rows[-1]  # an image like those of another class
+        return rows
+
+    none: Any = None
+    embedder: Any = SimpleNamespace(embed_split=embed_split)
+    found = evaluations.of_training_classes(OPTIONS, "cosine", embedder, none, split(*train), split(*like), none)
+    (part,) = sampled
+    assert len(np.unique(part.labels)) == classes
+    assert set(np.bincount(part.labels)) <= {0, train[1]}
+    assert set(found) == {"train/recall@1", "train/map@r"}
+    # That image is wrong and, as the first of equals, the nearest of all of the other class.
+    assert found["train/recall@1"] == pytest.approx(1 - (1 + train[1]) / len(part.labels), abs=1e-9)
+
+
+def test_the_distance_of_the_method_ranks() -> None:
+    rows = np.array([[1.0, 0.0], [9.0, 0.0], [1.0, 1.0], [9.0, 1.0]], np.float32)
+    by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
+    for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
+        for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
+            found = evaluations.metrics(OPTIONS, distance, part, {"test": rows}, cluster=False)  # type: ignore[arg-type]
+            assert found["recall@1"] == expected, distance
+
+
+def test_controls_search_the_gallery() -> None:
+    """Raw pixels and the untrained network get queries and gallery, as the model does."""
+    settings = values(steps=1)
+    settings["evaluation"] |= {"controls": True}
+    run = experiments.build(configs.resolve(settings))
+    test = run.splits["test"]
+
+    def every_other(start: int) -> Split:
+        rows = np.arange(start, 200, 2)
+        return Split(
+            test.labels[rows], [test.ids[i] for i in rows], lambda i, rng: test.read(rows[i], rng), test.classes
+        )
+
+    queries, gallery = every_other(0), every_other(1)
+    run.splits["test"] = queries._replace(gallery=gallery)
+    state = run.initial_state()
+    results, _ = evaluations.final(run, state, "last", Console(active=False))
+    rows = []
+    for split in (queries, gallery):
+        pixels = np.stack([split.read(i, None) for i in range(100)]).reshape(100, -1).astype(np.float64)
+        rows.append(pixels / np.linalg.norm(pixels, axis=1, keepdims=True))
+    nearest = np.argmax(rows[0] @ rows[1].T, axis=1)
+    expected = np.mean(queries.labels == gallery.labels[nearest])
+    assert results["controls"]["raw pixels"]["recall@1"] == expected
+    assert results["controls"]["untrained"]["recall@1"] == results["recall@1"]
+
+
+def test_batches_are_chunks_of_clusters() -> None:
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [1, 2, 3, 4, 9, 16]))
+    groups = evaluations.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
+    assert groups.batches.shape[1] == groups.refined == 12
+    assert set(groups.batches.ravel().tolist()) == set(range(35))
+    for chunk in groups.batches.reshape(-1, 3):
+        assert len(set(labels[chunk].tolist())) == 1
+
+
+def test_fewer_images_than_a_batch_holds() -> None:
+    groups = evaluations.batches_from_clusters(
+        np.array([0, 0, 1, 1, 1]), Data(batch_size=64, images_per_class=4), seed=0
+    )
+    assert groups.batches.shape[1] == 8
+    assert set(groups.batches.ravel().tolist()) == set(range(5))
+
+
+def refining(**options: Any) -> Any:
+    """A configuration and a `Hooks.refine` of the documented signature: the mean of the first batch that an embedding
+    heads; own batches by -1.
+    """
+
+    def refined(params: Any, state: Any, queries: Any, gallery: Any, groups: Groups | None = None) -> Any:
+        if groups is None:
+            return -queries
+        assert gallery is None
+        result = np.full_like(queries, np.nan)
+        for batch in groups.batches[::-1]:
+            result[batch[: groups.refined][::-1]] = queries[batch].mean(axis=0)
+        return result
+
+    data = Data(batch_size=4, images_per_class=2)
+    config = SimpleNamespace(data=data, evaluation=Evaluation(**options), seed=0)
+    return config, refined
+
+
+STATE: Any = SimpleNamespace(params={}, model_state={})
+
+
+def test_own_batches_refine_the_queries_and_groups_everything() -> None:
+    points = np.eye(6, dtype=np.float32)[[0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]]
+    points += np.float32(1e-3) * np.arange(12, dtype=np.float32)[:, None]
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    found = {"test": points[:5], "gallery": points[5:]}
+    own, facts = evaluations.refined_embeddings(*refining(), STATE, "reciprocal", found)
+    assert facts == {}
+    np.testing.assert_array_equal(own["test"], -points[:5])
+    assert own["gallery"] is found["gallery"]
+    together, facts = evaluations.refined_embeddings(*refining(refine_clusters=3), STATE, "ward", found)
+    assert facts == {"clusters": 3, "noise": 0}
+    assert [len(together[name]) for name in ("test", "gallery")] == [5, 7]
+    assert not np.isnan(np.concatenate([together["test"], together["gallery"]])).any()
+    chunks, facts = evaluations.refined_embeddings(*refining(), STATE, "neighbors", found)
+    assert facts == {}
+    assert not np.isnan(np.concatenate([chunks["test"], chunks["gallery"]])).any()
+
+
+def test_a_clustering_that_fails_says_so() -> None:
+    with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds 0 clusters"):
+        evaluations.refined_embeddings(*refining(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
+
+
+READINGS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
+
+
+def diva_config(select: str = "last", **evaluation: Any) -> Config:
+    given = values(steps=4, select=select)
+    groups = dict.fromkeys(diva.GROUPS, given["train"]["groups"]["backbone"])
+    given["train"]["groups"] = groups
+    given["method"] = {"name": "diva", "embedding_dim": 4, "psi_dim": 4, "queue_batches": 1}
+    given["evaluation"] |= {
+        "readings": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
+        **evaluation,
+    }
+    return configs.resolve(given)
+
+
+@pytest.fixture
+def experiment() -> Experiment:
+    """A model with 8 dimensions, read whole or by the first 3."""
+    config = linear(steps=8, evaluate_every=4, select="test")
+    made = on_patches(replace(config, evaluation=replace(config.evaluation, readings=READINGS)))
+    embed = made.method.embed
+    return made._replace(
+        readings={"whole": embed, "half": lambda params, state, images: embed(params, state, images)[:, :3]}
+    )
+
+
+def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experiment) -> None:
+    state, test = experiment.initial_state(), experiment.splits["test"]
+    rows = experiment.embedder(experiment.method.embed).embed_split(state, test)
+    expected = {
+        name: metrics.retrieval(part, test.labels)["recall@1"]
+        for name, part in (("whole", rows), ("half", rows[:, :3]))
+    }
+    assert expected["whole"] != expected["half"]
+    results, embeddings = evaluations.final(experiment, state, "test", Console(active=False))
+    assert {name: found["recall@1"] for name, found in results["readings"].items()} == pytest.approx(expected)
+    best = max(expected, key=lambda name: expected[name])
+    assert (results["reading"], results["recall@1"]) == (best, pytest.approx(expected[best]))
+    np.testing.assert_allclose(embeddings["test"], rows if best == "whole" else rows[:, :3], rtol=1e-6)
+    other = next(name for name in expected if name != best)
+    options = replace(experiment.config.evaluation, reading=other)
+    chosen = experiment._replace(config=replace(experiment.config, evaluation=options))
+    results, _ = evaluations.final(chosen, state, "test", Console(active=False))
+    assert (results["reading"], results["recall@1"]) == (other, pytest.approx(expected[other]))
+
+
+def test_models_are_selected_by_the_best_reading(experiment: Experiment, tmp_path: Path) -> None:
+    """At every evaluation; the lines of metrics have all readings."""
+    train(experiment, tmp_path)
+    lines = [line for line in workdir_lines(tmp_path) if "test/recall@1" in line]
+    assert len(lines) == 2
+    for line in lines:
+        assert line["test/recall@1"] == max(line["test/recall@1 whole"], line["test/recall@1 half"])
+
+
+def workdir_lines(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_reading_is_the_method_with_its_options() -> None:
+    """Of DiVA, computed from its embeddings one by one."""
+    config = diva_config()
+    experiment = experiments.build(config)
+    state = experiment.initial_state()
+    images = np.random.default_rng(0).integers(0, 256, (5, *experiment.shape, 3), dtype=np.uint8)
+    encoded, _ = experiment.method.encode(state.params, state.model_state, images[None], train=False)
+    own, *others = (np.asarray(encoded.embeddings[task]) for task in diva.TASKS)
+    found = {
+        name: np.asarray(jax.jit(f)(state.params, state.model_state, images)) for name, f in experiment.readings.items()
+    }
+    for name, parts in (("a", [own]), ("b", others)):
+        expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
+        shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
+        np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
+    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
+
+
+def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
+    """With other weights or readings, but training goes on only as models were selected."""
+    for select in ("last", "test"):
+        config = diva_config(select)
+        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
+        other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
+        other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
+        workdir.check_same_run(tmp_path, other, selecting=False)
+        if select == "last":
+            workdir.check_same_run(tmp_path, other)
+        else:
+            with pytest.raises(CheckpointError, match=r"another configuration: evaluation\.readings.*method\.ensemble"):
+                workdir.check_same_run(tmp_path, other)
+
+
+def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None:
+    config = diva_config()
+    assert model.reading_in_results(config, tmp_path) == ""
+    for name, expected in (("b", "b"), ("c", "")):
+        write_json(tmp_path / "results.json", {"reading": name})
+        assert model.reading_in_results(config, tmp_path) == expected
+
+
+def test_invalid_readings() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.reading='c': must be one of best, a, b"):
+        diva_config(reading="c")
+    with pytest.raises(ConfigError, match="must not use the name 'best'"):
+        Evaluation(readings={"best": {}})
+    for options, message in (
+        ({"rho": [1.0]}, r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble"),
+        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble\[1\]: missing"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            model.read_as(diva_config(readings={"a": options}), "a")
+    config = linear(steps=4)
+    config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
+    with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
+        model.read_as(config, "a")
+    assert crt.TEST_TIME == ("tested_branch",)
