@@ -3,7 +3,6 @@
 import csv
 import json
 import re
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import SUBJECTS
-from dml_jax.commands import analyse, cli
+from dml_jax.commands import analyse
 from dml_jax.config import Group, Train
 from dml_jax.console import Console
 from dml_jax.methods import mpn
@@ -25,6 +24,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import kept_models, workdir
+from tests.commands.conftest import Fails
 from tests.train.experiments import values
 
 MADE = (
@@ -164,19 +164,8 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
         ),
     ],
 )
-def test_invalid_input(
-    arguments: list[str],
-    message: str,
-    run: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["dml-jax analyse", *(argument.format(run) for argument in arguments)])
-    assert cli.exit_code(lambda: analyse.execute(sys.argv[1:])) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ")
-    assert message in error
-    assert error.count("\n") == 1
+def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fails) -> None:
+    assert message in fails(analyse, *(argument.format(run) for argument in arguments))
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from dml_jax.errors import WeightsError
 from dml_jax.methods import diva, hist, mpn
 from dml_jax.methods.contract import Batch, TrainingSet
 from tests.backbones import state_dicts
+from tests.commands.conftest import Fails
 
 TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
 CHANNELS = 24
@@ -47,18 +48,6 @@ def tiny() -> state_dicts.StateDict:
 
 def status(*arguments: str) -> int:
     return cli.exit_code(lambda: convert.execute(list(arguments)))
-
-
-def error_line(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one line of a conversion that must fail and leave nothing behind."""
-    before = sorted(str(path) for path in Path().rglob("*"))
-    assert status(*arguments) == 2
-    printed = capsys.readouterr()
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
-    assert sorted(str(path) for path in Path().rglob("*")) == before
-    return printed.err
 
 
 def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
@@ -150,13 +139,11 @@ def zeros(architecture: str, config: Any) -> state_dicts.StateDict:
     return found
 
 
-def test_complete_files_of_other_sizes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_complete_files_of_other_sizes_are_refused(monkeypatch: pytest.MonkeyPatch, fails: Fails) -> None:
     deit_tiny = zeros("deit", deit.Config(depth=12, width=192, heads=3))
     monkeypatch.setattr(tensor_files, "read", lambda _: deit_tiny)
-    line = error_line(capsys, "--weights=w.safetensors", "--output=out")
-    assert line.startswith("error: w.safetensors: contains another network (name='deit', ")
+    line = fails(convert, "--weights=w.safetensors", "--output=out")
+    assert line.startswith("w.safetensors: contains another network (name='deit', ")
     assert "), not one of bn_inception, deit_small" in line
 
 
@@ -169,48 +156,48 @@ def test_wrong_fields_of_weights_json(content: Any) -> None:
         store.read(Path("w"))
 
 
-def test_every_mismatch_is_named(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_mismatch_is_named(tiny: state_dicts.StateDict, fails: Fails) -> None:
     broken = dict(tiny)
     broken["layer1.0.convolution2.weight"] = broken.pop("layer1.0.conv2.weight")
     broken["layer2.0.conv3.weight"] = broken["layer2.0.conv3.weight"].transpose(1, 0, 2, 3)
     del broken["layer2.0.bn1.running_mean"]
     broken["decoder.bias"] = np.zeros(3, np.float32)
     state_dicts.write(Path("w.safetensors"), broken)
-    line = error_line(capsys, "--weights=w.safetensors", "--output=out")
+    line = fails(convert, "--weights=w.safetensors", "--output=out")
     assert "missing: layer1.0.conv2.weight, layer2.0.bn1.running_mean;" in line
     assert "unexpected: decoder.bias, layer1.0.convolution2.weight;" in line
     assert "wrong shape: layer2.0.conv3.weight [6, 24, 1, 1] instead of [24, 6, 1, 1]" in line
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_nan_and_infinity(value: float, tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nan_and_infinity(value: float, tiny: state_dicts.StateDict, fails: Fails) -> None:
     broken = {**tiny, "layer1.0.bn2.bias": tiny["layer1.0.bn2.bias"].copy()}
     broken["layer1.0.bn2.bias"].flat[-1] = value
     state_dicts.write(Path("w.safetensors"), broken)
-    line = error_line(capsys, "--weights=w.safetensors", "--output=deep/out")
+    line = fails(convert, "--weights=w.safetensors", "--output=deep/out")
     assert "layer1_0/bn2/bias contains NaN or infinity" in line
 
 
-def test_truncated(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_truncated(tiny: state_dicts.StateDict, fails: Fails) -> None:
     path = state_dicts.write(Path("w"), tiny)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * 0.5)])
-    assert "download it again" in error_line(capsys, "--weights=w", "--output=out")
+    assert "download it again" in fails(convert, "--weights=w", "--output=out")
 
 
-def test_invalid_arguments(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is missing; download it again" in error_line(capsys, "--weights=nowhere.pth")
-    assert "arguments are required: --weights" in error_line(capsys)
-    assert "did you mean resnet50" in error_line(capsys, "--weights=w", "--backbone=resnet5")
-    assert "did you mean --output" in error_line(capsys, "--weights=w", "--outputs=x")
-    assert "has no configuration" in error_line(capsys, "--weights=w", "--config.method.tau=3")
+def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
+    assert "is missing; download it again" in fails(convert, "--weights=nowhere.pth")
+    assert "arguments are required: --weights" in fails(convert)
+    assert "did you mean resnet50" in fails(convert, "--weights=w", "--backbone=resnet5")
+    assert "did you mean --output" in fails(convert, "--weights=w", "--outputs=x")
+    assert "has no configuration" in fails(convert, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.safetensors"), tiny)
-    assert "contains tiny" in error_line(capsys, "--weights=w.safetensors", "--backbone=resnet50")
+    assert "contains tiny" in fails(convert, "--weights=w.safetensors", "--backbone=resnet50")
     state_dicts.write(Path("other.safetensors"), {"encoder.0.weight": np.zeros((2, 2), np.float32)})
-    assert "none of the known networks" in error_line(capsys, "--weights=other.safetensors")
+    assert "none of the known networks" in fails(convert, "--weights=other.safetensors")
     Path("there").mkdir()
-    assert "already exists" in error_line(capsys, "--weights=w.safetensors", "--output=there")
-    assert "a parent of this path is a file" in error_line(capsys, "--weights=nowhere.pth", "--output=w.safetensors/y")
-    assert "one file with a backbone" in error_line(capsys, "--weights=w.safetensors,other.safetensors")
+    assert "already exists" in fails(convert, "--weights=w.safetensors", "--output=there")
+    assert "a parent of this path is a file" in fails(convert, "--weights=nowhere.pth", "--output=w.safetensors/y")
+    assert "one file with a backbone" in fails(convert, "--weights=w.safetensors,other.safetensors")
 
 
 # Training from converted weights.
@@ -352,7 +339,7 @@ def gnn(rng: np.random.Generator, d: int, classes: int, layers: int) -> state_di
     return found | {"fc.0.weight": rng.standard_normal((classes, d)).astype(np.float32)}
 
 
-def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, fails: Fails) -> None:
     rng = np.random.default_rng(0)
     body = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
     encoder = body | linear(rng, "red", 8, CHANNELS) | linear(rng, "fc", 5, 8)
@@ -377,10 +364,9 @@ def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, capsys: pytest.CaptureF
         np.testing.assert_array_equal(layer["norm2"]["scale"], network[f"{name}.norm2.weight"])
     np.testing.assert_array_equal(params["mpn"]["classifier"]["kernel"], network["fc.0.weight"].T)
     np.testing.assert_array_equal(state["neck"]["var"], network["bottleneck.0.running_var"])
-    capsys.readouterr()
     shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
     state_dicts.write(files[1], shifted)
-    assert "bottleneck.0.bias is not zero" in error_line(capsys, f"--weights={files[0]},{files[1]}", "--output=out2")
+    assert "bottleneck.0.bias is not zero" in fails(convert, f"--weights={files[0]},{files[1]}", "--output=out2")
 
 
 def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -> None:

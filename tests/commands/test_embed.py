@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,10 @@ from PIL import Image
 
 import dml_jax
 from dml_jax import files
-from dml_jax.commands import cli, embed
+from dml_jax.commands import embed
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
+from tests.commands.conftest import Execute
 from tests.data import pictures
 from tests.test_main import ROOT, environment
 from tests.tiny_model import DIM, Tiny
@@ -29,8 +30,6 @@ from tests.tiny_model import DIM, Tiny
 COUNT = 20  # images, in three files of at most 8 rows
 # Of `embed_killed_at`: before and after the plan, three files, the manifest of the arrays, and their directory.
 LAST_MOMENT = 12
-
-Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -41,18 +40,12 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(photos: Path, monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Execute:
     monkeypatch.setattr(inputs, "ROWS", 8)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
     monkeypatch.setattr("dml_jax.commands.runtime.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
-
-    def execute(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["embed", "--model=w", "--output=out", "--quiet", *arguments, "photos"])
-        code = cli.exit_code(lambda: embed.execute(sys.argv[1:]))
-        return code, *capsys.readouterr()
-
-    return execute
+    return lambda *arguments: execute(embed, "--model=w", "--output=out", "--quiet", *arguments, "photos")
 
 
 def stop_after(files: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +65,7 @@ def written(output: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in output.iterdir()}
 
 
-def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
+def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     """A finished output is kept as long as images and model are the same."""
     code, out, err = run()
     assert (code, out, err) == (0, f"{COUNT} embeddings with {DIM} dimensions: out\n", "")
@@ -100,7 +93,7 @@ def test_the_output_and_what_follows_it(run: Run, photos: Path) -> None:
     assert changed.nonzero()[0].tolist() == [5]
 
 
-def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_between_two_tries_are_refused(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stop_after(1, monkeypatch)
     assert run()[0] == 130
     where = Path("out.parquet").resolve()
@@ -127,7 +120,7 @@ def test_changes_between_two_tries_are_refused(run: Run, photos: Path, monkeypat
     assert run()[0] == 0
 
 
-def test_damaged_parts_are_named(run: Run) -> None:
+def test_damaged_parts_are_named(run: Execute) -> None:
     run()
     file = Path("out.parquet/000001.parquet").resolve()
     content = file.read_bytes()
@@ -148,7 +141,7 @@ def test_damaged_parts_are_named(run: Run) -> None:
     assert file.read_bytes() == content
 
 
-def test_two_commands_do_not_write_at_once(run: Run) -> None:
+def test_two_commands_do_not_write_at_once(run: Execute) -> None:
     run()
     with files.locked(Path("out.parquet").resolve()):
         error = f"error: {Path('out.parquet').resolve()}: another command is writing there; wait for its end\n"
@@ -172,7 +165,7 @@ def packed(photos: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["tables", "shards"])
-def test_parquet_files_and_archives(folder: str, run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_files_and_archives(folder: str, run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their rows are those of the loose files; a unit is read in blocks, and an unusable image is a row."""
     monkeypatch.setattr(inputs, "BLOCK", 5)
     (photos / "03.jpg").write_text("no")
@@ -198,7 +191,7 @@ def test_parquet_files_and_archives(folder: str, run: Run, photos: Path, monkeyp
     assert all(error.startswith("not an image") for error in bad["error"].to_pylist())
 
 
-def test_unusable_parquet_files_and_archives(run: Run, photos: Path) -> None:
+def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None:
     packed(photos)
     pq.write_table(pa.table({"picture": [b"no"]}), "other.parquet")
     assert "error: other.parquet: has no column 'image'; it has picture" in run("other.parquet")[2]
@@ -213,13 +206,13 @@ def test_unusable_parquet_files_and_archives(run: Run, photos: Path) -> None:
     )
 
 
-def test_embeddings_that_are_too_large_for_an_array(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_are_too_large_for_an_array(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
     assert run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
     assert not Path("out").exists()
 
 
-def test_queries_that_are_no_images(run: Run) -> None:
+def test_queries_that_are_no_images(run: Execute) -> None:
     """Are refused before anything is written."""
     Path("no.png").write_text("no")
     for query, message in (("none.png", "there is no such file; give one image"), ("no.png", "no.png: not an image")):
@@ -228,14 +221,14 @@ def test_queries_that_are_no_images(run: Run) -> None:
     assert not Path("out.parquet").exists()
 
 
-def test_options_of_ray(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_ray(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "error: --engine: invalid choice: 'spark'" in run("--engine=spark")[2]
     assert run("--address=auto")[2] == "error: --address=auto: needs --engine=ray\n"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert run("--engine=ray")[2] == "error: --engine=ray: ray is not installed: pip install ray\n"
 
 
-def test_unusable_images(run: Run, photos: Path) -> None:
+def test_unusable_images(run: Execute, photos: Path) -> None:
     """They are rows with an error; without --skip_bad the command fails in the end, and goes on from there with it."""
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
@@ -255,7 +248,7 @@ def test_unusable_images(run: Run, photos: Path) -> None:
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
 
 
-def test_embeddings_that_are_not_finite(run: Run, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_embeddings_that_are_not_finite(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are no reason to leave an image out, and do not pass for embeddings of good ones."""
 
     class Overflowing(Tiny):

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from PIL import Image
 
 import dml_jax
 from dml_jax import config as configs
-from dml_jax.commands import cli, embed, enroll
+from dml_jax.commands import embed, enroll
 from dml_jax.data.formats import folder
 from dml_jax.data.prepare import sources
 from dml_jax.errors import CheckpointError, DataError
@@ -197,10 +196,9 @@ def test_invalid_index_files(photos, tmp_path):
         Index.load(Colours(), tmp_path / "none.npz")
 
 
-def test_the_command(photos, tmp_path, monkeypatch, capsys):
+def test_the_command(photos, tmp_path, monkeypatch, execute):
     def run(*arguments):
-        code = cli.exit_code(lambda: enroll.execute(["--model=w", f"--index={file}", *map(str, arguments)]))
-        out, err = capsys.readouterr()
+        code, out, err = execute(enroll, "--model=w", f"--index={file}", *arguments)
         assert err.count("\n") == (code == 2)
         return code, out + err
 
@@ -403,7 +401,7 @@ def test_commands_at_the_same_time(photos, tmp_path, monkeypatch):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
+def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
     """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
     gallery = tmp_path / "gallery"
     for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
@@ -413,25 +411,23 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: model)
     monkeypatch.setattr(configs, "digest", str)
 
-    def run(command, *arguments):
-        monkeypatch.setattr(sys, "argv", [command.__name__, "--model=w", *map(str, arguments)])
-        return cli.exit_code(lambda: command.execute(sys.argv[1:])), *capsys.readouterr()
-
     out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
     for command, arguments, listed in ((embed, [out, gallery], "unusable"), (enroll, [index, gallery], "error")):
-        code, _, err = run(command, *arguments)
+        code, _, err = execute(command, "--model=w", *arguments)
         assert (code, err.splitlines()[0]) == (2, f"{listed}: {gallery}/red/bad\\x1b.png: not an image")
-        code, _, err = run(command, "--skip_bad", *arguments)
+        code, _, err = execute(command, "--model=w", "--skip_bad", *arguments)
         assert (code, err) == (0, f"left out: {gallery}/red/bad\\x1b.png: not an image\n")
     ids = json.loads((tmp_path / "out" / "ids.json").read_text())
     assert sorted(ids) == sorted(file for files in photos.values() for file in files)
     assert Index.load(model, tmp_path / "i.npz").images == [str(Path(i).resolve()) for i in sorted(ids)]
 
     tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
-    code, text, _ = run(enroll, index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png")
+    code, text, _ = execute(
+        enroll, "--model=w", index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png"
+    )
     assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
-    code, _, err = run(embed, f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
+    code, _, err = execute(embed, "--model=w", f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
     assert code == 2
     assert err.splitlines()[-1].startswith("error: 1 of 1 image cannot be used; all errors are in ")
 

@@ -4,28 +4,22 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dml_jax.commands import cli, evaluate
+from dml_jax.commands import evaluate
 from dml_jax.evaluation import metrics, reranking
+from tests.commands.conftest import Execute, Fails
 
 ROOT = Path(__file__).parents[2]
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error)."""
-    sys.argv = ["evaluate", *arguments]
-    code = cli.exit_code(lambda: evaluate.execute(sys.argv[1:]))
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-@pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["evaluate"])
+@pytest.fixture
+def run(execute: Execute) -> Execute:
+    return partial(execute, evaluate)
 
 
 @pytest.fixture
@@ -41,7 +35,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 
 def test_a_distance_of_ones_own(
-    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Execute, files: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its import path, also below re-ranking."""
     monkeypatch.chdir(tmp_path)
@@ -50,21 +44,21 @@ def test_a_distance_of_ones_own(
         "import jax.numpy as jnp\ndef d(a, b):\n    return jnp.abs(a[:, None] - b[None]).sum(2)\n"
     )
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--output=out.json", "--ks=1"
-    assert run(capsys, *pair, "--metric=mine.d", "--rerank")[0] == 0
+    assert run(*pair, "--metric=mine.d", "--rerank")[0] == 0
     found, x, y = json.loads(Path("out.json").read_text()), np.load(files["x"]), np.load(files["y"])
     distances = np.abs(x[:, None] - x).sum(axis=2) + 1e9 * np.eye(60)
     assert found["recall@1"] == np.mean(y[distances.argmin(axis=1)] == y)
     assert "ranking by mine.d" in found["protocol"]
     assert 0 < found["reranked"]["recall@1"] < 1
     for name, message in (("manhattan", "must be cosine, euclidean or"), ("mine.e", "mine has no function e")):
-        assert message in run(capsys, *pair, f"--metric={name}")[2]
-    assert "cannot be imported" in run(capsys, *pair, "--metric=nowhere.d")[2]
+        assert message in run(*pair, f"--metric={name}")[2]
+    assert "cannot be imported" in run(*pair, "--metric=nowhere.d")[2]
 
 
-def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+def test_table_and_json(run: Execute, files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
-    code, out, err = run(capsys, *pair, f"--output={output}")
+    code, out, err = run(*pair, f"--output={output}")
     assert (code, err) == (0, "")
     result = json.loads(output.read_text())
     x, y = np.load(files["x"]), np.load(files["y"])
@@ -80,9 +74,7 @@ def test_table_and_json(capsys: pytest.CaptureFixture[str], files: dict[str, Pat
         assert text in out
 
 
-def test_names_in_text_files_and_all_metrics(
-    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_names_in_text_files_and_all_metrics(run: Execute, files: dict[str, Path], tmp_path: Path) -> None:
     """Class names, one per line or in an array, give the results of numbers."""
     names, output = tmp_path / "names.txt", tmp_path / "results.json"
     y = np.load(files["y"])
@@ -91,7 +83,7 @@ def test_names_in_text_files_and_all_metrics(
     options = ("--full_ranking", "--no_clustering", "--ks=1,5", f"--output={output}")
     found = []
     for labels in (files["y"], names, tmp_path / "names.npy"):
-        code, out, err = run(capsys, f"--embeddings={files['x']}", f"--labels={labels}", *options)
+        code, out, err = run(f"--embeddings={files['x']}", f"--labels={labels}", *options)
         assert (code, err) == (0, "")
         found.append(json.loads(output.read_text()))
     numbers, strings, arrays = ({k: v for k, v in r.items() if k not in ("labels", "seconds")} for r in found)
@@ -102,10 +94,9 @@ def test_names_in_text_files_and_all_metrics(
         assert text in out
 
 
-def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+def test_queries_and_gallery(run: Execute, files: dict[str, Path], tmp_path: Path) -> None:
     output = tmp_path / "results.json"
     code, out, _ = run(
-        capsys,
         f"--embeddings={files['x']}",
         f"--labels={files['y']}",
         f"--query_embeddings={files['xq']}",
@@ -126,14 +117,14 @@ def test_queries_and_gallery(capsys: pytest.CaptureFixture[str], files: dict[str
     assert "candidates" not in out
 
 
-def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
+def test_prefixes_and_lone_queries(run: Execute, files: dict[str, Path], tmp_path: Path) -> None:
     x, y = np.load(files["x"]), np.load(files["y"])
     y[:3] = [7, 8, 9]
     np.save(files["y"], y)
     output = tmp_path / "results.json"
     pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
     more = "--prefixes=2", "--lone_queries=omit", "--rerank", "--no_clustering", "--ks=1"
-    code, out, err = run(capsys, *pair, *more, f"--output={output}")
+    code, out, err = run(*pair, *more, f"--output={output}")
     assert (code, err) == (0, "")
     result = json.loads(output.read_text())
     for found, width in ((result, 8), (result["prefixes"]["2"], 2)):
@@ -147,13 +138,13 @@ def test_prefixes_and_lone_queries(capsys: pytest.CaptureFixture[str], files: di
         assert text in out
 
 
-def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path) -> None:
-    bad = np.load(files["x"])
+def test_invalid_input(fails: Fails, more: dict[str, Path], tmp_path: Path) -> None:
+    bad = np.load(more["x"])
     bad[[5, 9]] = np.nan
     np.save(tmp_path / "bad.npy", bad)
     np.save(tmp_path / "floats.npy", np.zeros(60))
-    (tmp_path / "short.npy").write_bytes(files["x"].read_bytes()[:-100])
-    pair = f"--embeddings={files['x']}", f"--labels={files['y']}"
+    (tmp_path / "short.npy").write_bytes(more["x"].read_bytes()[:-100])
+    pair = f"--embeddings={more['x']}", f"--labels={more['y']}"
     (tmp_path / "gap.txt").write_text("a\n\nb\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xfa")
     for arguments, message in (
@@ -169,23 +160,27 @@ def test_invalid_input(capsys: pytest.CaptureFixture[str], files: dict[str, Path
         ((*pair, "--flip"), "--flip: needs --model and --data"),
         ((*pair, "--weights=1,2"), "--weights: needs runs, --model=RUN,RUN"),
         ((*pair, "--data=photos"), "--data: needs --model"),
-        ((pair[0], f"--labels={files['x'].parent / 'gap.txt'}"), "gap.txt: line 2 has 0 characters"),
-        ((pair[0], f"--labels={files['x'].parent / 'bytes.txt'}"), "bytes.txt: is truncated or damaged"),
+        ((pair[0], f"--labels={more['x'].parent / 'gap.txt'}"), "gap.txt: line 2 has 0 characters"),
+        ((pair[0], f"--labels={more['x'].parent / 'bytes.txt'}"), "bytes.txt: is truncated or damaged"),
         (("--embeddings=none.npy", pair[1]), "--embeddings=none.npy: is missing"),
         (
             (pair[0], f"--labels={tmp_path / 'floats.npy'}"),
             "--labels: holds float64 of shape [60] for 60 rows",
         ),
-        ((pair[0], f"--labels={files['yq']}"), "--labels: holds int64 of shape [20] for 60 rows of --embeddings"),
+        ((pair[0], f"--labels={more['yq']}"), "--labels: holds int64 of shape [20] for 60 rows of --embeddings"),
         ((f"--embeddings={tmp_path / 'bad.npy'}", pair[1]), "2 of 60 rows hold NaN or infinity, first row 5"),
         ((f"--embeddings={tmp_path / 'short.npy'}", pair[1]), "is truncated or damaged"),
-        ((f"--embeddings={files['y']}", pair[1]), "--embeddings: holds int64 of shape [60]"),
+        ((f"--embeddings={more['y']}", pair[1]), "--embeddings: holds int64 of shape [60]"),
+        ((*pair, f"--query_groups={more['c']}"), "--query_groups: needs --query_embeddings"),
+        (
+            (*pair, f"--query_embeddings={more['xq']}", f"--query_labels={more['yq']}", f"--groups={more['c']}"),
+            "--groups: with queries, give --query_groups too",
+        ),
+        ((*pair, f"--groups={more['c']}", "--rerank"), "--groups: not with --rerank or --protocol=paper"),
+        ((*pair, f"--groups={more['cq']}"), "groups: holds int64 of shape [20] for 60 rows of queries"),
+        ((pair[0], f"--labels={more['hot']}", "--rerank"), "--labels: have several classes per row"),
     ):
-        code, out, err = run(capsys, *arguments)
-        assert (code, out) == (2, ""), arguments
-        assert err.startswith("error: "), err
-        assert err.count("\n") == 1, err
-        assert message in err, err
+        assert message in fails(evaluate, *arguments), arguments
 
 
 @pytest.mark.slow
@@ -210,12 +205,12 @@ def test_one_and_eight_devices_give_the_same_results(files: dict[str, Path], tmp
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_reranking(capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path, separate: bool) -> None:
+def test_reranking(run: Execute, files: dict[str, Path], tmp_path: Path, separate: bool) -> None:
     x, y, xq, yq = (np.load(files[name]) for name in ("x", "y", "xq", "yq"))
     output = tmp_path / "results.json"
     queries = [f"--query_embeddings={files['xq']}", f"--query_labels={files['yq']}"] if separate else []
     code, out, err = run(
-        capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", *queries, "--no_clustering", "--ks=1,5",
+        f"--embeddings={files['x']}", f"--labels={files['y']}", *queries, "--no_clustering", "--ks=1,5",
         "--rerank", f"--output={output}",
     )  # fmt: skip
     assert (code, err) == (0, "")
@@ -233,15 +228,13 @@ def test_reranking(capsys: pytest.CaptureFixture[str], files: dict[str, Path], t
     assert ("queries and gallery together" in result["reranked"]["protocol"]) == separate
 
 
-def test_reranking_by_the_paper_protocol(
-    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
-) -> None:
+def test_reranking_by_the_paper_protocol(run: Execute, files: dict[str, Path], tmp_path: Path) -> None:
     """Without duplicates, dropping the first neighbour is the same as excluding the query."""
     found = []
     for protocol in ("clean", "paper"):
         output = tmp_path / f"{protocol}.json"
         code, _, _ = run(
-            capsys, f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--rerank",
+            f"--embeddings={files['x']}", f"--labels={files['y']}", "--no_clustering", "--rerank",
             f"--protocol={protocol}", f"--output={output}",
         )  # fmt: skip
         assert code == 0
@@ -260,7 +253,7 @@ def more(files: dict[str, Path]) -> dict[str, Path]:
     return files | {name: files["x"].parent / f"{name}.npy" for name in arrays}
 
 
-def test_groups(capsys: pytest.CaptureFixture[str], more: dict[str, Path], tmp_path: Path) -> None:
+def test_groups(run: Execute, more: dict[str, Path], tmp_path: Path) -> None:
     given = [f"--embeddings={more['x']}", f"--labels={more['y']}", f"--groups={more['c']}"]
     given += ["--ks=1,5", "--no_clustering", f"--output={tmp_path / 'results.json'}"]
     sides = [f"--query_embeddings={more['xq']}", f"--query_labels={more['yq']}", f"--query_groups={more['cq']}"]
@@ -270,40 +263,20 @@ def test_groups(capsys: pytest.CaptureFixture[str], more: dict[str, Path], tmp_p
         (given, metrics.retrieval(x, y, ks=(1, 5), groups=c)),
         ([*given, *sides], metrics.retrieval(xq, yq, ks=(1, 5), **gallery)),
     ):
-        assert run(capsys, *options)[0] == 0
+        assert run(*options)[0] == 0
         found = json.loads((tmp_path / "results.json").read_text())
         assert {key: found[key] for key in expected} == expected
         assert "relevant rows of the query's group excluded" in found["protocol"]
 
 
-def test_several_classes(capsys: pytest.CaptureFixture[str], more: dict[str, Path], tmp_path: Path) -> None:
+def test_several_classes(run: Execute, more: dict[str, Path], tmp_path: Path) -> None:
     hot = np.load(more["hot"])
     expected = metrics.retrieval(np.load(more["x"]), hot, ks=(1, 5))
     lines = ["\t".join(f"class {c}" for c in np.flatnonzero(row)) for row in hot]
     (tmp_path / "classes.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
     for labels in (more["hot"], tmp_path / "classes.tsv"):
         given = f"--embeddings={more['x']}", f"--labels={labels}", "--ks=1,5", f"--output={tmp_path / 'results.json'}"
-        code, out, _ = run(capsys, *given)
+        code, out, _ = run(*given)
         assert (code, "60 rows, 5 classes" in out) == (0, True)
         found = json.loads((tmp_path / "results.json").read_text())
         assert {key: found[key] for key in expected} == expected
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--labels={y}", "--query_groups={c}"), "--query_groups: needs --query_embeddings"),
-        (
-            ("--labels={y}", "--query_embeddings={xq}", "--query_labels={yq}", "--groups={c}"),
-            "--groups: with queries, give --query_groups too",
-        ),
-        (("--labels={y}", "--groups={c}", "--rerank"), "--groups: not with --rerank or --protocol=paper"),
-        (("--labels={y}", "--groups={cq}"), "groups: holds int64 of shape [20] for 60 rows of queries"),
-        (("--labels={hot}", "--rerank"), "--labels: have several classes per row"),
-    ],
-)
-def test_invalid_options(
-    arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], more: dict[str, Path]
-) -> None:
-    code, _, err = run(capsys, f"--embeddings={more['x']}", *(argument.format(**more) for argument in arguments))
-    assert (code, err.count("\n"), message in err) == (2, 1, True), err

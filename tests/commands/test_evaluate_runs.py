@@ -13,6 +13,7 @@ from dml_jax import manifest
 from dml_jax.commands import cli, evaluate
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.export import embedding_files
+from tests.commands.conftest import Fails
 
 ROWS = 24
 
@@ -99,7 +100,7 @@ def test_one_run(tmp_path: Path) -> None:
         assert "without a relevant row left out" in results["protocol"]
 
 
-def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_weights(tmp_path: Path) -> None:
     """The cosine is the mean of the members' cosines, weighted by the squares; hits are kept by query."""
     first, second = (member(tmp_path / name, seed, 4) for seed, name in enumerate("ab"))
     output = tmp_path / "ab"
@@ -111,11 +112,6 @@ def test_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.fill_diagonal(cosine, -2)
     with np.load(output / "queries.npz") as kept:
         np.testing.assert_array_equal(kept["rank"] == 1, labels[np.argmax(cosine, axis=1)] == labels)
-    for text in ("1,0", "1,a", "1,inf"):
-        assert run([tmp_path / "a", tmp_path / "b"], f"--weights={text}") == 2
-        assert f"--weights: {text}: must be positive numbers" in capsys.readouterr().err
-    assert run([tmp_path / "a", tmp_path / "b"], "--weights=1") == 2
-    assert "--weights: give 2 numbers, one for each run" in capsys.readouterr().err
 
 
 def test_queries_and_gallery(tmp_path: Path) -> None:
@@ -159,7 +155,7 @@ def test_selection_of_the_members(tmp_path: Path, selects: tuple[str, str], mode
     assert json.loads((tmp_path / "ab" / "results.json").read_text())["model"] == model
 
 
-def test_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
     for seed, name in enumerate("ab"):
         member(tmp_path / name, seed, 6)
     member(tmp_path / "short", 2, 6, ids=["x"], labels=np.zeros(1, int))
@@ -179,11 +175,10 @@ def test_invalid_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
         ([a, b], (f"--export={tmp_path / 'foreign'}",), "foreign: holds a run or other files"),
         ([a, b], (f"--export={tmp_path / 'note'}",), "is a file, below one"),
         ([a, b], ("--labels=x.npy",), "--labels: is not used with --model"),
+        *(([a, b], (f"--weights={text}",), f"--weights: {text}: must be pos") for text in ("1,0", "1,a", "1,inf")),
+        ([a, b], ("--weights=1",), "--weights: give 2 numbers, one for each run"),
     ):
-        assert run(runs, *options) == 2, words
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n")) == ("", 1), err
-        assert words in err, err
+        assert words in fails(evaluate, f"--model={','.join(map(str, runs))}", "--quiet", *options)
 
 
 def test_verify(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

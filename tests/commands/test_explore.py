@@ -5,7 +5,6 @@ import json
 import logging.config
 import signal
 import socket
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -20,11 +19,12 @@ from PIL import Image
 
 from dml_jax import config as configs
 from dml_jax import files
-from dml_jax.commands import cli, explore, serve
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.commands import explore, serve
+from dml_jax.errors import DataError
 from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
+from tests.commands.conftest import Fails
 from tests.serving.test_http_service import Colours, ask, picture, serving
 from tests.train.experiments import values
 
@@ -204,23 +204,12 @@ def test_only_images_by_index(port: int, path: str) -> None:
     assert "error" in json.loads(content)
 
 
-def test_data_that_have_moved(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_input(tmp_path: Path, fails: Fails) -> None:
     from dml_jax.train.records import workdir  # imports absl, whose handler takes the captured stderr with it
 
     config = configs.resolve(values(steps=1) | {"data": {"name": "folder", "path": "photos/"}})
     facts = workdir.provenance(config, "x", ["a", "b"], 4, (8, 8))
     files.write_json(tmp_path / "config.json", facts)
-    monkeypatch.setattr(sys, "argv", ["dml-jax explore", f"--model={tmp_path}"])
-    monkeypatch.chdir(tmp_path)
-    assert cli.exit_code(lambda: explore.execute(sys.argv[1:])) == 2
-    wanted = (
-        "data.path=photos/: the data of the run are not there; give their directory with --config.data.path=DIRECTORY"
-    )
-    assert capsys.readouterr().err == f"error: {wanted}\n"
-
-
-def test_options_that_do_not_exist() -> None:
-    with pytest.raises(ConfigError, match=r"--host=0\.0\.0\.0: there is no such option"):
-        explore.execute(["--model=x", "--host=0.0.0.0"])
+    wanted = "data.path=photos/: the data of the run are not there; give their directory with --config.data.path="
+    assert fails(explore, f"--model={tmp_path}").startswith(wanted)
+    assert fails(explore, "--model=x", "--host=0.0.0.0").startswith("--host=0.0.0.0: there is no such option")

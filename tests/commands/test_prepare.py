@@ -3,8 +3,9 @@
 import io
 import json
 import os
-import sys
+import re
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax.commands import cli, prepare
+from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, read_ahead, store
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
 from tests.analysis.test_page import Page
+from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 from tests.tiny_model import Tiny
 
@@ -27,45 +29,37 @@ ROOT = Path(__file__).parents[2]
 NOT_UTF8 = b"caf\xe9"
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error)."""
-    sys.argv = ["prepare", *arguments]
-    code = cli.exit_code(lambda: prepare.execute(sys.argv[1:]))
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
 def flags(name: str, source: Path, output: Path, *more: str) -> list[str]:
     return [f"--name={name}", f"--source={source}", f"--output={output}", *more]
 
 
-@pytest.fixture(autouse=True)
-def _arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["prepare"])
+@pytest.fixture
+def run(execute: Execute) -> Execute:
+    return partial(execute, prepare)
 
 
-def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, run: Execute) -> None:
     photos = layouts.photos(tmp_path / "photos")
-    code, out, err = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    code, out, err = run(*flags("folder", photos, tmp_path / "out"))
     assert (code, err) == (0, "")
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
     assert out.endswith(
         f"\nwritten: {tmp_path / 'out'}; use with --config.data.name=folder --config.data.path={tmp_path / 'out'}\n"
     )
     before = (tmp_path / "out" / store.MARKER).read_bytes()
-    code, out, _ = run(capsys, *flags("folder", photos, tmp_path / "out"))
+    code, out, _ = run(*flags("folder", photos, tmp_path / "out"))
     assert code == 0
     assert "is already prepared" in out
     assert (tmp_path / "out" / store.MARKER).read_bytes() == before
-    code, _, err = run(capsys, *flags("folder", photos, tmp_path / "out", "--short_side=16"))
+    code, _, err = run(*flags("folder", photos, tmp_path / "out", "--short_side=16"))
     assert code == 2
     assert "was prepared with another short_side" in err
-    assert run(capsys, f"--verify={tmp_path / 'out'}")[0] == 0
+    assert run(f"--verify={tmp_path / 'out'}")[0] == 0
 
 
 @pytest.mark.parametrize("options", [(), ("--short_side=16", "--pixels")])
 def test_each_image_is_decoded_once_on_all_cores(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    tmp_path: Path, run: Execute, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     photos = layouts.photos(tmp_path / "photos")  # 12 images
     Image.fromarray(pictures.pixels(9)).convert("RGBA").save(photos / "oak" / "1.jpg", "PNG")  # is converted
@@ -83,7 +77,7 @@ def test_each_image_is_decoded_once_on_all_cores(
     monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
     monkeypatch.setattr(decode, "rgb", count)
     arguments = ["--name=folder", f"--source={photos}", f"--output={tmp_path / 'out'}", *options]
-    code, _, err = run(capsys, *arguments)
+    code, _, err = run(*arguments)
     assert (code, err) == (0, "")
     assert sorted(decoded) == sorted(given)
 
@@ -106,30 +100,16 @@ def test_each_image_is_decoded_once_on_all_cores(
         (["--verify=nowhere"], "nowhere"),
     ],
 )
-def test_errors_are_one_line(
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    arguments: list[str],
-    message: str,
-) -> None:
-    import re
-
-    monkeypatch.chdir(tmp_path)
-    code, _, err = run(capsys, *arguments)
-    assert code == 2
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert re.search(message, err)
-    assert list(tmp_path.iterdir()) == []
+def test_errors_are_one_line(fails: Fails, arguments: list[str], message: str) -> None:
+    assert re.search(message, fails(prepare, *arguments))
 
 
-def test_an_output_directory_in_use_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_output_directory_in_use_is_rejected(tmp_path: Path, run: Execute) -> None:
     photos = layouts.photos(tmp_path / "photos")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("my work")
     for output in (tmp_path / "mine", photos / "prepared"):
-        code, _, err = run(capsys, *flags("folder", photos, output))
+        code, _, err = run(*flags("folder", photos, output))
         assert code == 2
         assert "must be a new or empty directory outside of the sources" in err
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
@@ -166,11 +146,11 @@ def bad_photos(root: Path) -> dict[str, str]:
     return expected
 
 
-def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_unusable_images_are_listed(tmp_path: Path, run: Execute) -> None:
     expected = bad_photos(tmp_path / "photos")
     (tmp_path / "photos" / ".DS_Store").write_bytes(b"clutter")
     (tmp_path / "photos" / "oak" / "Thumbs.db").write_bytes(b"clutter")
-    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out"))
+    code, out, err = run(*flags("folder", tmp_path / "photos", tmp_path / "out"))
     assert code == 2
     assert err.startswith(f"error: {len(expected)} of 25 images cannot be used (all are listed above)")
     assert err.count("\n") == 1
@@ -178,7 +158,7 @@ def test_all_unusable_images_are_listed(tmp_path: Path, capsys: pytest.CaptureFi
         assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
     assert not (tmp_path / "out").exists()
 
-    code, out, err = run(capsys, *flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
+    code, out, err = run(*flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
     assert (code, err) == (0, "")
     assert f"left out: {len(expected)} images" in out
     skipped = json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"]
@@ -198,7 +178,7 @@ def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["inspect_images", "write_records"])
 def test_an_interrupted_preparation_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, when: str
+    tmp_path: Path, run: Execute, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """And starts again; Ctrl-C while images are checked or written."""
     archive, out = layouts.cub(tmp_path), tmp_path / "out"
@@ -206,9 +186,9 @@ def test_an_interrupted_preparation_leaves_nothing(
     with monkeypatch.context() as patch:
         module = check if when == "inspect_images" else prepare_dataset
         patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 130
+        assert run(*flags("cub", archive, out, "--subset"))[0] == 130
     assert sorted(tmp_path.iterdir()) == before
-    assert run(capsys, *flags("cub", archive, out, "--subset"))[0] == 0
+    assert run(*flags("cub", archive, out, "--subset"))[0] == 0
     store.verify(out)
 
 
@@ -223,9 +203,9 @@ def copies(root: Path) -> None:
         picture.resize((picture.width * 2, picture.height * 2)).save(root / to, quality=80)
 
 
-def test_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicates_are_reported(tmp_path: Path, run: Execute) -> None:
     copies(tmp_path / "p")
-    code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
+    code, out, _ = run(*flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
     for line in (
         "duplicates within a class: 2",
@@ -243,12 +223,12 @@ def test_duplicates_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_data_report(tmp_path: Path, run: Execute) -> None:
     """What the page shows; with a model, it is written again."""
     copies(tmp_path / "p")
     (tmp_path / "p" / "test" / "c" / "<b>.png").write_text("text")
     given = flags("folder", tmp_path / "p", tmp_path / "out", "--skip_bad")
-    code, out, _ = run(capsys, *given)
+    code, out, _ = run(*given)
     assert (code, f"report: {tmp_path / 'out' / 'report.html'}" in out) == (0, True)
     page = Page((tmp_path / "out" / "report.html").read_text())
     words = " ".join(page.texts)
@@ -265,7 +245,7 @@ def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     before = (tmp_path / "out" / store.MARKER).read_bytes()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(dml_jax, "load", lambda *_: Tiny())
-        code, out, _ = run(capsys, *given, "--model=tiny")
+        code, out, _ = run(*given, "--model=tiny")
     assert (code, "report: 1 doubtful label: " in out) == (0, True)
     page = Page((tmp_path / "out" / "report.html").read_text())
     rows = (tmp_path / "out" / "doubtful_labels.csv").read_text().splitlines()[1:]
@@ -273,12 +253,12 @@ def test_the_data_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert (tmp_path / "out" / store.MARKER).read_bytes() == before
 
 
-def test_duplicates_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_duplicates_are_left_out(tmp_path: Path, run: Execute) -> None:
     copies(tmp_path / "p")
     (tmp_path / "p" / "train" / "b" / "also.jpg").write_bytes((tmp_path / "p" / "train" / "a" / "2.jpg").read_bytes())
     given = flags("folder", tmp_path / "p", tmp_path / "out")
-    assert run(capsys, *given)[0] == 2
-    code, out, _ = run(capsys, *given, "--drop=duplicates")
+    assert run(*given)[0] == 2
+    code, out, _ = run(*given, "--drop=duplicates")
     assert (code, "left out: 5 images" in out) == (0, True)
     assert json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"] == [
         ["test/d/0.jpg", "a duplicate of test/d/large.jpg"],
@@ -289,7 +269,7 @@ def test_duplicates_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[s
     ]
     assert "near duplicates across splits: 1" in out
     assert "duplicates within a class" not in out
-    assert "was prepared with another drop" in run(capsys, *given)[2]
+    assert "was prepared with another drop" in run(*given)[2]
 
 
 def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
@@ -302,13 +282,13 @@ def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
     assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
 
 
-def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, run: Execute) -> None:
     layouts.photos(tmp_path / "p", ("a", "b", "c", "d"))
     file = next((tmp_path / "p").rglob("*.jpg"))
     exif = Image.Exif()
     exif[decode.ORIENTATION] = 6
     Image.open(file).save(file, exif=exif)
-    code, out, _ = run(capsys, *flags("folder", tmp_path / "p", tmp_path / "out"))
+    code, out, _ = run(*flags("folder", tmp_path / "p", tmp_path / "out"))
     assert code == 0
     assert "EXIF rotation: 1 image (data.exif_rotation)" in out
     name = str(file.relative_to(tmp_path / "p"))

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax.commands import cli, serve
+from dml_jax.commands import serve
 from dml_jax.data import decode
+from tests.commands.conftest import Fails
 from tests.serving.test_http_service import ask
 
 
@@ -44,14 +45,7 @@ def check_command(run: Path) -> None:
         assert answer["cosine"] == pytest.approx(float(cosine), abs=1e-5)
 
 
-def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(*arguments: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["serve", *arguments])
-        assert cli.exit_code(lambda: serve.execute(sys.argv[1:])) == 2
-        out, err = capsys.readouterr()
-        assert (out, err.count("\n"), err.startswith("error: ")) == ("", 1, True)
-        return err
-
+def test_invalid_options(fails: Fails) -> None:
     with serve.listen("127.0.0.1", 0) as taken:
         used = taken.getsockname()[1]
         for arguments, words in (
@@ -62,4 +56,4 @@ def test_invalid_options(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
             (("--model=none", f"--port={used}"), f"--port={used}: cannot listen there (Address already in use"),
             (("--model=none", "--port=0"), "none: is not a work directory"),
         ):
-            assert words in run(*arguments)
+            assert words in fails(serve, *arguments)
