@@ -1,11 +1,6 @@
 """Proxy-Anchor, multi-similarity and HIST with ViT-S on Cars196; no results are published with these settings.
 
-    dml-jax convert --weights=hf://timm/vit_small_patch14_dinov2.lvd142m
-    python -m dml_jax.main --config=configs/cars_vit.py                     Proxy-Anchor from DINOv2, clean protocol
-    python -m dml_jax.main --config=configs/cars_vit.py:hist-vit_small      another loss, other weights
-    python -m dml_jax.main --config=configs/cars_vit.py --protocol=paper    the authors' protocol
-
-For the variants and the sources of their settings, see configs/recipes/vit.py.
+The commands and variants are those of `cub_vit.py`. For the sources of the settings, see configs/recipes/vit.py.
 """
 
 from configs.recipes import vit

@@ -29,7 +29,7 @@ length to theirs: only the direction of a proxy matters, and longer proxies turn
 
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -65,50 +65,23 @@ PROXY_NCA_PP = {"proxy_nca_pp": (256, 288), "proxy_nca_pp-227": (227, 256)}  # s
 VARIANTS = ("normalized_softmax", "proxy_anchor", *PROXY_NCA_PP, *SHARED, *MEMORIES)
 
 
-class Softmax(NamedTuple):
-    """Settings of the normalised softmax that depend on the data set."""
-
-    learning_rate: float  # of the network
-    images_per_class: int  # in a batch of 75
-
-
-class ProxyAnchor(NamedTuple):
-    """Settings of Proxy-Anchor that depend on the data set."""
-
-    learning_rate: float  # of the network; the proxies have 100 times as much
-    warmup: int  # epochs that train all but the backbone
-    every: int  # epochs, warm-up included, between two multiplications of the rates by `gamma`
-    gamma: float
-    batch_size: int
-    freeze_bn: bool  # of the backbone
-
-
-class ProxyNCAPP(NamedTuple):
-    """Settings of ProxyNCA++ that depend on the data set; its authors' rates are for an epsilon of 1."""
-
-    learning_rate: float  # of the network
-    proxies: float  # learning rate of the proxies
-    epochs: int  # after 5 of warm-up
-    batch_size: int
-    images_per_class: int
-
-
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 IMAGES = {"cub": 5_864, "cars": 8_054, "sop": 59_551, "inshop": 25_882}  # in training
 SHARED_EPOCHS = {"cub": 150, "cars": 150, "sop": 100, "inshop": 100}
-SOFTMAX = {"cub": Softmax(1e-3, 25), "cars": Softmax(1e-2, 25), "sop": Softmax(1e-2, 5), "inshop": Softmax(1e-2, 5)}
-ANCHOR = {
-    "cub": ProxyAnchor(1e-4, warmup=5, every=5, gamma=0.5, batch_size=120, freeze_bn=True),
-    "cars": ProxyAnchor(1e-4, warmup=5, every=10, gamma=0.5, batch_size=120, freeze_bn=True),
-    "sop": ProxyAnchor(6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False),
-    "inshop": ProxyAnchor(6e-4, warmup=1, every=20, gamma=0.25, batch_size=180, freeze_bn=False),
-}
+# Learning rate of the network, and images per class in a batch of 75.
+SOFTMAX = {"cub": (1e-3, 25), "cars": (1e-2, 25), "sop": (1e-2, 5), "inshop": (1e-2, 5)}
+MANY_ANCHORS = {"rate": 6e-4, "warmup": 1, "every": 20, "gamma": 0.25, "batch_size": 180, "freeze_bn": False}
+ANCHOR: dict[str, dict[str, Any]] = {  # arguments of `proxy_anchor`
+    "cub": {"rate": 1e-4, "warmup": 5, "every": 5, "gamma": 0.5, "batch_size": 120, "freeze_bn": True},
+    "cars": {"rate": 1e-4, "warmup": 5, "every": 10, "gamma": 0.5, "batch_size": 120, "freeze_bn": True},
+    "sop": MANY_ANCHORS, "inshop": MANY_ANCHORS,
+}  # fmt: skip
+# Learning rates of the network and of the proxies, for the authors' epsilon of 1; epochs after 5 of warm-up; images in
+# a batch and per class.
 NCA_PP = {
-    "cub": ProxyNCAPP(4e-3, proxies=4e2, epochs=40, batch_size=32, images_per_class=4),
-    "cars": ProxyNCAPP(4e-3, proxies=4e2, epochs=40, batch_size=32, images_per_class=4),
-    "sop": ProxyNCAPP(2.4e-2, proxies=2.4e2, epochs=80, batch_size=192, images_per_class=3),
-    "inshop": ProxyNCAPP(2.4e-2, proxies=2.4e3, epochs=80, batch_size=192, images_per_class=3),
-}
+    "cub": (4e-3, 4e2, 40, 32, 4), "cars": (4e-3, 4e2, 40, 32, 4),
+    "sop": (2.4e-2, 2.4e2, 80, 192, 3), "inshop": (2.4e-2, 2.4e3, 80, 192, 3),
+}  # fmt: skip
 
 
 def on(dataset: str) -> base.Contents:
@@ -122,7 +95,7 @@ def config(dataset: str, variant: str = "") -> ConfigDict:
         case "" | "normalized_softmax":
             sections = normalized_softmax(dataset)
         case "proxy_anchor":
-            sections = proxy_anchor(dataset)
+            sections = proxy_anchor(dataset, **ANCHOR[dataset])
         case "proxy_nca_pp" | "proxy_nca_pp-227":
             sections = proxy_nca_pp(dataset, *PROXY_NCA_PP[variant])
         case _ if variant in MEMORIES:
@@ -152,41 +125,48 @@ def normalized_softmax(dataset: str) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def proxy_anchor(dataset: str) -> dict[str, Any]:
-    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up."""
-    found = ANCHOR[dataset]
+def proxy_anchor(
+    dataset: str, *, rate: float, warmup: int, every: int, gamma: float, batch_size: int, freeze_bn: bool
+) -> dict[str, Any]:
+    """Proxy-Anchor as its authors train it, for 60 epochs that include the warm-up.
+
+    Args:
+      rate: of the network; the proxies have 100 times as much.
+      warmup: epochs that train all but the backbone.
+      every: epochs, warm-up included, between two multiplications of the rates by `gamma`.
+    """
     return _sections(
         dataset,
         baseline.make_config("proxy_anchor", pooling="avg+max"),
         Train(
-            groups=_groups(found.learning_rate, 1e-4, 100 * found.learning_rate, warmup="freeze"),
-            epochs=60 - found.warmup,
-            warmup_epochs=found.warmup,
+            groups=_groups(rate, 1e-4, 100 * rate, warmup="freeze"),
+            epochs=60 - warmup,
+            warmup_epochs=warmup,
             optimizer="adamw",
             schedule="step",
-            milestones=tuple(epoch - found.warmup for epoch in range(found.every, 60, found.every)),
-            gamma=found.gamma,
+            milestones=tuple(epoch - warmup for epoch in range(every, 60, every)),
+            gamma=gamma,
         ),
-        freeze_bn=found.freeze_bn,
-        sampler="shuffled", batch_size=found.batch_size,
+        freeze_bn=freeze_bn,
+        sampler="shuffled", batch_size=batch_size,
     )  # fmt: skip
 
 
 def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
     """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels are those of MPN's Table 6."""
-    found = NCA_PP[dataset]
-    proxies = found.proxies / 10 * _length_ratio(dataset, 512 / 64)
+    rate, proxies, epochs, batch_size, images_per_class = NCA_PP[dataset]
+    own = proxies / 10 * _length_ratio(dataset, 512 / 64)
     return _sections(
         dataset,
         baseline.make_config("proxy_nca_pp", pooling="max", layer_norm=True),
         Train(
-            groups=_groups(found.learning_rate / 10, 0.0, proxies, warmup="freeze"),
-            epochs=found.epochs,
+            groups=_groups(rate / 10, 0.0, own, warmup="freeze"),
+            epochs=epochs,
             warmup_epochs=5,
             optimizer="sgd",
             momentum=0.9,
         ),
-        batch_size=found.batch_size, images_per_class=found.images_per_class, image_size=image_size, resize=resize,
+        batch_size=batch_size, images_per_class=images_per_class, image_size=image_size, resize=resize,
     )  # fmt: skip
 
 
