@@ -196,7 +196,7 @@ def test_variants_and_protocols(name: str) -> None:
         assert (config.data.name, config.data.path, config.method.name) == (data, f"data/{data}", method)
         assert (config.train.select, config.evaluation.protocol) == ("last", "clean")
         assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == ((), "arithmetic")
-        assert set(config.evaluation.kmeans.values()) == {None}
+        assert config.evaluation.clustering == {}
         recalls = [f"recall@{k}" for k in config.evaluation.ks]
         for result in (result for sources in config.paper.values() for result in sources.values()):
             metrics = {key: value for key, value in result.items() if not key.endswith("_stderr")}
@@ -213,7 +213,7 @@ def test_variants_and_protocols(name: str) -> None:
         assert paper.evaluation.nmi_average == ("geometric" if method == "hist" and clustered else "arithmetic")
         # scikit-learn's k-means in HIST's code and faiss' in DiVA's, also on SOP.
         authors = {"hist": ("k-means++", 10, 300), "diva": ("random", 1, 20)} if clustered else {}
-        assert tuple(paper.evaluation.kmeans.values()) == authors.get(method, (None, None, None))
+        assert tuple(paper.evaluation.clustering.values()) == authors.get(method, ())
         assert paper.paper == config.paper
 
 

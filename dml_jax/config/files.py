@@ -149,16 +149,9 @@ def _stored(path: str, protocol: str | None) -> ConfigDict:
 
 
 def _from_python(path: str, protocol: str | None) -> ConfigDict:
-    name, colon, variant = path.partition(":")
-    module = run_file("--config", name)
-    if not hasattr(module, "get_config"):
-        raise ConfigError(f"--config={path}: has no get_config(), so it is not a configuration; other files import it")
-    variants = getattr(module, "VARIANTS", ())
-    if colon and variant not in variants:
-        known = suggest(variant, variants) if variants else "this configuration has none"
-        raise ConfigError(f"--config={path}: there is no variant {variant!r}; {known}")
+    module, made = run_variant("--config", path, "get_config")
     with running(f"--config={path}"):
-        config = ConfigDict(module.get_config(variant) if colon else module.get_config())
+        config = ConfigDict(made)
         if protocol == "paper":
             stated = getattr(module, "PAPER_PROTOCOL", None)
             for key, value in (PRECISION | (AUTHORS if stated is None else stated)).items():
@@ -166,6 +159,20 @@ def _from_python(path: str, protocol: str | None) -> ConfigDict:
             if stated is not None:
                 config.name += "-paper"
     return config
+
+
+def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:
+    """Executes a file, FILE or FILE:VARIANT; the module, and what its function returns for the variant."""
+    name, colon, variant = path.partition(":")
+    module = run_file(option, name)
+    variants = getattr(module, "VARIANTS", ())
+    if not hasattr(module, function):
+        raise ConfigError(f"{option}={path}: has no {function}(); other files import it")
+    if colon and variant not in variants:
+        known = suggest(variant, variants) if variants else "this file has none"
+        raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")
+    with running(f"{option}={path}"):
+        return module, getattr(module, function)(*[variant] * bool(colon))
 
 
 def _choose_network(values: ConfigDict, name: str) -> None:

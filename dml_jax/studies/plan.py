@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError, suggest
+from dml_jax.errors import ConfigError
 from dml_jax.studies.definition import Row, Study
 
 
@@ -33,8 +33,8 @@ class Trial:
     row: str  # of the table
     seed: int  # of the study
     directory: Path  # the work directory
-    config: Config | None  # validated; None for an ensemble, and for a trial that is read from `study.json`
-    needs: tuple[str, ...] = ()  # trials that must be finished first
+    config: Config | None = None  # validated; None for an ensemble, and for a trial that is read from `study.json`
+    needs: Sequence[str] = ()  # trials that must be finished first
     members: tuple[Path, ...] = ()  # work directories of an ensemble
     weights: tuple[float, ...] = ()  # of the members
     # Steps and epochs, as in `results.json`; empty for an ensemble.
@@ -43,14 +43,8 @@ class Trial:
 
 def load(path: str) -> tuple[str, Study]:
     """The name and the contents of a study file, `FILE.py` or `FILE.py:VARIANT`."""
-    file, colon, variant = path.partition(":")
-    module = config_files.run_file("--study", file)
-    variants = tuple(getattr(module, "VARIANTS", ()))
-    if colon and variant not in variants:
-        known = suggest(variant, variants) if variants else "this study has none"
-        raise ConfigError(f"--study={path}: there is no variant {variant!r}; {known}")
-    with config_files.running(f"--study={path}"):
-        study: Study = module.get_study(variant) if colon else module.get_study()
+    file, _, variant = path.partition(":")
+    _, study = config_files.run_variant("--study", path, "get_study")
     return Path(file).stem + (f"-{variant}" if variant else ""), study
 
 
@@ -106,22 +100,17 @@ def _trial(row: Row, seed: int, settings: Settings) -> Trial:
     overrides = {**row.overrides, **{key: str(directories[name]) for key, name in referred.items()}}
     overrides["seed"] = seed + int(row.overrides.get("seed", 0))
     try:
-        config = resolved(row.config, overrides, settings)
+        return replace(single(directory, seed, row.config, overrides, settings), row=row.name, needs=needs)
     except ConfigError as error:
         raise ConfigError(f"row {row.name!r} ({row.config}): {error}") from error
-    return Trial(directory.name, row.name, seed, directory, config, needs, length=length(config))
 
 
-def length(config: Config) -> dict[str, int]:
-    """`Trial.length` of a configuration."""
-    return {"steps": config.train.steps, "epochs": config.train.epochs}
-
-
-def resolved(path: str, overrides: Mapping[str, Any], settings: Settings) -> Config:
-    """A valid configuration with overrides; the command line takes precedence."""
-    protocol = "paper" if settings.paper else None
-    every = {**overrides, **settings.overrides}
-    return config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
+def single(directory: Path, seed: int, path: str, overrides: Mapping[str, Any], settings: Settings) -> Trial:
+    """The trial of a configuration file with overrides; the command line takes precedence."""
+    every, protocol = {**overrides, **settings.overrides}, "paper" if settings.paper else None
+    config = config_files.resolved(path, every, protocol=protocol, typed=settings.overrides)
+    length = {"steps": config.train.steps, "epochs": config.train.epochs}
+    return Trial(directory.name, directory.name, seed, directory, config, length=length)
 
 
 def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
@@ -149,12 +138,9 @@ def read_facts(root: Path) -> dict[str, Any] | None:
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     """The trials in `study.json`, without their configurations."""
     return [
-        Trial(
-            trial["name"], trial["row"], trial["seed"], root / trial["name"], None, tuple(trial["needs"]),
-            tuple(root / name for name in trial["members"]), length=trial["length"],
-        )
+        Trial(**trial | {"members": tuple(root / name for name in trial["members"])}, directory=root / trial["name"])
         for trial in facts["trials"]
-    ]  # fmt: skip
+    ]
 
 
 def write_facts(

@@ -63,14 +63,6 @@ def suggested(trial: Any, search: Search) -> dict[str, Any]:
     return found
 
 
-def sampler(search: Search, seed: int) -> Any:
-    """The sampler that chooses the values of trials."""
-    samplers = library().samplers
-    if search.sampler == "random":
-        return samplers.RandomSampler(seed=seed)
-    return samplers.TPESampler(seed=seed, multivariate=True)
-
-
 def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
     """The trial with given values."""
     overrides = dict(search.overrides(parameters))
@@ -79,8 +71,7 @@ def make_trial(search: Search, settings: Settings, name: str, parameters: Mappin
     overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
-    config = plan.resolved(search.config, overrides, settings)
-    return Trial(name, name, settings.seeds[0], settings.root / name, config, length=plan.length(config))
+    return plan.single(settings.root / name, settings.seeds[0], search.config, overrides, settings)
 
 
 def example(search: Search) -> dict[str, Any]:
@@ -141,7 +132,12 @@ def run(
             study.enqueue_trial(trial.params, {"directory": trial.user_attrs["directory"]})
     known = begun(study).values()
     missing = search.trials - len(known) + sum(trial.state == states.WAITING for trial in known)
-    study.sampler = sampler(search, len(study.trials))
+    samplers, seed = library().samplers, len(study.trials)
+    study.sampler = (
+        samplers.RandomSampler(seed)
+        if search.sampler == "random"
+        else samplers.TPESampler(seed=seed, multivariate=True)
+    )
     free: SimpleQueue[Slot] = SimpleQueue()
     for slot in runner.slots(jobs):
         free.put(slot)

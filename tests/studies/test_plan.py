@@ -161,7 +161,7 @@ def test_stored_configurations(tmp_path: Path) -> None:
 
 def test_invalid_files(tmp_path: Path) -> None:
     for text, message in (
-        ("x = 1", "cannot be run .AttributeError"),
+        ("x = 1", r"has no get_study\(\)"),
         ("1 / 0", "cannot be run .ZeroDivisionError"),
         ("def get_study(): return 1 / 0", "cannot be run .ZeroDivisionError"),
     ):
