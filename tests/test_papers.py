@@ -7,7 +7,7 @@ import pytest
 
 from configs import published
 from configs.papers import PAPERS
-from dml_jax.commands import analyse
+from dml_jax.commands import analyse, analyse_models
 from dml_jax.config import files as config_files
 from dml_jax.studies import claims as ledger
 from dml_jax.studies import plan
@@ -51,7 +51,7 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
         option = words[-1]
         if words[1] == "analyse":
             options, _ = analyse.parser().read(words[2:])
-            assert analyse.chosen_subjects(options)
+            assert not any(analyse_models.reason_against(what, options) for what in options.what.split(","))
         elif option.startswith("--study="):
             study = option.removeprefix("--study=")
             file, _, variant = study.partition(":")
