@@ -37,13 +37,11 @@ class Fault(NamedTuple):
     Attributes:
       status: of the answer.
       cut: bytes of the content after which the connection is closed.
-      silent: there is no answer.
       page: a web page instead, as of a hotel or a proxy.
     """
 
     status: int = 200
     cut: int | None = None
-    silent: bool = False
     page: bool = False
 
 
@@ -54,8 +52,8 @@ class Hub:
       repositories: name -> path -> content.
       gated, private: names of repositories that need a token, which nobody has.
       reader: whether the caller may only read, although he has a token.
-      fault, times: of requests whose "METHOD /path" matches this pattern, the next so many.
-      asked: "METHOD /path" and the header Range of each request.
+      faults: patterns of "METHOD /path", and how these requests fail.
+      asked: "METHOD /path" of each request.
     """
 
     def __init__(self) -> None:
@@ -64,16 +62,15 @@ class Hub:
         self.private: set[str] = set()
         self.reader = False
         self.stored: dict[str, bytes] = {}
-        self.faults: list[list[Any]] = []
-        self.asked: list[tuple[str, str | None]] = []
-        self.stopped = threading.Event()
+        self.faults: list[tuple[str, Fault]] = []
+        self.asked: list[str] = []
 
-    def fail(self, pattern: str, fault: Fault, times: int = 10**9) -> None:
-        self.faults.append([pattern, fault, times])
+    def fail(self, pattern: str, fault: Fault) -> None:
+        self.faults.append((pattern, fault))
 
-    def requests(self, pattern: str) -> list[str | None]:
-        """The header Range of the requests that match."""
-        return [part for line, part in self.asked if re.search(pattern, line)]
+    def requests(self, pattern: str) -> list[str]:
+        """The requests that match."""
+        return [line for line in self.asked if re.search(pattern, line)]
 
 
 def commit_of(files: dict[str, bytes]) -> str:
@@ -110,7 +107,6 @@ def running() -> Iterator[Hub]:
         try:
             yield hub
         finally:
-            hub.stopped.set()
             server.shutdown()
             thread.join()
     shutil.rmtree(CACHE, ignore_errors=True)
@@ -145,17 +141,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
         line = f"{self.command} {path}"
-        self.state.asked.append((line, self.headers["Range"]))
+        self.state.asked.append(line)
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.fault = Fault()
-        for entry in self.state.faults:
-            if entry[2] and re.search(entry[0], line):
-                entry[2] -= 1
-                self.fault = entry[1]
-                break
-        if self.fault.silent:
-            self.state.stopped.wait(30)
-        elif self.fault.page:
+        self.fault = next((fault for pattern, fault in self.state.faults if re.search(pattern, line)), Fault())
+        if self.fault.page:
             self.reply(b"<html>Welcome to our hotel</html>", Content_Type="text/html")
         elif self.fault.status != 200:
             self.refuse(self.fault.status, HTTPStatus(self.fault.status).phrase)
@@ -238,12 +227,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 return self.refuse(400, "BadDigest")
             self.state.stored[digest] = body
             return self.reply()
-        content, part = self.state.stored[digest], self.headers["Range"]
-        if not part:
-            return self.reply(content)
-        start = int(part.removeprefix("bytes=").removesuffix("-"))
-        span = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        return self.reply(content[start:], 206, Content_Range=span)
+        return self.reply(self.state.stored[digest])
 
     def commit(self, name: str, files: dict[str, bytes], body: bytes) -> None:
         if self.state.reader:
