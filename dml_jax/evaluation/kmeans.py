@@ -4,6 +4,7 @@ The result is bit-identical for a given seed, whatever the number of devices.
 """
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -63,7 +64,7 @@ def fit(
         for restart in range(restarts if isinstance(start, str) else 1):
             if isinstance(start, str):
                 key = jax.random.fold_in(jax.random.key(seed), restart)
-                first = {"k-means++": _kmeans_plus_plus, "random": _random_points}[start](x, key, k)
+                first = STARTS[start](x, key, k)
             else:
                 first = jnp.asarray(centering.apply(start, dtype))
             found = lloyd(x, first, max_iterations, jax.default_backend() == "cpu")
@@ -218,3 +219,6 @@ def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
 
 def _random_points(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     return x[jax.random.choice(key, len(x), (k,), replace=False)]
+
+
+STARTS: dict[str, Callable[..., jax.Array]] = {"k-means++": _kmeans_plus_plus, "random": _random_points}
