@@ -1,7 +1,5 @@
 """Samplers: guarantees of the balanced sampler, purity of all samplers, and error messages."""
 
-import time
-
 import numpy as np
 import pytest
 
@@ -43,16 +41,6 @@ def test_balanced_counts_are_even_at_every_step(batch_size: int, images: int) ->
             assert np.ptp(seen[class_indices[c]]) <= 1
             drawn = batch[LABELS[batch] == c]
             assert len(drawn) == 0 or len(set(drawn)) == min(size, images)
-
-
-def test_balanced_counts_stay_even_over_many_steps() -> None:
-    labels = np.repeat(np.arange(37), 5)
-    sampler = build("balanced", 32, 4, labels=labels)
-    counts = np.zeros(len(labels), int)
-    for step in range(5_000):
-        np.add.at(counts, sampler.batch(step), 1)
-    assert np.ptp(counts) <= 2  # a difference of one between classes, one within a class
-    assert counts.sum() == 160_000
 
 
 def test_balanced_epoch_contains_every_class() -> None:
@@ -111,24 +99,6 @@ def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
         assert len(set(seen)) == len(seen) == sampler.first_step(1) * 12
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_construction_is_fast_for_many_classes(name: str) -> None:
-    """With the number of classes of Stanford Online Products, at most as long as to shuffle each of them 25 times.
-
-    Includes the length of five epochs.
-    """
-    labels = np.repeat(np.arange(11_318), 5 + np.arange(11_318) % 2)
-    began = time.process_time()
-    sampler = build(name, 90, 5, labels=labels)
-    assert sampler.first_step(5) > 1_000
-    assert len(sampler.batch(0)) == 90
-    taken, began = time.process_time() - began, time.process_time()
-    rng = np.random.default_rng(0)
-    for _ in range(11_318):
-        rng.permutation(5)
-    assert taken < 25 * (time.process_time() - began)
-
-
 def test_one_class() -> None:
     with pytest.raises(DataError, match="one class of 20 images"):
         build("balanced", 4, 2, labels=np.zeros(20, int))
@@ -150,18 +120,6 @@ def test_one_class() -> None:
 def test_impossible_batches(name: str, size: int, images: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(name, size, images)
-
-
-def test_plain_arguments() -> None:
-    """The samplers of the configuration, called by name."""
-    np.testing.assert_array_equal(
-        samplers.balanced(LABELS, batch_size=12, images_per_class=4, seed=3).batch(7), build("balanced", 12, 4).batch(7)
-    )
-    np.testing.assert_array_equal(samplers.shuffled(LABELS, 12, 3).batch(2), build("shuffled", 12, 4).batch(2))
-    with pytest.raises(
-        ConfigError, match=r"^data\.batch_size=40: with data\.images_per_class=4 a batch needs 10 classes"
-    ):
-        samplers.ms(LABELS, 40, 4)
 
 
 def test_one_batch_may_hold_every_chunk_twice() -> None:

@@ -1,4 +1,4 @@
-"""Distances, pairs and what anchors are compared with, compared with float64 NumPy."""
+"""What anchors are compared with, against float64 NumPy."""
 
 from functools import partial
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.losses import pairwise
-from tests.losses.ten_rows import LABELS, NEGATIVE, POSITIVE, D, X
+from tests.losses.ten_rows import LABELS, NEGATIVE, POSITIVE, X
 
 
 def test_what_anchors_are_compared_with() -> None:
@@ -25,11 +25,3 @@ def test_what_anchors_are_compared_with() -> None:
         np.testing.assert_allclose(found, anchors, rtol=1e-5)
         np.testing.assert_allclose(given.embeddings, compared, rtol=1e-5)
         np.testing.assert_array_equal(given.negative, NEGATIVE[:, :4])
-
-
-def test_distances_and_masks(x64: None) -> None:
-    distances = np.asarray(jax.jit(pairwise.distances)(X, X))
-    np.testing.assert_allclose(distances[~np.eye(10, dtype=bool)], D[D > 0])
-    positive, negative = jax.jit(pairwise.masks)(LABELS)
-    np.testing.assert_array_equal(positive, POSITIVE)
-    np.testing.assert_array_equal(negative, NEGATIVE)

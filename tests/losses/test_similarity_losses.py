@@ -41,25 +41,6 @@ def loop(emb: np.ndarray, labels: np.ndarray, gallery: np.ndarray, others: np.nd
     return total / (len(emb) if o.divisor == "batch" else max(active, 1))
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        MultiSimilarity(),
-        MultiSimilarity(beta=50.0, base=1.0),
-        MultiSimilarity(copies="keep"),
-        MultiSimilarity(divisor="active", epsilon=0.0),
-        MultiSimilarity(mining=False),
-    ],
-    ids=str,
-)
-def test_a_loop_over_anchors_agrees(options: Any, x64: None) -> None:
-    embeddings = jnp.asarray(EMBEDDINGS)
-    similarity = pairwise.cosine(embeddings, embeddings)
-    ours, counts = ms.multi_similarity_loss(similarity, *pairwise.masks(jnp.asarray(LABELS)), **vars(options))
-    assert float(ours) == pytest.approx(loop(EMBEDDINGS, LABELS, EMBEDDINGS, LABELS, options), rel=1e-12)
-    assert counts["positives"] > 0
-
-
 def test_anchors_against_other_samples(x64: None) -> None:
     gallery, others = RNG.normal(size=(17, 4)), RNG.integers(0, 4, 17)
     same = jnp.asarray(LABELS)[:, None] == jnp.asarray(others)[None, :]

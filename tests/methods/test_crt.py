@@ -24,17 +24,6 @@ def parameters(key: jax.Array, channels: int, config: crt.Config) -> Any:
     return functional.init(crt.Branches(config), key, functional.struct(1, 1, channels))[0]
 
 
-def test_residuals_match_equation_1(x64: None) -> None:
-    rng = np.random.default_rng(1)
-    prototypes, features = rng.normal(size=(4, 6)), 5 * rng.normal(size=(3, 9, 6))
-    printed = np.zeros((3, 4, 6))
-    for n, k, j in np.ndindex(3, 4, 9):
-        w = features[n, j] @ prototypes[k]
-        printed[n, k] += np.logaddexp(0, w) * (features[n, j] - prototypes[k])
-    ours = crt.coded_residuals(jnp.asarray(prototypes), jnp.asarray(features))
-    np.testing.assert_allclose(ours, printed, rtol=1e-12, atol=1e-12)
-
-
 def test_the_residuals_of_all_positions_are_never_materialized() -> None:
     n, k, p, width = 2, 5, 11, 13
     params = {"prototypes": jnp.ones((k, width)), "features": jnp.ones((n, p, width))}

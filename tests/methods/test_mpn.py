@@ -42,16 +42,6 @@ def test_heads_must_divide_the_dimensions() -> None:
         validate(mpn.Config, {"embedding_dim": 10, "heads": 4}, "method")
 
 
-def test_attention_of_the_authors_is_a_softmax_with_an_additional_zero_score(x64: None) -> None:
-    rng = np.random.default_rng(1)
-    queries, keys = 30 * rng.normal(size=(2, 6, 2, 4))
-    scores = np.einsum("rmh,smh->mrs", queries, keys) / 2
-    logits = np.concatenate([scores, np.zeros((2, 6, 1))], axis=2)
-    mass = np.exp(logits - logits.max(axis=2, keepdims=True))
-    expected = (mass / mass.sum(axis=2, keepdims=True))[:, :, :-1]
-    np.testing.assert_allclose(mpn.attention(jnp.asarray(queries), jnp.asarray(keys), "authors"), expected, atol=1e-14)
-
-
 @pytest.mark.parametrize("size", [1e4, -1e4])
 def test_attention_with_large_scores_is_finite(size: float) -> None:
     queries, keys = jnp.full((3, 1, 4), size), jnp.ones((3, 1, 4))
