@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -59,27 +60,17 @@ def devices_of(x: jax.Array) -> Mesh | None:
     return None if mesh is None or mesh.size == 1 or len(x) % mesh.size else mesh
 
 
-def explicit(
-    padding: str | Sequence[tuple[int, int]], shape: tuple[int, ...], size: Sequence[int], strides: Sequence[int]
-) -> Padding:
-    """Zeros before and after the rows and the columns, for a padding that may be called "SAME" or "VALID".
-
-    `shape` is that of the images, [B, H, W, C]; `size` that of the kernel, (rows, columns).
-    """
-    pads = lax.padtype_to_pads(shape[1:3], size, strides, padding) if isinstance(padding, str) else padding
-    rows, columns = pads
-    return (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
-
-
 def convolve(
-    inputs: jax.Array, kernel: jax.Array, strides: tuple[int, int], padding: Padding | str, groups: int
+    inputs: jax.Array, kernel: jax.Array, strides: Pair, padding: Padding | Literal["SAME"], groups: int
 ) -> jax.Array:
     """Inputs [B, H, W, C] convolved with a kernel [k, k, C / groups, C'] -> float [B, H', W', C'].
 
     The padding is (before, after) rows and columns, or "SAME". A kernel that is wider than the inputs is rounded to
     their type, its gradient is not.
     """
-    padding = explicit(padding, inputs.shape, kernel.shape[:2], strides)
+    if padding == "SAME":
+        rows, columns = lax.padtype_to_pads(inputs.shape[1:3], kernel.shape[:2], strides, padding)
+        padding = (int(rows[0]), int(rows[1])), (int(columns[0]), int(columns[1]))
 
     def general(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
         dimensions = ("NHWC", "HWIO", "NHWC")

@@ -14,7 +14,7 @@ import numpy as np
 from dml_jax.backbones import dinov3, siglip, vit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.vit import Interpolation
-from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, length, transformer_sizes
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import section
 
@@ -56,16 +56,14 @@ def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
     """
 
     def read(tensors: StateDict) -> Network:
-        width, distilled = length(tensors, "norm.weight"), "dist_token" in tensors
-        patch = patch_side(tensors)
+        sizes, distilled = transformer_sizes(tensors), "dist_token" in tensors
+        width, patch = sizes["width"], sizes["patch"]
         registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
         options: dict[str, Any] = {
+            **sizes,
             "distilled": distilled,
             "registers": registers,
-            "depth": count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
-            "width": width,
             "heads": max(1, width // 64),  # all published networks have heads of 64 channels
-            "patch": patch,
             "mlp": "gelu" if length(tensors, "blocks.0.mlp.fc1.bias") == 4 * width else "swiglu",
             "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
             "interpolation": "antialiased" if registers else interpolation,

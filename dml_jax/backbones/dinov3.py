@@ -11,7 +11,7 @@ import numpy as np
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Pixels
-from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, length, transformer_sizes
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, section
 
@@ -46,17 +46,12 @@ UNSEEN = vit.UNSEEN
 
 def read(tensors: StateDict) -> Network:
     """timm leaves out biases that are zero."""
-    width, depth = length(tensors, "norm.weight"), count(tensors, lambda i: f"blocks.{i}.norm1.weight")
-    for index in range(depth):
+    sizes = transformer_sizes(tensors)
+    width = sizes["width"]
+    for index in range(sizes["depth"]):
         for name in ("q_bias", "v_bias"):
             tensors.setdefault(f"blocks.{index}.attn.{name}", np.zeros(width, np.float32))
-    config = Config(
-        depth=depth,
-        width=width,
-        heads=max(1, width // 64),
-        patch=patch_side(tensors),
-        registers=length(tensors, "reg_token") // width,
-    )
+    config = Config(**sizes, heads=max(1, width // 64), registers=length(tensors, "reg_token") // width)
     return Network(config, 256, crop_fraction=1.0)
 
 

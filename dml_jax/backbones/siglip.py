@@ -13,7 +13,7 @@ from typing import Literal
 
 from dml_jax.backbones import vit
 from dml_jax.backbones.vit import Interpolation
-from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, patch_side
+from dml_jax.backbones.weights.convert import Layout, Network, Rule, length, transformer_sizes
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.fields import PositiveInt, section
 
@@ -62,19 +62,17 @@ def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
     """The function that derives an image tower with the interpolation of positions in a library."""
 
     def read(tensors: StateDict) -> Network:
-        width, hidden = length(tensors, "norm.weight"), length(tensors, "blocks.0.mlp.fc1.bias")
+        sizes, hidden = transformer_sizes(tensors), length(tensors, "blocks.0.mlp.fc1.bias")
+        width = sizes["width"]
         cells = length(tensors, "pos_embed") // width
         tensors["pos_embed"] = tensors["pos_embed"].reshape(1, cells, width)
-        patch = patch_side(tensors)
         config = Config(
-            depth=count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
-            width=width,
+            **sizes,
             heads=16 if width > 1024 else max(1, width // 64),
-            patch=patch,
             hidden=0 if hidden == 4 * width else hidden,
             interpolation=interpolation,
         )
-        return Network(config, round(cells**0.5) * patch, crop_fraction=1.0)
+        return Network(config, round(cells**0.5) * config.patch, crop_fraction=1.0)
 
     return read
 

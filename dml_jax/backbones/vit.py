@@ -284,8 +284,8 @@ class VisionTransformer(nn.Module):
         require_size(fits, x, f"smaller than a patch; use at least {config.patch}x{config.patch}")
         # N(0, 1 / (3 fan in)), the variance of PyTorch's default for convolutions.
         patch_init = normal_init((3 * config.patch**2 * x.shape[-1]) ** -0.5)
-        options = {"use_bias": True, "kernel_init": patch_init, "dtype": dtype, "name": "patch_embed"}
-        x = Conv(config.width, config.patch, config.patch, **options)(x)
+        embed = partial(Conv, use_bias=True, kernel_init=patch_init, dtype=dtype, name="patch_embed")
+        x = embed(config.width, config.patch, config.patch)(x)
         cells = x.shape[1:3]
         x = x.reshape(x.shape[0], -1, config.width)
 

@@ -164,11 +164,12 @@ def _reset(value: Any, key: str, config: Any, problems: dict[str, str]) -> Any:
         return {name: _reset(entry, f"{key}.{name}", config, problems) for name, entry in value.items()}
     if not dataclasses.is_dataclass(value):
         return value
+    kind: Any = type(value)
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
         new = _reset(old, option, config, problems)
-        for need in _conditions(type(value))[field.name]:
+        for need in _conditions(kind)[field.name]:
             of_head = option.startswith(HEAD)  # then the condition is about the run of the head
             seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
             if old != field.default and not need.holds(seen):

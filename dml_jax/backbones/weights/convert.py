@@ -62,10 +62,14 @@ def length(tensors: StateDict, name: str) -> int:
     return max(1, math.prod(tensors[name].shape))
 
 
-def patch_side(tensors: StateDict) -> int:
-    """Side in pixels of the patches of a vision transformer; 16 if it is unknown, to be reported as a wrong shape."""
+def transformer_sizes(tensors: StateDict) -> dict[str, Any]:
+    """`depth`, `width` and `patch` of a vision transformer; an unknown patch is 16, to be reported as a wrong shape."""
     kernel = tensors.get("patch_embed.proj.weight")
-    return kernel.shape[-1] if kernel is not None and kernel.shape else 16
+    return {
+        "depth": count(tensors, lambda i: f"blocks.{i}.norm1.weight"),
+        "width": length(tensors, "norm.weight"),
+        "patch": kernel.shape[-1] if kernel is not None and kernel.shape else 16,
+    }
 
 
 def numbered(template: str) -> Callable[[re.Match[str]], str]:
