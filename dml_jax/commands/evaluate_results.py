@@ -16,9 +16,10 @@ from dml_jax.commands import cli, evaluate_sources
 from dml_jax.commands.evaluate import FILES, KS
 from dml_jax.commands.evaluate_sources import Source
 from dml_jax.config import modules
+from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
-from dml_jax.errors import ConfigError, DataError, printable
+from dml_jax.errors import ConfigError, DataError, counted, printable
 from dml_jax.evaluation import metric_table, metrics, open_set, own_distances, protocol, reranking
 from dml_jax.export import embedding_files
 from dml_jax.inference import large_search
@@ -91,33 +92,52 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
 
 def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
-    runs = evaluate_sources.of_runs(options)
-    options.metric = options.metric or metric_of_runs(runs.directories)
-    directory = None
-    if options.export:
-        directory = files.expand_path("--export", options.export)
-        check_replaceable(directory, list(runs.exported))
+    runs, exported = evaluate_sources.stored(options.model)
+    weights = options.weights or (1.0,) * len(runs)
+    cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
+    configs = [workdir.read_config(run)["config"] for run in runs]
+    settings = validate(Evaluation, configs[0]["evaluation"], "evaluation")
+    groups = evaluate_sources.session_groups(options.session, exported)
+    options.metric = options.metric or metric_of_runs(runs)
+    directory = files.expand_path("--export", options.export) if options.export else None
+    if directory is not None:
+        check_replaceable(directory, list(exported))
     if options.verify:
-        for run in runs.directories:
+        for run in runs:
             manifest.check(run, None, DataError, workdir.REMEDY)
-    members = {}
-    if len(runs.directories) > 1:
-        members = {str(run): evaluate(options, runs.source(i), runs.settings) for i, run in enumerate(runs.directories)}
-    combined = runs.source()
-    results = evaluate(options, combined, runs.settings, per_query=directory is not None)
+
+    def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
+        labels = {split: parts[0].labels for split, parts in exported.items()}
+        source = Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"), groups)
+        return evaluate(options, source, settings, per_query=per_query)
+
+    rows = [{split: parts[i].embeddings for split, parts in exported.items()} for i in range(len(runs))]
+    combined, members = rows[0], {}
+    if len(runs) > 1:
+        members = {str(run): measured(own) for run, own in zip(runs, rows, strict=True)}
+        combined = {split: evaluate_sources.combine([own[split] for own in rows], weights) for split in exported}
+    results = measured(combined, per_query=directory is not None)
     if options.verify:
-        for run in runs.directories:
+        for run in runs:
             check_results(run, members.get(str(run), results))
         results["verified"] = True
     queries = embedding_files.split_off_queries(results)
     results |= {"members": members} if members else {}
+    # One member that was selected on the test classes makes the results of all optimistic.
+    selects = {config["train"]["select"] for config in configs}
+    selected = "test" if "test" in selects else " and ".join(sorted(selects))
     if directory is not None:
         (directory / manifest.NAME).unlink(missing_ok=True)  # of a former export
-        runs.write(directory, combined)
+        for split, parts in exported.items():
+            embedding_files.write(
+                directory / "embeddings" / split, combined[split], parts[0].labels, parts[0].ids,
+                config_hash=None, step=None, finished=all(part.manifest.get("finished", True) for part in parts),
+                members=[part.manifest for part in parts], metadata=parts[0].metadata,
+            )  # fmt: skip
         embedding_files.write_queries(directory, queries)
-        files.write_json(directory / "results.json", results | {"model": runs.selected})
+        files.write_json(directory / "results.json", results | {"model": selected})
         manifest.write(directory, {})
-    return results | {"model": options.model, "selected": runs.selected}
+    return results | {"model": options.model, "selected": selected}
 
 
 def check_results(run: Path, found: dict[str, Any]) -> None:

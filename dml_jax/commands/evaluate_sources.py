@@ -11,17 +11,14 @@ import numpy as np
 
 from dml_jax import files
 from dml_jax.commands import cli, runtime
-from dml_jax.config.fields import validate
-from dml_jax.config.sections import Evaluation
 from dml_jax.data import sessions
 from dml_jax.data.split import Split, unread
-from dml_jax.errors import DataError, counted
+from dml_jax.errors import counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import labelled, large_search
 from dml_jax.inference.large_search import Table
-from dml_jax.train.records import workdir
 
 
 @dataclass
@@ -35,41 +32,6 @@ class Source:
     groups: dict[str, Any] = field(default_factory=dict)  # `groups` and `gallery_groups` of `metrics.retrieval`
 
 
-@dataclass
-class Runs:
-    """Stored embeddings of the same images by several runs, by split: "test" and, if there is one, "gallery"."""
-
-    directories: list[Path]
-    exported: dict[str, list[Exported]]
-    weights: Sequence[float]
-    settings: Evaluation  # of the first run
-    selected: str  # how the models were selected
-    groups: dict[str, Any]  # of sessions, see `Source`
-
-    def source(self, number: int | None = None) -> Source:
-        """The embeddings of one run, or of all combined."""
-        rows = {
-            split: combine([member.embeddings for member in members], self.weights)
-            if number is None and len(members) > 1
-            else members[number or 0].embeddings
-            for split, members in self.exported.items()
-        }
-        labels = {split: members[0].labels for split, members in self.exported.items()}
-        return Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"), self.groups)
-
-    def write(self, directory: Path, combined: Source) -> None:
-        """Writes the combined embeddings in the layout of a run."""
-        for split, members in self.exported.items():
-            rows = combined.queries if split == "test" else combined.gallery
-            assert rows is not None
-            embedding_files.write(
-                directory / "embeddings" / split, rows, members[0].labels, members[0].ids,
-                config_hash=None, step=None,
-                finished=all(member.manifest.get("finished", True) for member in members),
-                members=[member.manifest for member in members], metadata=members[0].metadata,
-            )  # fmt: skip
-
-
 def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
     norm = math.hypot(*weights)
@@ -78,45 +40,34 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
     )
 
 
-def of_runs(options: argparse.Namespace) -> Runs:
-    """The runs that --model names; raises UserError unless all embedded the same images."""
-    names = [options.model] if Path(options.model).is_dir() else options.model.split(",")
+def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
+    """The runs that --model names and their embeddings by split: "test" and, if there is one, "gallery".
+
+    Raises UserError unless all runs embedded the same images.
+    """
+    names = [model] if Path(model).is_dir() else model.split(",")
     runs = [files.expand_path("--model", name) for name in names]
     for run in runs:
         is_run = (run / "config.json").is_file()
         cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
-    weights = options.weights or (1.0,) * len(runs)
-    cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
     exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
-    for members in exported.values():
-        _check_same_images(runs, members)
-    configs = [workdir.read_config(run)["config"] for run in runs]
-    selected = {config["train"]["select"] for config in configs}
-    return Runs(
-        runs, exported, weights, validate(Evaluation, configs[0]["evaluation"], "evaluation"),
-        # One member that was selected on the test classes makes the results of all optimistic.
-        "test" if "test" in selected else " and ".join(sorted(selected)),
-        _session_groups(options.session, {split: members[0] for split, members in exported.items()}),
-    )  # fmt: skip
+    for first, *others in exported.values():
+        for run, part in zip(runs, (first, *others), strict=True):
+            unlabelled = f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels"
+            cli.require(part.labels is not None, unlabelled)
+            same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
+            cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
+    return runs, exported
 
 
-def _session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any]:
+def session_groups(session: str, exported: dict[str, list[Exported]]) -> dict[str, Any]:
     """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
     splits: dict[str, Split] = {}
-    for name, part in sorted(exported.items(), key=lambda entry: entry[0] != "gallery"):  # the gallery first
+    for name, (part, *_) in sorted(exported.items()):  # the gallery first
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), splits.get("gallery"), metadata=part.metadata)
         splits[name] = sessions.added(split, session) if session else split
     return sessions.groups(splits["test"])
-
-
-def _check_same_images(runs: Sequence[Path], members: Sequence[Exported]) -> None:
-    first = members[0]
-    for run, other in zip(runs, members, strict=True):
-        if first.labels is None or other.labels is None:
-            raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
-        same = first.ids == other.ids and np.array_equal(first.labels, other.labels)
-        cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
 
 
 def of_images(options: argparse.Namespace) -> Source:
