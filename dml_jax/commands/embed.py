@@ -93,9 +93,7 @@ def execute(arguments: list[str]) -> None:
     else:
         output = expand_path("--output", options.output)
         where = output.resolve().with_name(f"{output.resolve().name}.parquet")
-    shards = shard_files(options.paths, where)
-    loose = [path for path in options.paths if path not in shards]
-    files = image_files(loose) if loose else []
+    files, shards = images_and_shards(options.paths, where)
     query = expand_path("--query", options.query) if options.query else None
     if query:
         cli.require(query.is_file(), f"--query={options.query}: there is no such file; give one image")
@@ -104,7 +102,7 @@ def execute(arguments: list[str]) -> None:
 
     if output:
         embedding_files.check_replaceable(output)
-    units = inputs.units(files, [file for found in shards.values() for file in found])
+    units = inputs.units(files, shards)
     engine: AbstractContextManager[Engine]
     query_row = None
     if options.engine == "ray":
@@ -139,24 +137,24 @@ def execute(arguments: list[str]) -> None:
             print(f"cosine {1 - distance:.4f}  {printable(exported.ids[row])}")
 
 
-def shard_files(paths: list[str], written: Path | str) -> dict[str, list[str]]:
-    """The Parquet files and archives among `paths`, and those in directories without loose images, by path.
+def images_and_shards(paths: list[str], written: Path | str) -> tuple[list[str], list[str]]:
+    """Image files among `paths`, and Parquet files and archives, also those in directories without loose images.
 
     Files in `written`, the Parquet files of the output, are left out.
     """
     from dml_jax.inference import inputs
 
-    found = {}
+    loose, shards = [], []
     for name in paths:
         if name.startswith(BUCKETS):
-            found[name] = inputs.bucket_shards(name, written)
-            continue
-        path = expand_path("IMAGE", name)
-        if path.is_dir():
-            found[name] = inputs.shards(path, written)
-        elif path.is_file() and inputs.is_shard(name):
-            found[name] = [str(path)]
-    return {name: files for name, files in found.items() if files}
+            found = inputs.bucket_shards(name, written)
+        elif (path := expand_path("IMAGE", name)).is_dir():
+            found = inputs.shards(path, written)
+        else:
+            found = [str(path)] if path.is_file() and inputs.is_shard(name) else []
+        shards += found
+        loose += [] if found else [name]
+    return image_files(loose) if loose else [], list(dict.fromkeys(shards))
 
 
 def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:

@@ -131,7 +131,7 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
         for split, parts in exported.items():
             embedding_files.write(
                 directory / "embeddings" / split, combined[split], parts[0].labels, parts[0].ids,
-                config_hash=None, step=None, finished=all(part.manifest.get("finished", True) for part in parts),
+                finished=all(part.manifest.get("finished", True) for part in parts),
                 members=[part.manifest for part in parts], metadata=parts[0].metadata,
             )  # fmt: skip
         embedding_files.write_queries(directory, queries)

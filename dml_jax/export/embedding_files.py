@@ -84,8 +84,8 @@ def write(
     labels: np.ndarray | None,
     ids: Sequence[str],
     *,
-    config_hash: str | None,
-    step: int | None,
+    config_hash: str | None = None,
+    step: int | None = None,
     metadata: Mapping[str, Sequence[Scalar]] = {},
     **further: Any,
 ) -> Exported:
