@@ -84,7 +84,7 @@ def train(
             for name in with_gallery(experiment.splits):  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
-            workdir.check_same_sources(directory, workdir.identity(run))
+            workdir.check_same_sources(directory, run)
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
         console.log_to(directory / "logs" / f"{workdir.process_name()}.log")
@@ -231,8 +231,8 @@ def stored_state(
     experiment: Experiment, directory: Path, run: Mapping[str, Any], checkpoint: str, console: Console
 ) -> TrainState:
     """The `inference_state` of a checkpoint; `run` are the contents of `config.json`."""
-    identity, stored = workdir.identity(run), directory / "checkpoints"
-    with closing(Checkpoints(stored, experiment.template, console.warn, run=identity, writing=False)) as checkpoints:
+    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=run, writing=False)
+    with closing(stored) as checkpoints:
         return checkpoints.select(checkpoint, experiment.config.train.select)
 
 

@@ -93,7 +93,7 @@ class EvaluatedModel:
             yield self.before_training()
         except UserError as error:
             self.console.warn(f"the model before the first step cannot be restored: {error}")
-        run, class_axis = workdir.identity(workdir.read_config(self.directory)), self.model.method.hooks.class_axis
+        run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
                 state = kept_models.read(self.directory / "checkpoints" / "kept", step, self.model, run)

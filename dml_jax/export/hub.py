@@ -68,7 +68,7 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
-        kept_models.write(staged / MODEL, model, workdir.identity(facts))
+        kept_models.write(staged / MODEL, model, facts)
         workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:

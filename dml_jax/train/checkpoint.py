@@ -54,7 +54,8 @@ class Checkpoints:
       directory: `<workdir>/checkpoints`.
       template: gives a TrainState with the shapes, dtypes and shardings to restore.
       warn: called with each checkpoint that cannot be read; None to raise instead of falling back.
-      run: the `workdir.identity`, written with each checkpoint and compared whenever one is read.
+      run: the contents of `config.json`, whose `workdir.identity` is written with each checkpoint and compared
+        whenever one is read.
       writing: False for readers, which must not touch files that a run may be writing at the same time.
     """
 
@@ -70,7 +71,7 @@ class Checkpoints:
         logging.getLogger("absl").setLevel(logging.CRITICAL)  # orbax also raises the errors it logs
         _ignore_abandoned_transfers()
         self.directory = buckets.origin(directory)
-        self.run = run
+        self.run = workdir.identity(run)
         self.kept = directory.absolute() / "kept"  # models for analyses, see `kept_models`
         self._template = template
         self._warn = warn

@@ -75,7 +75,7 @@ def train(
     main = mesh.is_main_process()
     metrics = JsonLines(directory / "metrics.jsonl", main, show)
     speed = JsonLines(directory / "timing.jsonl", main)
-    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=workdir.identity(facts))
+    stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     watch = Watch(directory / "logs" / f"{workdir.process_name()}.jsonl", console.warn)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)

@@ -166,7 +166,6 @@ def load(
     from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
 
     facts = workdir.read_config(directory)
-    run = workdir.identity(facts)
     given = workdir.run_config(directory, trust_code=trust_code)
     # The variables come from the checkpoint, so the weights of their initialisation need not exist any more.
     backbone = with_precision(replace(given.backbone, pretrained="none"), dtype)
@@ -182,9 +181,9 @@ def load(
     if steps := kept_models.steps(directory / kept_models.MODEL):
         if checkpoint not in ("reported", str(steps[-1])):
             raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
-        state = kept_models.read(directory / kept_models.MODEL, steps[-1], template, run)
+        state = kept_models.read(directory / kept_models.MODEL, steps[-1], template, facts)
     else:
-        stored = Checkpoints(directory / "checkpoints", lambda: template, warn, run=run, writing=False)
+        stored = Checkpoints(directory / "checkpoints", lambda: template, warn, run=facts, writing=False)
         with closing(stored) as checkpoints:
             state = checkpoints.select(checkpoint, config.train.select)
         unfinished = workdir.unfinished(directory, int(state.step), reported=checkpoint == "reported")

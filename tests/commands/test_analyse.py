@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     split = experiment.splits["train"]
     facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
     store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
     store.close()
     for step in (2, 4):
@@ -96,7 +96,7 @@ def other(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     _, state = runs.restore(configs.resolve(facts["config"]), run, "latest", Console(quiet=True))
     params = {**state.params, "embedding": jax.tree.map(jnp.cos, state.params["embedding"])}
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
     store.save("latest", state._replace(params=params), {})
     store.close()
     return directory

@@ -39,8 +39,7 @@ def quick(
     experiment: Experiment, directory: Path, facts: dict[str, Any], console: Console, stop: Stop, *_: Any
 ) -> TrainState:
     """Stands in for the training loop: counts the steps, and stops after the fourth if it is to be stopped."""
-    run = workdir.identity(facts)
-    with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=run)) as checkpoints:
+    with closing(Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)) as checkpoints:
         restored = checkpoints.restore()
         state = restored[0] if restored else experiment.initial_state()
         for step in range(int(state.step) + 2, experiment.steps + 1, 2):

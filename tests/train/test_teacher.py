@@ -37,7 +37,7 @@ def trained(directory: Path, config: Config, step: int = 5) -> Path:
     facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
     directory.mkdir(exist_ok=True)
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=workdir.identity(facts))
+    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
     store.save("latest", state, {})
     store.close()
     length = {"steps": config.train.steps, "epochs": config.train.epochs}

@@ -56,7 +56,7 @@ def saved(experiment: Experiment, directory: Path) -> PyTree:
     facts = workdir.provenance(experiment.config, "", train.classes, len(train.labels), experiment.shape)
     directory.mkdir()
     files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: template, None, run=workdir.identity(facts))
+    store = Checkpoints(directory / "checkpoints", lambda: template, None, run=facts)
     store.save("latest", mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis), {})
     store.close()
     return state.params
@@ -141,7 +141,6 @@ def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
-    facts = workdir.identity(workdir.read_config(run))
-    kept_models.write(pulled / kept_models.MODEL, model.load(run, "latest"), facts)
+    kept_models.write(pulled / kept_models.MODEL, model.load(run, "latest"), workdir.read_config(run))
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)

@@ -38,7 +38,7 @@ def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
         return
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
-        about = {"run": dict(run), "sha256": fingerprint(arrays)}
+        about = {"run": workdir.identity(run), "sha256": fingerprint(arrays)}
         # One entry, because safetensors writes several in random order.
         draft.write_bytes(safetensors.numpy.save(arrays, {ABOUT: json.dumps(about)}))
 
