@@ -4,7 +4,7 @@ import errno
 import os
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import get_close_matches
 
 
 class UserError(Exception):
@@ -87,25 +87,19 @@ def counted(number: int, noun: str) -> str:
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the most similar known names, or all of them if none is similar."""
+    """The end of an error message: the most similar known name, or all of them if none is similar.
+
+    Options are similar by their last parts, those of other sections as a whole.
+    """
     names = sorted(set(known))
-    scored = sorted(((_similarity(word, name), name) for name in names), reverse=True)
-    near = [name for score, name in scored[:2] if score >= 0.6 and score > scored[0][0] - 0.15]
-    own = word.rpartition(".")[0]
+    section, _, last = word.rpartition(".")
+    first = section.partition(".")[0]
+    ends = {name.rpartition(".")[2]: name for name in names if not first or name.startswith(f"{first}.")}
+    near = [ends[end] for end in get_close_matches(last, ends, 1)]
+    near = near or get_close_matches(word, [name for name in names if not name.startswith(f"{first}.")], 1)
     if near:
-        return f"did you mean {' or '.join(name.removeprefix(f'{own}.') if own else name for name in near)}?"
-    if own:
-        names = [name.rpartition(".")[2] for name in names if name.rpartition(".")[0] == own] or names
+        return f"did you mean {near[0].removeprefix(f'{section}.')}?"
+    siblings = [name.rpartition(".")[2] for name in names if section and name.rpartition(".")[0] == section]
     # Of paths of layers, "blocks_*/conv" stands for those of all blocks.
-    names = sorted({re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or own else n.partition(".")[0] for n in names})
-    return f"known: {', '.join(names)}"
-
-
-def _similarity(word: str, name: str) -> float:
-    """Of the last parts, unless the option is of another section."""
-    ours, theirs = (text.lower().split(".") for text in (word, name))
-    whole = SequenceMatcher(None, word.lower(), name.lower()).ratio()
-    if len(ours) > 1 and ours[0] != theirs[0]:
-        return whole
-    last = SequenceMatcher(None, ours[-1], theirs[-1]).ratio()
-    return last if len(ours) > 1 else max(whole, last)
+    shown = (re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0] for n in siblings or names)
+    return f"known: {', '.join(sorted(set(shown)))}"

@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.convolution import batches_over
-from dml_jax.config import Config, Data, Train
+from dml_jax.config import Config, Data
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
@@ -192,7 +192,7 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
 
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
-    steps = length(train, sampler)
+    steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
     schedule = optimizers.rate_factor(
         train,
         start=warmup,
@@ -228,11 +228,6 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
 
 def training_set(split: Split) -> TrainingSet:
     return TrainingSet(len(split.classes), len(split.labels), split.labels)
-
-
-def length(train: Train, sampler: Sampler) -> int:
-    epochs = train.warmup_epochs + train.epochs
-    return sampler.first_step(epochs) + train.steps
 
 
 def _check_batch_size(config: Config, devices: int) -> None:

@@ -28,7 +28,7 @@ from dml_jax.train.distributed.process_group import Watch
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models
+from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.step import TrainState
 from tests.train.experiments import linear, on_patches
 
@@ -76,6 +76,11 @@ def train(experiment: Experiment, directory: Path, stop: Stop | None = None) -> 
     return loop.train(experiment, directory, {}, Strict(), stop or Stop())
 
 
+def saved(directory: Path, kind: str = "latest") -> list[int]:
+    """The steps of the complete checkpoints of a run."""
+    return [int(path.name) for path in workdir.complete_checkpoints(directory / "checkpoints" / kind)]
+
+
 def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
@@ -108,9 +113,7 @@ def test_resume_is_exact(k: int, experiment: Experiment, whole: tuple[list[bytes
     with pytest.raises(Interrupted) as stopped:
         train(experiment, tmp_path, StopAt(k))
     assert stopped.value.code == 143
-    store = checkpoints(experiment, tmp_path)
-    assert store.steps()[-1] == k
-    store.close()
+    assert saved(tmp_path)[-1] == k
     state = train(experiment, tmp_path)
     assert bits(state) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
@@ -174,9 +177,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(
     monkeypatch.setattr(manifest, "digests", slow)
     with pytest.raises(Interrupted):
         train(experiment, tmp_path, StopAt(17))
-    store = checkpoints(experiment, tmp_path)
-    assert store.steps()[-1] == 17
-    store.close()
+    assert saved(tmp_path)[-1] == 17
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert metrics.read_text() == whole[1]
 
@@ -273,9 +274,7 @@ def _poisoned(experiment: Experiment, step: int) -> Experiment:
 def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match=r"at step 13: .*loss=nan"):
         train(_poisoned(experiment, 13), tmp_path)
-    store = checkpoints(experiment, tmp_path)
-    assert store.steps()[-1] == 8  # the evaluation at 8 found a best model
-    store.close()
+    assert saved(tmp_path)[-1] == 8  # the evaluation at 8 found a best model
 
 
 @pytest.mark.parametrize("evaluate_every", [0, 1])
@@ -286,9 +285,7 @@ def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, tmp_path: 
     diverging = on_patches(config)._replace(optimizer=optax.sgd(float("inf")))
     with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
         train(diverging, tmp_path)
-    store = checkpoints(diverging, tmp_path)
-    assert store.steps() == store.steps("best") == []
-    store.close()
+    assert saved(tmp_path) == saved(tmp_path, "best") == []
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
