@@ -21,7 +21,7 @@ INK, GREY = "#1f2933", "#8a949e"
 BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that colour alone carries no meaning
-KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish, see `look`
+KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish
 
 
 def figure(width: float, height: float) -> "Figure":
@@ -54,12 +54,6 @@ def style(axes: "Axes") -> "Axes":
         axes.spines[side].set_visible(False)
     axes.tick_params(colors=INK, labelsize=8)
     return axes
-
-
-def look(kind: int) -> tuple[int, int]:
-    """The positions in SERIES and MARKERS of the colour and marker of one of KINDS kinds; the first 7 share neither."""
-    turn, colour = divmod(kind, len(SERIES))
-    return colour, (colour + turn) % len(MARKERS)
 
 
 def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, gap: int = 0) -> np.ndarray:

@@ -40,7 +40,8 @@ def scatter_classes(
     axes.scatter(points[rest, 0], points[rest, 1], s=4, color=drawing.GREY, linewidths=0, alpha=0.5)
     for kind, label in enumerate(shown):
         x, y = points[labels == label].T
-        colour, marker = drawing.look(kind)
+        turn, colour = divmod(kind, len(drawing.SERIES))
+        marker = (colour + turn) % len(drawing.MARKERS)  # the first 7 share neither
         axes.scatter(
             x, y, s=12, linewidths=0, color=drawing.SERIES[colour], marker=drawing.MARKERS[marker], alpha=0.85,
             label=drawing.text(classes[label]),

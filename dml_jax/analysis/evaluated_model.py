@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +20,6 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.records.jsonl import JsonLines
 
 
 @dataclass(eq=False)
@@ -77,9 +75,6 @@ class EvaluatedModel:
         """Images of a split, cropped as for evaluation: uint8 [n, H, W, 3]."""
         transform, split = transforms.evaluation(self.config.data), self.split(name)
         return np.stack([transform(split.read(int(i), None)) for i in indices])
-
-    def metrics(self) -> list[dict[str, Any]]:
-        return JsonLines(self.directory / "metrics.jsonl").read()
 
     @cached_property
     def kept_steps(self) -> list[int]:

@@ -29,6 +29,7 @@ from dml_jax.config import Config, flatten, published
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.train.records import workdir
+from dml_jax.train.records.jsonl import JsonLines
 
 # All analyses by name, in the order of the report.
 SUBJECTS = {
@@ -113,7 +114,7 @@ def print_table(config: Config, results: dict[str, Any], console: Console) -> No
 
 def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
     """Writes `figures/` and `report.html` of a finished run with known test embeddings."""
-    directory, lines = run.directory, run.metrics()
+    directory, lines = run.directory, JsonLines(run.directory / "metrics.jsonl").read()
     found = {TRAINING: ("Training", curves.training(lines, results))}
     found |= {
         name: (subject.title, subject.findings(run, "test")) for name, subject in SUBJECTS.items() if subject.standard
@@ -121,11 +122,11 @@ def write(run: EvaluatedModel, results: dict[str, Any]) -> None:
     for name, (title, made) in found.items():
         (directory / findings.DIRECTORY / f"{name}.json").unlink(missing_ok=True)  # from an earlier model
         findings.write(directory, name, title, run.step, made, to=STANDARD_DIRECTORY)
-    write_page(directory, run.config, results, lines)
+    write_page(directory, run.config, results)
 
 
-def write_page(directory: Path, config: Config, results: dict[str, Any], lines: list[dict[str, Any]]) -> None:
-    """Writes `report.html` from the results, the lines of `metrics.jsonl` and the stored analyses."""
+def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None:
+    """Writes `report.html` from the results and the stored analyses."""
     settings = flatten(asdict(config))
     listed = "\n".join(text(f"{key} = {value}") for key, value in settings.items())
     details = f"<details><summary>All {len(settings)} values</summary><pre><code>{listed}</code></pre></details>"

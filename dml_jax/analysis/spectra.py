@@ -16,27 +16,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+SCALARS = ("density", "effective_rank", "spectral_decay")  # functions of `evaluation.geometry`
+
+
 class Space(NamedTuple):
     """Geometry of one embedding space."""
 
     singular_values: np.ndarray  # float [min(N, D)], largest first, divided by their sum
-    density: float  # mean distance within classes over that between classes
-    effective_rank: float  # exp of the entropy of the singular values
-    spectral_decay: float  # KL(uniform || singular values), in nats; NaN if all are zero
-
-
-SCALARS = Space._fields[1:]
+    scalars: dict[str, float]  # by name, see SCALARS
 
 
 def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
     """Computes the geometry of embeddings [N, D] of any norm with labels int [N]."""
     values = geometry.singular_values(embeddings)
-    return Space(
-        values / max(values.sum(), 1e-30),
-        geometry.density(embeddings, labels),
-        geometry.effective_rank(embeddings),
-        geometry.spectral_decay(embeddings),
-    )
+    scalars = (
+        geometry.density(embeddings, labels), geometry.effective_rank(embeddings), geometry.spectral_decay(embeddings)
+    )  # fmt: skip
+    return Space(values / max(values.sum(), 1e-30), dict(zip(SCALARS, scalars, strict=True)))
 
 
 def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
@@ -56,12 +52,9 @@ def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[
     Of the whole embedding also "singular_values", largest first, divided by their sum, with six digits.
     """
     spaces = {part: measure(rows, labels) for part, rows in parts(config, embeddings).items()}
-    found = {
-        part: {name: value for name, value in space._asdict().items() if name in SCALARS}
-        for part, space in spaces.items()
-    }
-    spectrum = [float(f"{value:.6g}") for value in spaces["embedding"].singular_values]
-    return found.pop("embedding") | {"singular_values": spectrum} | found
+    whole = spaces.pop("embedding")
+    spectrum = [float(f"{value:.6g}") for value in whole.singular_values]
+    return whole.scalars | {"singular_values": spectrum} | {part: space.scalars for part, space in spaces.items()}
 
 
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
@@ -69,8 +62,8 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     labels = run.split(split).labels
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
     draw = partial(draw_spectra, spaces=spaces)
-    scalars = [(name, *(getattr(space, scalar) for scalar in SCALARS)) for name, space in spaces.items()]
-    shown = [(name, *(f"{value:.4g}" for value in values)) for name, *values in scalars]
+    scalars = [(name, *space.scalars.values()) for name, space in spaces.items()]
+    shown = [(name, *(f"{value:.4g}" for value in space.scalars.values())) for name, space in spaces.items()]
     return [
         Finding(
             "spectra",

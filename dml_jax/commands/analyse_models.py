@@ -77,7 +77,7 @@ def analyse(options: Namespace, overrides: dict[str, str]) -> None:
         if not results:
             console.print("the run is not finished, so there is no report yet; finishing it will include the analyses")
             return
-        run_report.write_page(directory, run.config, results, run.metrics())
+        run_report.write_page(directory, run.config, results)
     console.print(f"report: {directory / 'report.html'}")
 
 

@@ -80,7 +80,7 @@ def test_spectra_of_the_parts() -> None:
     space = spectra.measure(x * 3, labels)
     values = np.linalg.svd(x, compute_uv=False)
     np.testing.assert_allclose(space.singular_values, values / values.sum(), rtol=1e-9)
-    assert space.effective_rank == pytest.approx(geometry.effective_rank(x * 3))
+    assert space.scalars["effective_rank"] == pytest.approx(geometry.effective_rank(x * 3))
 
 
 def test_thumbnails_lie_in_their_cells() -> None:

@@ -87,8 +87,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "timing": {"seconds": 3725.0, "images_per_second": 120.0, "peak_memory": 2**31}, "machine": "1 x <cpu>",
         "data": {"test": {"images": 800, "classes": 100}},
     }  # fmt: skip
-    lines = [{"step": 20, "loss": 1.0}]
-    run_report.write_page(directory, config, results, lines)
+    run_report.write_page(directory, config, results)
     return directory
 
 
