@@ -97,8 +97,6 @@ def execute(arguments: list[str]) -> None:
         runner.print_commands(root, trials)
         return
     with runner.locked(root):
-        for trial in trials:
-            runner.problem_file(root, trial.name).unlink(missing_ok=True)  # those that failed run again
         stop_if(runner.run_all(root, trials, options.jobs, say))
     tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, options.columns)
     done = outcomes.finished(trials)

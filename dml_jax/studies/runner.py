@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process
+ERROR = "error: "  # begins the last line of a log of a trial that failed
 
 
 class Slot(NamedTuple):
@@ -93,40 +94,37 @@ def locked(root: Path) -> Iterator[None]:
 
 
 def file_of(root: Path, name: str, kind: str) -> Path:
-    """A file about a trial: its configuration ("json"), its output ("log"), or why it failed ("problem")."""
+    """A file about a trial: its configuration ("json") or its output ("log"), whose last line says why it failed."""
     return root / "trials" / f"{name.replace('/', '-')}.{kind}"
 
 
-def problem_file(root: Path, name: str) -> Path:
-    """The file with the reason for a trial's failure."""
-    return file_of(root, name, "problem")
+def failure(root: Path, name: str) -> str:
+    """Why a trial failed when it was trained last; empty if it did not."""
+    line = last_line(file_of(root, name, "log"))
+    return line.removeprefix(ERROR) if line.startswith(ERROR) else ""
 
 
 def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
     """Why trials failed or cannot be run, by name; each follows the trials that it needs, and `done` are finished."""
     found: dict[str, str] = {}
-    for trial in trials:
-        if trial.name in done:
-            continue
-        with suppress(OSError):
-            found[trial.name] = problem_file(root, trial.name).read_text(encoding="utf-8")
-            continue
-        if blocked := next((name for name in trial.needs if name in found), None):
-            failed = problem_file(root, blocked).exists()
-            found[trial.name] = f"needs {blocked}, which failed" if failed else found[blocked]
+    for trial in (trial for trial in trials if trial.name not in done):
+        if reason := failure(root, trial.name):
+            found[trial.name] = reason
+        elif blocked := next((name for name in trial.needs if name in found), None):
+            found[trial.name] = f"needs {blocked}, which failed" if failure(root, blocked) else found[blocked]
     return found
 
 
 def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable[[str], None]) -> int:
-    """Trains all trials that are neither finished nor failed, each after the trials that it needs.
+    """Trains all trials that are not finished, each after the trials that it needs.
 
     The result is 0, or 128 + the number of the signal that stopped the command.
     """
-    free, busy = slots(jobs), dict[Future[bool], tuple[str, Slot]]()
+    free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
     with ThreadPoolExecutor(jobs) as pool, stoppable(print_line) as progress:
         while not progress.stop.is_set():
             done = outcomes.finished(trials)
-            taken = {*done, *problems(root, trials, done), *(name for name, _ in busy.values())}
+            taken = {*done, *failed, *(name for name, _ in busy.values())}
             ready = [trial for trial in trials if trial.name not in taken and done.issuperset(trial.needs)]
             for trial in ready[: len(free)]:
                 slot = free.pop(0)
@@ -134,8 +132,9 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable
             if not busy:
                 break
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
-                free.append(busy.pop(future)[1])
-                future.result()
+                name, slot = busy.pop(future)
+                free.append(slot)
+                failed |= set() if future.result() else {name}
     return progress.code
 
 
@@ -191,7 +190,7 @@ def wait_for(process: subprocess.Popen[bytes], progress: Progress) -> int:
 def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
-    If it failed, the reason is noted in `problem_file`.
+    If it failed, the last line of its log is the reason.
     """
     log = file_of(root, trial.name, "log")
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
@@ -205,10 +204,12 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
         return True
     if progress.stop.is_set():
         return False
-    reason = last_line(log) or f"exit code {code}"
+    reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
     if code < 0:
         reason = f"its process was killed by signal {-code}; see {log}"
-    problem_file(root, trial.name).write_text(reason, encoding="utf-8")
+    if failure(root, trial.name) != reason:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{ERROR}{reason}\n")
     progress.print(f"{trial.name}: failed: {reason}")
     return False
 
@@ -236,9 +237,9 @@ def print_commands(root: Path, trials: Sequence[Trial]) -> None:
 
 
 def last_line(log: Path) -> str:
-    """The last non-empty line of a log."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    return next((line.removeprefix("error: ") for line in reversed(lines) if line.strip()), "")
+    """The last non-empty line of a log; empty if there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _end_with_the_other() -> None:

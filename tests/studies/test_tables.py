@@ -178,7 +178,7 @@ def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsy
     plan.write_facts(tmp_path, "name", Study("T", rows=rows), Settings(tmp_path), made=made)
     refined = {"birch": {"problem": "birch found one cluster"}, "ward": {"recall@1": 0.6, "map@r": 0.3}}
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
-    runner.problem_file(tmp_path, "y-seed0").write_text("training diverged")
+    runner.file_of(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
     study.execute(["--runs", str(tmp_path)])
     printed = capsys.readouterr().out
     texts = [printed, (tmp_path / "report.md").read_text(), (tmp_path / "report.tex").read_text()]
