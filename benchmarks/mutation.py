@@ -52,11 +52,10 @@ TESTS = {
     "losses/similarity_losses": ("losses/test_similarity_losses", "losses/test_public"),
     "evaluation/metrics": (
         "evaluation/test_retrieval",
-        "evaluation/test_full_ranking",
         "evaluation/test_check_inputs",
         "evaluation/test_package",
     ),
-    "evaluation/_engine/query_metrics": ("evaluation/test_full_ranking", "evaluation/test_retrieval"),
+    "evaluation/_engine/query_metrics": ("evaluation/test_relevance", "evaluation/test_retrieval"),
     "evaluation/check_inputs": ("evaluation/test_relevance", "evaluation/test_check_inputs"),
     "evaluation/open_set": ("evaluation/test_open_set",),
     "evaluation/neighbors": ("evaluation/test_neighbors",),

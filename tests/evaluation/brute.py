@@ -1,6 +1,7 @@
 """Retrieval by brute force in NumPy float64: the full distance matrix, a stable sort and the textbook definitions."""
 
 import numpy as np
+import pytest
 
 
 def distances(queries, gallery, metric):
@@ -14,33 +15,50 @@ def distances(queries, gallery, metric):
     return np.sqrt(((queries[:, None] - gallery[None]) ** 2).sum(-1))
 
 
-def retrieval(distances, labels, gallery_labels, ks, *, exclusion=None, excluded=None):
-    """Metrics from distances [Q, G].
+def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=None):
+    """Metrics by their definitions from distances [Q, G] and the relevant pairs, bool [Q, G].
 
-    Query i excludes candidate i (`exclusion` is "index"), its nearest ("position"), candidate `excluded[i]` unless it
-    is -1, or none.
+    Each query leaves out the pairs that are `omitted`, and its nearest candidate if `position`. Returns the means, with
+    that over classes only if there are `labels`, and the values per query.
     """
-    first, precision, average = [], [], []
+    first, values = [], []
     for i, row in enumerate(distances):
         order = np.lexsort((np.arange(len(row)), row))
-        if exclusion == "index":
-            order = order[order != i]
-        elif exclusion == "position":
-            order = order[1:]
-        elif excluded is not None:
-            order = order[order != excluded[i]]
-        hits = gallery_labels[order] == labels[i]
-        relevant = int((gallery_labels == labels[i]).sum()) - (len(row) - len(order))
-        first.append(int(np.argmax(hits)) + 1 if hits.any() else 0)
-        top = hits[:relevant]
-        precisions = np.cumsum(top) / np.arange(1, len(top) + 1)
-        precision.append(top.mean() if relevant else np.nan)
-        average.append((precisions * top).sum() / relevant if relevant else np.nan)
-    first = np.array(first)
-    result = {f"recall@{k}": float(((first > 0) & (first <= k)).mean()) for k in ks}
-    result["r_precision"], result["map@r"] = float(np.nanmean(precision)), float(np.nanmean(average))
-    result["lone_queries"] = int(np.isnan(precision).sum())
-    return result, first, np.array(precision), np.array(average)
+        if omitted is not None:
+            order = order[~omitted[i][order]]
+        hits = relevant[i][order][position:]
+        first.append(1 + int(np.argmax(hits)) if hits.any() else 0)
+        total = int(relevant[i][order].sum()) - position
+        if not total:
+            values.append([np.nan] * (3 + 2 * len(ks)))
+            continue
+        precisions = hits * np.cumsum(hits) / np.arange(1, len(hits) + 1)
+        values.append(
+            [hits[:total].mean(), precisions[:total].sum() / total, precisions.sum() / hits.sum()]
+            + [hits[:k].sum() / k for k in ks]
+            + [precisions[:k].sum() / min(k, hits.sum()) for k in ks]
+        )
+    first, values = np.array(first), np.array(values).T
+    means = {f"recall@{k}": float(((first > 0) & (first <= k)).mean()) for k in ks}
+    means["mrr"] = float(np.where(first > 0, 1 / np.maximum(first, 1), 0).mean())
+    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in ks), *(f"map@{k}" for k in ks)]
+    lone = np.isnan(values[0])
+    means |= {
+        name: float(each[~lone].mean()) if not lone.all() else np.nan for name, each in zip(names, values, strict=True)
+    }
+    means["lone_queries"] = int(lone.sum())
+    if labels is not None:
+        means["macro_recall@1"] = float(np.mean([(first[labels == label] == 1).mean() for label in np.unique(labels)]))
+    return means, {"rank": first, "r_precision_per_query": values[0], "map@r_per_query": values[1]}
+
+
+def check(found, expected):
+    """Checks metrics, with values per query if there are any, against those of `retrieval`."""
+    means, each = expected
+    for name in found.keys() & each.keys():
+        np.testing.assert_allclose(found[name], each[name], rtol=1e-12, err_msg=name)
+    common = {name: value for name, value in means.items() if name in found}
+    assert {name: found[name] for name in common} == pytest.approx(common, rel=1e-12, nan_ok=True)
 
 
 def far_groups(dtype=np.float32):

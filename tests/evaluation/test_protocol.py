@@ -16,6 +16,7 @@ def sample(seed=0, classes=12, each=8):
 def test_all_metrics_of_a_split():
     points, labels = sample()
     found = protocol.evaluate(points, labels, ks=(1, 4))
+    assert protocol.evaluate(points, np.array(list("abcdefghijkl"))[labels], ks=(1, 4)) == found
     keys = ["recall@1", "recall@4", "macro_recall@1", "mrr", "r_precision", "map@r", "nmi"]
     assert set(found) == {"lone_queries", *keys, *(f"{key}_stderr" for key in keys)}
     assert {k: v for k, v in found.items() if "nmi" not in k} == metrics.retrieval(points, labels, ks=(1, 4))

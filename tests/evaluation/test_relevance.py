@@ -18,37 +18,6 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
 
 
-def expected(distances, relevant, omitted):
-    """The metrics of the relevant pairs, bool [Q, G], without the pairs `omitted`, by their definitions."""
-    rows = []
-    for row, wanted, left_out in zip(distances, relevant, omitted, strict=True):
-        order = [i for i in np.lexsort((np.arange(len(row)), row)) if not left_out[i]]
-        hits = np.array([wanted[i] for i in order], bool)
-        total, precisions = hits.sum(), np.cumsum(hits) / np.arange(1, len(hits) + 1)
-        if not total:
-            rows.append([0, np.nan, np.nan, np.nan] + [np.nan] * len(KS))
-            continue
-        rows.append(
-            [1 + np.argmax(hits), hits[:total].mean(), (precisions * hits)[:total].sum() / total]
-            + [(precisions * hits).sum() / total]
-            + [hits[:k].sum() / k for k in KS]
-        )
-    first, precision, at_r, average, *others = np.array(rows).T
-    result = {f"recall@{k}": np.mean((first > 0) & (first <= k)) for k in KS}
-    result["mrr"] = np.mean(np.where(first > 0, 1 / np.maximum(first, 1), 0))
-    names = ["r_precision", "map@r", "map", *(f"precision@{k}" for k in KS)]
-    for name, values in zip(names, (precision, at_r, average, *others), strict=True):
-        result[name] = np.nanmean(values) if (first > 0).any() else np.nan
-    return result | {"lone_queries": (first == 0).sum()}, first
-
-
-def check(found, distances, relevant, omitted):
-    wanted, first = expected(distances, relevant, omitted)
-    np.testing.assert_array_equal(found["rank"], first)
-    for name in wanted:
-        assert found[name] == pytest.approx(wanted[name], rel=1e-12, nan_ok=True), name
-
-
 def integers(seed, rows, classes):
     """Points with small integer coordinates, so that Euclidean distances tie exactly, and their classes."""
     rng = np.random.default_rng(seed)
@@ -69,7 +38,10 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
     found = metrics.retrieval(points[queries], labels[queries], groups=cameras[queries], **options)
     same = labels[queries, None] == labels
     omitted = same & (cameras[queries, None] == cameras)
-    check(found, brute.distances(points[queries], points, "euclidean"), same & ~omitted, omitted)
+    brute.check(
+        found,
+        brute.retrieval(brute.distances(points[queries], points, "euclidean"), same & ~omitted, KS, omitted=omitted),
+    )
     assert found["lone_queries"] >= (labels[queries] < 4).sum() > 0
 
 
@@ -79,7 +51,7 @@ def test_close_rows_are_ranked_in_float64():
     found = metrics.retrieval(points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True)
     same = labels[:, None] == labels
     omitted = same & (groups[:, None] == groups)
-    check(found, brute.distances(points, points, "cosine"), same & ~omitted, omitted)
+    brute.check(found, brute.retrieval(brute.distances(points, points, "cosine"), same & ~omitted, KS, omitted=omitted))
 
 
 def test_duplicates_that_are_left_out_do_not_need_float64(monkeypatch):
@@ -116,7 +88,10 @@ def test_groups_and_a_row_to_exclude():
     same = labels[queries, None] == labels
     omitted = same & ((groups[queries, None] + 1) % 3 == groups)
     omitted |= (queries[:, None] == np.arange(200)) & (np.arange(80) % 5 > 0)[:, None]
-    check(found, brute.distances(points[queries], points, "euclidean"), same & ~omitted, omitted)
+    brute.check(
+        found,
+        brute.retrieval(brute.distances(points[queries], points, "euclidean"), same & ~omitted, KS, omitted=omitted),
+    )
 
 
 @pytest.mark.parametrize("separate", [True, False])
@@ -131,7 +106,10 @@ def test_several_classes_per_row(separate):
     found = metrics.retrieval(points[queries], hot[queries], **gallery, **options)
     common = hot[queries].astype(int) @ hot.T.astype(int) > 0
     omitted = np.eye(len(common), 200, dtype=bool)
-    check(found, brute.distances(points[queries], points, "euclidean"), common & ~omitted, omitted)
+    brute.check(
+        found,
+        brute.retrieval(brute.distances(points[queries], points, "euclidean"), common & ~omitted, KS, omitted=omitted),
+    )
     assert found["lone_queries"] > 0
     assert "macro_recall@1" not in found
     names = [["abcdefghi"[c] for c in np.flatnonzero(row)] for row in hot]

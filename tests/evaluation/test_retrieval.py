@@ -1,10 +1,12 @@
-"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions and devices."""
+"""Retrieval against brute force in float64: tile layouts, algorithms, ties, exclusions, devices, names as labels."""
 
 import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
+from sklearn.metrics import average_precision_score
 
+from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation._engine import plan, query_metrics, tiles
 from tests.evaluation import brute
@@ -24,19 +26,23 @@ def sample(seed, sizes, width=16, spread=1.5, shuffled=True, copies=0):
     return points, labels
 
 
-def check_against_brute_force(points, labels, *, metric="cosine", position=False, **options):
-    distances = brute.distances(points, points, metric)
-    if len(np.unique(points, axis=0)) < len(points):  # make copies tie exactly, whatever the rounding of the product
-        _, group = np.unique(points, axis=0, return_inverse=True)
-        _, kept = np.unique(group, return_index=True)
-        distances = distances[:, kept][:, group.reshape(-1)][kept][group.reshape(-1)]
+ALL = {"full_ranking": True, "per_query": True}
+
+
+def distances_with_ties(queries, gallery, metric):
+    """Distances to the gallery, in which copies tie exactly, whatever the rounding of the product."""
+    _, kept, group = np.unique(gallery, axis=0, return_index=True, return_inverse=True)
+    return brute.distances(queries, gallery[kept], metric)[:, group.reshape(-1)]
+
+
+def check_against_brute_force(points, labels, *, metric="cosine", position=False, ks=KS):
+    distances = distances_with_ties(points, points, metric)
+    omitted = None if position else np.eye(len(points), dtype=bool)
+    expected = brute.retrieval(
+        distances, labels[:, None] == labels, ks, omitted=omitted, position=position, labels=labels
+    )
     exclusion = "position" if position else "index"
-    expected, first, precision, average = brute.retrieval(distances, labels, labels, KS, exclusion=exclusion)
-    result = metrics.retrieval(points, labels, ks=KS, metric=metric, exclusion=exclusion, per_query=True, **options)
-    np.testing.assert_array_equal(result["rank"], first)
-    np.testing.assert_allclose(result["r_precision_per_query"], precision, rtol=1e-12)
-    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
-    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    brute.check(metrics.retrieval(points, labels, ks=ks, metric=metric, exclusion=exclusion, **ALL), expected)
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -45,6 +51,22 @@ def check_against_brute_force(points, labels, *, metric="cosine", position=False
 def test_uneven_classes_with_singletons_and_copies(metric, shuffled, position):
     points, labels = sample(0, [1, 1, 2, 3, 5, 8, 13, 40, 90], shuffled=shuffled, copies=30)
     check_against_brute_force(points, labels, metric=metric, position=position)
+
+
+def test_the_whole_ranking_against_scikit_learn():
+    """It is only added to the other metrics."""
+    points, labels = sample(0, [1, 2, 3, 17, 40])
+    distances = brute.distances(points, points, "cosine")
+    others = [np.delete(np.arange(63), i) for i in range(63)]
+    found = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
+    average = [
+        average_precision_score(labels[j] == labels[i], -distances[i, j]) for i, j in enumerate(others) if labels[i]
+    ]
+    assert found["map"] == pytest.approx(np.mean(average), rel=1e-12)
+    plain = metrics.retrieval(points, labels, ks=KS)
+    assert plain == pytest.approx({key: found[key] for key in plain}, rel=1e-12)
+    added = {key.removesuffix("_stderr") for key in found.keys() - plain.keys()}
+    assert added == {"map", *(f"{name}@{k}" for name in ("precision", "map") for k in KS)}
 
 
 @pytest.fixture
@@ -81,12 +103,7 @@ def test_sorting_agrees_with_counting(small_tiles, monkeypatch, sort_above, posi
 def test_integer_rows_tie_exactly(small_tiles, seed):
     rng = np.random.default_rng(seed)
     points, labels = rng.integers(0, 3, (300, 5)).astype(np.float32), rng.integers(0, 12, 300)
-    distances = brute.distances(points, points, "euclidean")
-    expected, first, _, average = brute.retrieval(distances, labels, labels, KS, exclusion="index")
-    result = metrics.retrieval(points, labels, ks=KS, metric="euclidean", per_query=True)
-    np.testing.assert_array_equal(result["rank"], first)
-    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
-    assert result["recall@10"] == expected["recall@10"]
+    check_against_brute_force(points, labels, metric="euclidean")
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])
@@ -96,21 +113,12 @@ def test_separate_gallery(small_tiles, metric, shuffled):
     queries, gallery = np.arange(len(points)) % 3 == 0, np.arange(len(points)) % 3 > 0
     queries &= labels != 0
     labels = np.where(gallery & (labels == 1), 99, labels)  # class 1 has no relevant row
-    distances = brute.distances(points[queries], points[gallery], metric)
-    expected, first, _, average = brute.retrieval(distances, labels[queries], labels[gallery], KS)
-    result = metrics.retrieval(
-        points[queries],
-        labels[queries],
-        ks=KS,
-        metric=metric,
-        gallery=points[gallery],
-        gallery_labels=labels[gallery],
-        per_query=True,
+    expected = brute.retrieval(
+        brute.distances(points[queries], points[gallery], metric), labels[queries, None] == labels[gallery], KS
     )
-    assert expected["lone_queries"] > 0
-    np.testing.assert_array_equal(result["rank"], first)
-    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
-    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    assert expected[0]["lone_queries"] > 0
+    options = {"gallery": points[gallery], "gallery_labels": labels[gallery], "metric": metric}
+    brute.check(metrics.retrieval(points[queries], labels[queries], ks=KS, **options, **ALL), expected)
 
 
 @pytest.mark.parametrize("sort_above", [5, 256])
@@ -125,18 +133,10 @@ def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
     queries = np.where(outside[:, None], rng.normal(size=(90, 16)), points[chosen]).astype(np.float32)
     exclude = np.where(outside, -1, exclude)
     gallery, gallery_labels = points[order], labels[order]
-    result = metrics.retrieval(
-        queries, labels[chosen], ks=KS, gallery=gallery, gallery_labels=gallery_labels, exclude=exclude, per_query=True
-    )
-    _, kept, group = np.unique(gallery, axis=0, return_index=True, return_inverse=True)
-    distances = brute.distances(queries, gallery[kept], "cosine")[:, group.reshape(-1)]
-    expected, first, precision, average = brute.retrieval(
-        distances, labels[chosen], gallery_labels, KS, excluded=exclude
-    )
-    np.testing.assert_array_equal(result["rank"], first)
-    np.testing.assert_allclose(result["r_precision_per_query"], precision, rtol=1e-12)
-    np.testing.assert_allclose(result["map@r_per_query"], average, rtol=1e-12)
-    assert {k: result[k] for k in expected} == pytest.approx(expected, rel=1e-12)
+    options = {"gallery": gallery, "gallery_labels": gallery_labels, "exclude": exclude}
+    result = metrics.retrieval(queries, labels[chosen], ks=KS, **options, **ALL)
+    distances, relevant = distances_with_ties(queries, gallery, "cosine"), labels[chosen, None] == gallery_labels
+    brute.check(result, brute.retrieval(distances, relevant, KS, omitted=exclude[:, None] == np.arange(len(gallery))))
 
 
 def test_the_same_gallery_needs_exclude():
@@ -188,7 +188,7 @@ def test_close_rows_are_ranked_in_float64(monkeypatch, sort_above, position):
     for dtype in (np.float32, np.float64):
         points, labels = brute.far_groups(dtype)
         check_against_brute_force(points, labels, metric="euclidean", position=position)
-    check_against_brute_force(*brute.narrow_cone(), position=position, full_ranking=True)
+    check_against_brute_force(*brute.narrow_cone(), position=position)
 
 
 def test_long_and_short_rows_by_cosine():
@@ -202,12 +202,7 @@ def test_long_and_short_rows_by_cosine():
 
 
 def test_zero_rows_and_equal_rows():
-    labels = np.repeat(np.arange(4), 3)
-    result = metrics.retrieval(np.zeros((12, 8), np.float32), labels, ks=(1, 11), per_query=True)
-    distances = np.zeros((12, 12))
-    expected, first, *_ = brute.retrieval(distances, labels, labels, (1, 11), exclusion="index")
-    np.testing.assert_array_equal(result["rank"], first)
-    assert result["recall@1"] == expected["recall@1"]
+    check_against_brute_force(np.zeros((12, 8), np.float32), np.repeat(np.arange(4), 3), ks=(1, 11))
 
 
 def test_singleton_classes_and_a_single_class():
@@ -226,3 +221,20 @@ def test_standard_errors():
     assert result["recall@4_stderr"] == pytest.approx(hit.std() / np.sqrt(len(hit)))
     kept = result["map@r_per_query"][~np.isnan(result["map@r_per_query"])]
     assert result["map@r_stderr"] == pytest.approx(kept.std() / np.sqrt(len(kept)))
+
+
+def test_separate_gallery_with_names_as_labels():
+    """Strings give the metrics of integers, from arrays, lists and pandas' arrays of objects, in both directions."""
+    points, labels = sample(1, [3, 4, 5, 20, 60])
+    queries, gallery = slice(0, 30), slice(30, None)
+    names = np.array(["ant", "bee", "cat", "dog", "eel"])[labels]
+    options = {"ks": KS, "gallery": points[gallery], "full_ranking": True}
+    found = metrics.retrieval(points[queries], names[queries].tolist(), gallery_labels=names[gallery], **options)
+    numbers = metrics.retrieval(points[queries], labels[queries], gallery_labels=labels[gallery], **options)
+    assert found == numbers
+    objects = metrics.retrieval(
+        points[queries], names[queries].astype(object), gallery_labels=names[gallery], **options
+    )
+    assert objects == numbers
+    with pytest.raises(DataError, match="give both as strings or both as integers"):
+        metrics.retrieval(points[queries], labels[queries], gallery_labels=names[gallery], **options)
