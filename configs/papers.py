@@ -126,8 +126,8 @@ RE_MPN = Paper(
     "MPN: its reproduction",
     "[Re] Learning Intra-Batch Connections, MLRC",
     (
-        "How the standard errors (±) were computed is not stated. Those of recalls are to about 0.005 points those of a "
-        "proportion, √(p(1 − p)/n); only R@10 of the reproduction on SOP has 0.10 where that is 0.116.",
+        "How the standard errors (±) were computed is not stated. For recalls they equal √(p(1 − p)/n) to about 0.005 "
+        "points, but for R@10 of the reproduction on SOP: 0.10 is printed, and the formula gives 0.116.",
     ),
     (
         Place("Table 1", "settings, and the range of the authors' search",
