@@ -148,7 +148,7 @@ def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Arra
     """Checks the value and gradient of a loss of rows (a tree of arrays) and labels."""
     for name, (change, labels, remedy) in DEGENERATE.items():
         with plugin.check(name, remedy):
-            require_finite(lambda rows, labels=labels: value(rows, labels), jax.tree.map(change, x()), name)
+            require_finite(lambda rows: value(rows, labels), jax.tree.map(change, x()), name)  # noqa: B023 used at once
 
 
 def check_name(plugin: Plugin) -> None:

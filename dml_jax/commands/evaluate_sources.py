@@ -13,7 +13,7 @@ from dml_jax import files
 from dml_jax.commands import cli, runtime
 from dml_jax.data import sessions
 from dml_jax.data.split import Split, unread
-from dml_jax.errors import counted
+from dml_jax.errors import DataError, counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
@@ -54,8 +54,8 @@ def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
     exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
     for first, *others in exported.values():
         for run, part in zip(runs, (first, *others), strict=True):
-            unlabelled = f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels"
-            cli.require(part.labels is not None, unlabelled)
+            if first.labels is None or part.labels is None:
+                raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
             same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
             cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
     return runs, exported
