@@ -30,7 +30,6 @@ SPLITS = ("test", "train", "validation")
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags)
     flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")

@@ -132,7 +132,6 @@ def one_opened(
 
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
-    """A run on its own data."""
     config, directory = run_config(model, options, overrides)
     runtime.enable_compilation_cache()
     runtime.keep_freed_memory()

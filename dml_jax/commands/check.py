@@ -24,7 +24,6 @@ KINDS = ("loss", "distance", "sampler", "optimizer", "metric", "step", "method",
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
     flags.add_argument("--kind", choices=KINDS, help="default: known by its functions and their arguments")
@@ -92,7 +91,6 @@ def _kind_of_function(function: Callable[..., Any]) -> str | None:
 
 
 def print_table(title: str, outcomes: list[Any]) -> None:
-    """Prints a row for each check."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table

@@ -152,14 +152,12 @@ def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Arra
 
 
 def check_name(plugin: Plugin) -> None:
-    """Checks that the configuration of a module names it."""
     with plugin.check("name", "the first field of Config is its import path"):
         name = sys.modules[plugin.path].Config.name
         require(name == plugin.path, f"Config.name is {name!r}; it must be the import path {plugin.path!r}")
 
 
 def rows(seed: int = 0) -> np.ndarray:
-    """Random embeddings."""
     return np.random.default_rng(seed).normal(size=(ROWS, WIDTH)).astype(np.float32)
 
 

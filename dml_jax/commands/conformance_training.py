@@ -27,7 +27,6 @@ LIMIT = 600  # seconds for one training
 
 
 def configuration(plugin: Plugin) -> dict[str, Any]:
-    """The configuration of the training, nested."""
     module: Any = plugin.module
     method: Any = baseline.make_config(plugin.path if plugin.kind == "loss" else "contrastive", embedding_dim=8)
     groups: tuple[str, ...] = baseline.GROUPS
@@ -64,7 +63,6 @@ class Run:
         self.config = directory / "config.json"
 
     def start(self, *more: str) -> "subprocess.Popen[str]":
-        """Starts the main command."""
         folders = [os.getcwd(), str(Path(dml_jax.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
         flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={self.devices}"
         return subprocess.Popen(
@@ -98,11 +96,9 @@ class Run:
         return max(kept)
 
     def embeddings(self) -> np.ndarray:
-        """Of the test split."""
         return np.asarray(np.load(self.directory / "embeddings/test/embeddings.npy"))
 
     def losses(self) -> np.ndarray:
-        """Of each step."""
         lines = map(json.loads, (self.directory / "metrics.jsonl").read_text().splitlines())
         return np.array([line["loss"] for line in lines if "loss" in line])
 

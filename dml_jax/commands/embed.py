@@ -63,7 +63,6 @@ def image_files(paths: list[str]) -> list[str]:
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
     cli.add_model(flags)

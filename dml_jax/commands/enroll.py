@@ -24,7 +24,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
@@ -46,27 +46,24 @@ def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[P
     return {name: files for name, files in new.items() if files}
 
 
-def usable(model: Model, files: Sequence[str | Path], *, needed: bool = True) -> list[str | Path]:
-    """The images that the model can embed; the others are listed on stderr with the reason.
+def usable(model: Model, classes: dict[str, list[Any]], *, needed: bool = True) -> dict[str, list[Any]]:
+    """The images by class that the model can embed; the others are listed on stderr with the reason.
 
-    Raises DataError if there is none, but one is `needed`.
+    Raises DataError if images are given and there is none of these, but one is `needed`.
     """
-    kept = []
-    for file in files:
-        try:
-            model.read(file)
-            kept.append(file)
-        except DataError as error:
-            print(f"left out: {printable(str(error))}", file=sys.stderr)
-    if not kept and needed:
-        raise DataError(f"none of {counted(len(files), 'image')} can be used; the reasons are listed above")
+    kept: dict[str, list[Any]] = {}
+    for name, files in classes.items():
+        for file in files:
+            try:
+                model.read(file)
+            except DataError as error:
+                print(f"left out: {printable(str(error))}", file=sys.stderr)
+            else:
+                kept.setdefault(name, []).append(file)
+    if needed and classes and not kept:
+        count = counted(sum(map(len, classes.values())), "image")
+        raise DataError(f"none of {count} can be used; the reasons are listed above")
     return kept
-
-
-def usable_classes(model: Model, classes: dict[str, list[Path]], *, needed: bool = True) -> dict[str, list[Path]]:
-    """The classes with only their `usable` images, without classes that have none."""
-    good = set(usable(model, [file for images in classes.values() for file in images], needed=needed))
-    return {name: chosen for name, images in classes.items() if (chosen := [f for f in images if f in good])}
 
 
 def add_decision(flags: argparse.ArgumentParser) -> None:
@@ -143,12 +140,13 @@ def execute(arguments: list[str]) -> None:
         for label, name in enumerate(index.classes):
             print(f"{counts[label]}\t{printable(name)}")
     elif options.classify:
-        _classify(Index.load(model, path), usable(model, files) if options.skip_bad else files, options)
+        index = Index.load(model, path)
+        _classify(index, usable(model, {"": files})[""] if options.skip_bad else files, options)
     else:
         with locked(path):
             index = _change(model, path, classes, others, taken, options)
         if asked:
-            _check(index, usable_classes(model, asked) if options.skip_bad else asked, options)
+            _check(index, usable(model, asked) if options.skip_bad else asked, options)
 
 
 def _change(
@@ -179,8 +177,7 @@ def _change(
     classes = new_images(index, classes)
     known = given - sum(map(len, classes.values()))
     if options.skip_bad:
-        classes = usable_classes(model, classes, needed=not known) if classes else {}
-        others = usable_classes(model, others) if others else {}
+        classes, others = usable(model, classes, needed=not known), usable(model, others)
     if classes:
         index.add(classes, {name: [taken[file] for file in images] for name, images in classes.items()})
     if others:

@@ -54,7 +54,6 @@ SWITCHES = {
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False)
     cli.add_versions(flags)

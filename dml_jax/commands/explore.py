@@ -21,7 +21,6 @@ HOST = "127.0.0.1"
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")

@@ -27,7 +27,6 @@ FORMS = ("onnx", "stablehlo", "parquet", "faiss")
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False)
     flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")

@@ -16,40 +16,33 @@ from dml_jax import files
 from dml_jax.commands import cli
 from dml_jax.errors import ConfigError, counted
 
+SWITCHES = {
+    "download": "cub, sop, omniglot: from their owners; prints the terms",
+    "pixels": "store uncompressed pixels: fast to read, needs much space",
+    "skip_bad": "leave out unusable images instead of stopping",
+    "subset": "accept a part of a data set with a known size",
+    "quiet": "no progress bars",
+}
+
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
-    flags.add_argument(
-        "--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv or .parquet file"
-    )
-    flags.add_argument(
-        "--download", action="store_true", help="cub, sop, omniglot: from their owners; prints the terms"
-    )
+    text = "archive, folder, .csv or .parquet file"
+    flags.add_argument("--source", metavar="PATH", action="append", default=[], help=text)
     flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
-    flags.add_argument(
-        "--short_side", type=int, default=0, metavar="PIXELS", help="resize larger images to this shorter side"
-    )
-    flags.add_argument(
-        "--pixels", action="store_true", help="store uncompressed pixels: fast to read, needs much space"
-    )
-    flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
-    flags.add_argument(
-        "--drop",
-        choices=["duplicates"],
-        help="duplicates: leave out all but one within a class, and all duplicates in several classes",
-    )
-    flags.add_argument("--subset", action="store_true", help="accept a part of a data set with a known size")
-    flags.add_argument(
-        "--test_share", type=float, default=0.5, metavar="FRACTION", help="of the classes, without given splits (0.5)"
-    )
-    flags.add_argument(
-        "--splits", choices=("auto", "classes"), default="auto", help="classes: divide the classes, whatever is given"
-    )
+    text = "resize larger images to this shorter side"
+    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help=text)
+    text = "duplicates: leave out all but one within a class, and all duplicates in several classes"
+    flags.add_argument("--drop", choices=["duplicates"], help=text)
+    text = "of the classes, without given splits (0.5)"
+    flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
+    text = "classes: divide the classes, whatever is given"
+    flags.add_argument("--splits", choices=("auto", "classes"), default="auto", help=text)
     flags.add_argument("--model", help=f"{cli.MODELS}; the report then shows doubtful labels")
-    flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
+    for name, text in SWITCHES.items():
+        flags.add_argument(f"--{name}", action="store_true", help=text)
     return flags
 
 

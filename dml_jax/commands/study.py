@@ -35,7 +35,6 @@ say = partial(print, flush=True)  # at once
 
 
 def parser() -> cli.Parser:
-    """The options of the command."""
     flags = cli.Parser(__doc__)
     what = flags.add_mutually_exclusive_group(required=True)
     what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
@@ -150,7 +149,6 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
 
 
 def make_table(options: Namespace) -> None:
-    """Prints and writes the table of existing runs."""
     from dml_jax import buckets, files
     from dml_jax.console import Console
     from dml_jax.studies import plan, search, tables

@@ -67,7 +67,6 @@ def deviation_of_onnx(content: bytes, embed: Callable[[Any], Any], image_shape: 
 
 
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
-    """Converts the function to an ONNX model."""
     (batch,) = jax.export.symbolic_shape("batch")
     images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
     # While tracing, jax2onnx replaces Flax's layers by its own, which lack options used here; hence it gets a jaxpr.

@@ -127,7 +127,6 @@ class Explorer:
 
 
 def _integer(request: Request, name: str, default: int) -> int:
-    """An integer from the query string."""
     text = request.query_params.get(name, str(default))
     if not text.removeprefix("-").isdecimal() or len(text) > 9:
         raise HTTPException(400, f"{name} must be a whole number")
