@@ -2,10 +2,14 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
+
+from dml_jax.backbones.contract import Backbone
 
 ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data")).expanduser()
 FAMILIES = ("backbones", "crt", "diva", "hist", "metrics", "mpn", "transforms")
@@ -23,3 +27,12 @@ def load(family: str, name: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     with np.load(ROOT / family / f"{name}.npz") as file:
         arrays = {key: file[key] for key in file.files}
     return arrays, json.loads(str(arrays.pop("meta")))
+
+
+def of_vectors(channels: int, layer: Callable[[Any, jax.Array], jax.Array] = lambda params, x: x) -> Backbone:
+    """A layer of parameters and vectors [B, n], whose results [B, channels] are feature maps of one position."""
+
+    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
+        return layer(params, inputs)[:, None, None, :], stats
+
+    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)

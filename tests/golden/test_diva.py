@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import metrics, neighbors
 from dml_jax.losses import cross_batch_memory, mining, pair_losses, pairwise
@@ -361,15 +360,6 @@ def check_params(params: Any, data: dict[str, np.ndarray], prefix: str, toleranc
         close(beta, data[f"{prefix}/beta_{task}"], tolerance, f"{prefix}/beta_{task}")
 
 
-def linear_backbone(meta: dict[str, Any]) -> Backbone:
-    """The network of the reference: one linear layer applied to vectors, as a feature map of one position."""
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return (inputs @ params["kernel"] + params["bias"][None])[:, None, None, :], stats
-
-    return Backbone(lambda *_: ({}, {}), apply, meta["Df"], preprocess=lambda images: images)
-
-
 def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     """A training run: step, optimizer with parameter groups, schedule, momentum network, queue."""
     config = diva.Config(
@@ -407,7 +397,8 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     milestones = tuple(epoch * meta["iters_per_epoch"] for epoch in meta["milestones"])
     schedule = optimizers.rate_factor(train, start=0, stop=meta["steps"], milestones=milestones)
     data_set = TrainingSet(meta["C"], meta["C"])
-    method = diva.build(config, linear_backbone(meta), data_set, miner=miner)
+    backbone = fixtures.of_vectors(meta["Df"], lambda params, x: x @ params["kernel"] + params["bias"][None])
+    method = diva.build(config, backbone, data_set, miner=miner)
     optimizer = optimizers.build(train, method, schedule)
 
     params = model_of(data, "init") | {"psi": psi_of(data, "init/psi_")}
@@ -449,7 +440,7 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     check_model(state.model_state["key"], data, "final_key", tolerance)
     for weights, expected in zip(data["test_weights"], data["test_embedding"], strict=True):
         weighted = dataclasses.replace(config, ensemble=tuple(weights.tolist()))
-        embed = jax.jit(diva.build(weighted, linear_backbone(meta), data_set).embed)
+        embed = jax.jit(diva.build(weighted, backbone, data_set).embed)
         close(embed(state.params, state.model_state, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
 
 

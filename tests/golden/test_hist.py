@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from dml_jax.backbones import layers
-from dml_jax.backbones.contract import Backbone
 from dml_jax.config import Group, Train
 from dml_jax.methods import hist
 from dml_jax.methods.contract import Batch, TrainingSet
@@ -222,15 +221,6 @@ def test_embedding_head(name: str, x64: None) -> None:
     close(grads["bias"], z["grad_embedding_bias"], meta["tolerance"])
 
 
-def toy_backbone(channels: int) -> Backbone:
-    """One linear layer and a ReLU on vectors [B, Din], as a feature map of one position."""
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return jax.nn.relu(inputs @ params["kernel"] + params["bias"][None])[:, None, None, :], stats
-
-    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
-
-
 @pytest.mark.parametrize("name", files("train_trace"))
 def test_training_trace(name: str, x64: None) -> None:
     """A whole run through the real step: warm-up with a frozen backbone, four groups, decay, staircase."""
@@ -261,7 +251,8 @@ def test_training_trace(name: str, x64: None) -> None:
     steps = (warm + meta["epochs"]) * epoch
     falls = range(warm + meta["lr_decay_step"], warm + meta["epochs"], meta["lr_decay_step"])
     schedule = optimizers.rate_factor(train, start=warm * epoch, stop=steps, milestones=tuple(e * epoch for e in falls))
-    method = hist.build(config, toy_backbone(meta["K"]), TrainingSet(meta["C"], meta["C"]))
+    backbone = fixtures.of_vectors(meta["K"], lambda p, x: jax.nn.relu(x @ p["kernel"] + p["bias"][None]))
+    method = hist.build(config, backbone, TrainingSet(meta["C"], meta["C"]))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 
     def layer(key: str) -> dict[str, jax.Array]:

@@ -10,7 +10,6 @@ import optax
 import pytest
 
 from dml_jax.backbones import functional
-from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
 from dml_jax.config import Group, Train
 from dml_jax.evaluation import refinement_batches
@@ -234,7 +233,7 @@ def test_refine(name: str, dtype: str, x64: None) -> None:
     refined = jax.jit(mpn.refine, static_argnums=3)(params, embeddings, jnp.asarray(z["batches"]), network)
     np.testing.assert_allclose(np.asarray(refined)[:, 0], z["refined"], **tolerance)
     if dtype == "float64":  # in float32 the order of near neighbours may differ
-        method = mpn.build(config, identity(meta["embed_dim"]), TrainingSet(2, 2))
+        method = mpn.build(config, fixtures.of_vectors(meta["embed_dim"]), TrainingSet(2, 2))
         assert method.hooks.refine is not None
         np.testing.assert_allclose(method.hooks.refine({"mpn": params}, {}, embeddings), z["refined"], **tolerance)
 
@@ -303,22 +302,13 @@ def test_reciprocal_batches_with_a_gallery(name: str, x64: None) -> None:
     np.testing.assert_array_equal(sets.batches, z["batches"])
 
 
-def identity(channels: int) -> Backbone:
-    """Vectors as feature maps of one position; the only layer before the heads is the embedding layer of the method."""
-
-    def apply(params: Any, stats: Any, inputs: jax.Array, *, train: bool, key: Any) -> tuple[jax.Array, Any]:
-        return inputs[:, None, None, :], stats
-
-    return Backbone(init=lambda *_: ({}, {}), apply=apply, channels=channels, preprocess=lambda x: x)
-
-
 @pytest.mark.parametrize("name", files("trace"))
 def test_training_trace(name: str, x64: None) -> None:
     """A run with the actual training step: both losses, statistics of the neck, RAdam beyond step 5, rate decay."""
     z, meta, _ = load(name, "float64")
     options = {"temperature": meta["temperature"], "smoothing": meta["label_smoothing"]}
     config = configure(meta, concatenate=bool(meta["cat"]), **options)
-    method = mpn.build(config, identity(meta["in_dim"]), TrainingSet(meta["num_classes"], meta["num_nodes"]))
+    method = mpn.build(config, fixtures.of_vectors(meta["in_dim"]), TrainingSet(meta["num_classes"], meta["num_nodes"]))
     groups = dict.fromkeys(method.groups, Group(meta["lr"], meta["weight_decay"]))
     train = Train(groups, steps=meta["steps"], optimizer="radam", schedule="step", gamma=meta["lr_drop_factor"])
     fall = (meta["lr_drop_before_step"] - 1,) if meta["lr_drop_before_step"] else ()
