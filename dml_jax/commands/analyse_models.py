@@ -15,8 +15,8 @@ from dml_jax.commands import cli, runtime
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
+from dml_jax.data import formats
 from dml_jax.errors import counted, printable
-from dml_jax.inference import labelled
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
@@ -114,7 +114,7 @@ def one_opened(
         cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
         loaded = runtime.load(options, model)
         runtime.keep_freed_memory()
-        data = labelled.load(files.expand_path("--data", options.data), loaded.config.data)
+        data = formats.load_labelled(files.expand_path("--data", options.data), loaded.config.data)
         return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
     if first and model == "untrained":
         return first.untrained()

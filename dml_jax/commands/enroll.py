@@ -122,18 +122,18 @@ def execute(arguments: list[str]) -> None:
     adds = options.paths and not options.classify
     cli.require(adds or path.is_file(), f"--index={path}: there is no such file; enroll classes first")
     from dml_jax.commands.embed import image_files
-    from dml_jax.inference import labelled
+    from dml_jax.data import formats, sessions
     from dml_jax.inference.index import Index
 
     files = image_files(options.paths) if options.classify else []
     session = options.session
-    classes = labelled.class_folders(options.paths, session) if adds else {}
-    others = labelled.class_folders([options.calibrate], session) if options.calibrate else {}
-    asked = labelled.class_folders([options.check], session) if options.check else {}
+    classes = formats.class_folders(options.paths, session) if adds else {}
+    others = formats.class_folders([options.calibrate], session) if options.calibrate else {}
+    asked = formats.class_folders([options.check], session) if options.check else {}
     model = runtime.load(options)
     taken: dict[Path, str] = {}
     for found in (classes, others, asked):
-        taken |= labelled.sessions_of(found, session)
+        taken |= sessions.of_classes(found, session)
     if options.list:
         index = Index.load(model, path)
         counts = Counter(index.labels.tolist())

@@ -11,13 +11,13 @@ import numpy as np
 
 from dml_jax import files
 from dml_jax.commands import cli, runtime
-from dml_jax.data import sessions
+from dml_jax.data import formats, sessions
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError, counted
 from dml_jax.evaluation import check_inputs
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
-from dml_jax.inference import labelled, large_search
+from dml_jax.inference import large_search
 from dml_jax.inference.large_search import Table
 
 
@@ -74,7 +74,7 @@ def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
     path = files.expand_path("--data", options.data)
     model = runtime.load(options)
-    split = labelled.load(path, model.config.data, options.session)
+    split = formats.load_labelled(path, model.config.data, options.session)
     if not options.quiet:
         print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
     queries = model.embed_split(split)

@@ -41,14 +41,13 @@ def execute(arguments: list[str]) -> None:
     cli.check_installed("explore", "uvicorn", serve.PACKAGES)
     from dml_jax.data import formats
     from dml_jax.data.split import Split, hold_out
-    from dml_jax.inference import labelled
     from dml_jax.serving import explorer, http_service
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         model = runtime.load(options)
         if config is None:
-            split = labelled.load(expand_path("--data", options.data), model.config.data)
+            split = formats.load_labelled(expand_path("--data", options.data), model.config.data)
             title = f"{options.data} by {options.model}"
         else:
             splits = formats.load(config.data)

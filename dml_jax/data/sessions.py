@@ -50,6 +50,12 @@ def find(
     return found
 
 
+def of_classes(classes: dict[str, list[Path]], session: str) -> dict[Path, str]:
+    """The session of each image of some classes."""
+    files = [file for images in classes.values() for file in images]
+    return dict(zip(files, find(session, [str(file) for file in files], files), strict=True)) if files else {}
+
+
 def added(split: Split, session: str) -> Split:
     """The split, and its gallery, with the column "session" if sessions are known."""
     taken = find(session, split.ids, split.files, split.metadata)

@@ -16,13 +16,13 @@ from PIL import Image
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.commands import embed, enroll
+from dml_jax.data import formats
 from dml_jax.data.formats import folder
 from dml_jax.data.prepare import sources
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
-from dml_jax.inference import labelled
 from dml_jax.inference.index import Index
 from tests import tiny_model
 
@@ -302,7 +302,7 @@ def test_the_class_folders_of_training(tmp_path):
     shutil.copytree(tmp_path / "flat" / "Fruit", tmp_path / "split" / "train" / "Fruit")
     shutil.copytree(tmp_path / "flat" / "Dairy", tmp_path / "split" / "test" / "Dairy")
     for root in ("flat", "split"):
-        found = labelled.class_folders([str(tmp_path / root)])
+        found = formats.class_folders([str(tmp_path / root)])
         entries = folder.find(dict(sources.walk(tmp_path / root)), sources.Options())
         assert set(found) == {"Fruit/Apple/Pink-Lady", "Fruit/Pear", "Dairy", "Dairy/Milk"}
         assert {(name, file) for name, files in found.items() for file in files} == {
@@ -310,7 +310,7 @@ def test_the_class_folders_of_training(tmp_path):
         }
         assert sum(map(len, found.values())) == len(entries) == 6
     with pytest.raises(DataError, match=r"split: .*flat also has a class Dairy; rename one"):
-        labelled.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
+        formats.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
 
 
 def test_the_unseen_classes_of_a_run(tmp_path):

@@ -15,7 +15,6 @@ from dml_jax.data.split import Split, take, together, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, protocol
 from dml_jax.export import embedding_files
-from dml_jax.inference import labelled
 from tests.data import layouts
 
 
@@ -55,10 +54,10 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
 def test_folders_in_class_folders(tmp_path: Path) -> None:
     for name in ("oak/monday/1.jpg", "oak/friday/1.jpg", "elm/monday/1.jpg"):
         photo(tmp_path / name)
-    split = labelled.load(tmp_path, Data(name="folder"), "folder")
+    split = formats.load_labelled(tmp_path, Data(name="folder"), "folder")
     assert list(split.classes) == ["elm", "oak"]
     assert sorted(split.metadata["session"]) == ["friday", "monday", "monday"]
-    assert len(labelled.class_folders([str(tmp_path)])) == 3
+    assert len(formats.class_folders([str(tmp_path)])) == 3
 
 
 def test_all_classes_together() -> None:
