@@ -76,28 +76,23 @@ def check_engine(options: argparse.Namespace) -> None:
         check_installed("--engine=ray", "ray", "ray")
 
 
-def add_model(flags: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Adds the options that say which model is used."""
+def add_model(
+    flags: argparse.ArgumentParser, *, required: bool = True, versions: bool = False, runtime: bool = False
+) -> None:
+    """Adds the options of `runtime.load`: which model, which versions of an image, and which library embeds."""
     text = f"{MODELS} (weights of an installed package)"
     flags.add_argument("--model", required=required, metavar="MODEL", help=text)
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
-
-
-def add_versions(flags: argparse.ArgumentParser) -> None:
-    """Adds the options of embeddings that are averaged over several versions of each image."""
-    flags.add_argument("--flip", action="store_true", help="average the embeddings of an image and its mirror image")
-    scales = numbers(float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10)
-    text = "average over these sizes, e.g. 1,1.25"
-    flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
-
-
-def add_runtime(flags: argparse.ArgumentParser) -> None:
-    """Adds the option that says which library embeds."""
-    flags.add_argument(
-        "--runtime", choices=("jax", "onnxruntime"),
-        help="onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax",
-    )  # fmt: skip
+    if versions:
+        text = "average the embeddings of an image and its mirror image"
+        flags.add_argument("--flip", action="store_true", help=text)
+        scales = numbers(float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10)
+        text = "average over these sizes, e.g. 1,1.25"
+        flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)
+    if runtime:
+        text = "onnxruntime is faster on CPUs; default: onnxruntime if the graph of the model is in the cache, else jax"
+        flags.add_argument("--runtime", choices=("jax", "onnxruntime"), help=text)
 
 
 def file_to_write(option: str, path: str) -> Path:

@@ -65,9 +65,7 @@ def image_files(paths: list[str]) -> list[str]:
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="+", metavar="IMAGE|DIRECTORY", help="images to embed, Parquet files or archives")
-    cli.add_model(flags)
-    cli.add_versions(flags)
-    cli.add_runtime(flags)
+    cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--output", default="embeddings", help="directory to write (default: embeddings)")
     flags.add_argument("--skip_bad", action="store_true", help="leave unusable images out of <output>, and do not fail")
     flags.add_argument("--query", help="image: list its nearest neighbours")

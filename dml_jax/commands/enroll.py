@@ -80,9 +80,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     """The options of the command line, after checking all of them."""
     flags = cli.Parser(__doc__)
     flags.add_argument("paths", nargs="*", metavar="DIRECTORY|IMAGE", help="directories of class folders, or images")
-    cli.add_model(flags)
-    cli.add_versions(flags)
-    cli.add_runtime(flags)
+    cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
     flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")

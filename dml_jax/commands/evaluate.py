@@ -55,8 +55,7 @@ SWITCHES = {
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    cli.add_model(flags, required=False)
-    cli.add_versions(flags)
+    cli.add_model(flags, required=False, versions=True)
     weights = cli.numbers(float, "positive numbers, e.g. 1,2", lambda weight: 0 < weight < math.inf)
     text = "weights of the runs' embeddings, e.g. 1,2; default: all 1"
     flags.add_argument("--weights", metavar="W,W,…", type=weights, help=text)

@@ -17,7 +17,7 @@ KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA
 
 
 def load(options: Namespace, model: str = "") -> Model:
-    """The model that the options of `cli` name, or another one that is read like it."""
+    """The model that the options of `cli.add_model` name, or another one that is read like it."""
     further = {key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options}
     loaded = dml_jax.load(model or options.model, options.checkpoint, trust_code=options.trust_code, **further)
     if loaded.runtime == "jax":

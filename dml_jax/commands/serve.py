@@ -39,9 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
 def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
-    cli.add_model(flags)
-    cli.add_versions(flags)
-    cli.add_runtime(flags)
+    cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--index", help=".npz file with enrolled classes")
     enroll.add_decision(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
