@@ -244,6 +244,19 @@ def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) 
             config_files.resolved(str(stored), overrides)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "truncated or damaged"), ("[" * 100_000, "truncated or damaged"), ("[]", "should be a valid dictionary"),
+        ('{"config": {}}', "holds no configuration"),
+    ],
+)  # fmt: skip
+def test_a_file_that_stores_no_configuration(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        config_files.load_config(str(tmp_path / "config.json"), {})
+
+
 HIST, RE_HIST, MPN = "Lim et al., CVPR 2022", "Yuan et al., MLRC 2022", "Seidenschwarz et al., ICML 2021"
 RE_MPN = "[Re] Learning Intra-Batch Connections, MLRC"
 CRT, DIVA = "Kan et al., NeurIPS 2022", "Milbich et al., ECCV 2020"

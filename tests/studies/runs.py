@@ -16,6 +16,7 @@ def write_run(
     config: dict[str, Any] | None = None,
     protocol: str = PROTOCOL,
     labels: str = "0123456789abcdef",
+    names: str = "",
     steps: int = 100,
     points: tuple[tuple[int, float], ...] = ((50, 0.2), (100, 0.4)),
     **metrics: Any,
@@ -27,13 +28,13 @@ def write_run(
       hits: bool [N].
       config: whole configuration, or None for an ensemble.
       protocol: in `results.json`.
-      labels: SHA-256 of the test labels.
+      labels, names: SHA-256 of the test labels and of the names of the test images.
       steps: length.
       points: (step, Recall@1) of the evaluations during training.
       metrics: further entries of `results.json`.
     """
     (directory / "embeddings" / "test").mkdir(parents=True)
-    manifest = {"files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": str(len(hits))}}}
+    manifest = {"files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": names or str(len(hits))}}}
     (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
     (directory / "embeddings" / "test" / "ids.json").write_text(json.dumps([f"{i}.png" for i in range(len(hits))]))
     np.savez(directory / "queries.npz", rank=hits.astype(np.int32))
@@ -52,11 +53,3 @@ def write_run(
 def hits(share: float, count: int = 1000, seed: int = 0) -> np.ndarray:
     """bool [count], of which about this share is true."""
     return np.random.default_rng(seed).random(count) < share
-
-
-def other_names(directory: Path) -> None:
-    """Changes the names of the test images of a run in its manifest."""
-    manifest = directory / "embeddings" / "test" / "manifest.json"
-    content = json.loads(manifest.read_text())
-    content["files"]["ids.json"]["sha256"] = "of other names"
-    manifest.write_text(json.dumps(content))

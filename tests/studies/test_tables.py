@@ -2,8 +2,8 @@
 
 import csv
 import io
+import json
 import math
-import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -145,15 +145,9 @@ def test_rows_without_learning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("difference", "reason"),
     [
-        (
-            {"protocol": "paper protocol; query excluded by index"},
-            "protocol 'paper protocol; query excluded by index' instead of",
-        ),
-        (
-            {"protocol": f"{PROTOCOL}; average precision"},
-            f"protocol '{PROTOCOL}; average precision' instead of '{PROTOCOL}'",
-        ),
+        ({"protocol": f"{PROTOCOL}; average precision"}, f"protocol '{PROTOCOL}; average precision' instead of '"),
         ({"labels": "of other images"}, "other test images or labels"),
+        ({"names": "of other images"}, "other test images or labels"),
     ],
 )
 def test_runs_that_cannot_be_compared(tmp_path: Path, difference: dict[str, str], reason: str) -> None:
@@ -232,6 +226,7 @@ def test_formats(directory: Path, tmp_path: Path) -> None:
     tex = (output / "report.tex").read_text()
     assert rf"\textbf{{{best} $\pm$" in tex
     assert tex.count(r" \\") == 4
+    assert PROTOCOL in tex.partition("caption")[2].partition("\n")[0]
     with (output / "report.csv").open() as file:
         found = list(csv.DictReader(file))
     assert len(found) == 7
@@ -259,14 +254,10 @@ def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
 
 
 def test_chosen_columns(directory: Path) -> None:
-    """Also in LaTeX, whose caption has the protocol."""
     output = directory / "report"
     runs = [*map(str, sorted(directory.glob("tau*")))]
     study.execute(["--runs", *runs, f"--output={output}", "--columns=NMI,R@1"])
-    tex = (output / "report.tex").read_text()
-    assert r"{tabular}{lrr}" in tex
-    assert "& NMI & R@1 " in tex
-    assert PROTOCOL in tex.partition("caption")[2].partition("\n")[0]
+    assert "|  | NMI | R@1 |\n" in (output / "report.md").read_text()
     with pytest.raises(ConfigError, match="--columns: there is no 'R@3'"):
         study.execute(["--runs", *runs, "--columns=R@3"])
 
@@ -321,24 +312,50 @@ def test_unknown_metric(tmp_path: Path, metric: str) -> None:
         study.execute(["--runs", str(tmp_path / "a-0"), f"--metric={metric}"])
 
 
-def test_names_of_rows(tmp_path: Path) -> None:
-    """Runs of other configurations in directories of similar names are rows of their own."""
-    for name, seed, tau in (("run-0", 0, 1.0), ("run-1", 0, 2.0), ("again-1", 1, 1.0)):
-        write_run(tmp_path / name, hits(0.5), config=config(seed, tau=tau))
-    write_run(tmp_path / "ensemble2", hits(0.5))
-    found = tables.of_runs([tmp_path / n for n in ("run-0", "run-1", "again-1", "ensemble2")], "recall@1")
-    assert [run.row for run in found.runs] == ["run", "run-1", "run", "ensemble2"]
-    assert re.search("clean", PROTOCOL)
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [  # names of directories with what distinguishes the runs, and the names of their rows
+        ({"run-0": {}, "run-1": {"tau": 2.0}, "again-1": {"seed": 1}}, ["run", "run-1", "run"]),
+        ({"x/a-0": {"tau": 1.0}, "y/a-0": {"tau": 2.0}, "a-0": {"tau": 3.0}}, ["a", "a-0", "a-0 (2)"]),
+        ({"short-0": {}, "short-1": {"seed": 1}, "long-0": {"steps": 200}}, ["short", "short", "long"]),
+        # Even if the images have the same names.
+        ({"x-0": {"data": "x"}, "x-1": {"seed": 1, "data": "x"}, "y-2": {"seed": 2, "data": "y"}}, ["x", "x", "y"]),
+        ({"a": {}, "b": {"protocol": "paper protocol"}}, ["a", "a"]),  # of one model
+        ({"ensemble2": {"ensemble": True}}, ["ensemble2"]),
+    ],
+)
+def test_rows_of_runs(
+    runs: dict[str, dict[str, Any]], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that differ in the seed only are one row; a run given twice is one seed."""
+    monkeypatch.chdir(tmp_path)
+    for name, given in runs.items():
+        values = {"steps": given.get("steps", 100), "protocol": given.get("protocol", PROTOCOL)}
+        whole = None if "ensemble" in given else config(given.get("seed", 0), tau=given.get("tau", 1.0))
+        write_run(Path(name), hits(0.5), config=whole, **values)
+        if whole:
+            facts = {"config": whole, "data_hash": given.get("data", "")}
+            (Path(name) / "config.json").write_text(json.dumps(facts))
+    found = tables.of_runs([*map(Path, runs), Path(next(iter(runs)))], "recall@1")
+    assert [run.row for run in found.runs] == expected
 
 
-def test_runs_of_a_row(tmp_path: Path) -> None:
-    """A run given twice is one seed; runs of another length are another row, as results depend on it."""
-    write_run(tmp_path / "short-0", hits(0.5), config=config(0))
-    write_run(tmp_path / "short-1", hits(0.5, seed=1), config=config(1))
-    write_run(tmp_path / "long-0", hits(0.6), config=config(0), steps=200)
-    names = ("short-0", "short-1", "short-0", "long-0")
-    found = tables.of_runs([tmp_path / name for name in names], "recall@1")
-    assert [run.row for run in found.runs] == ["short", "short", "long"]
+def test_the_same_seed_twice(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", hits(0.5), config=config(1))
+    write_run(tmp_path / "b", hits(0.5), config=config(1))
+    with pytest.raises(ConfigError, match=f"{tmp_path / 'a'} and {tmp_path / 'b'}: hold the same configuration with"):
+        tables.of_runs([tmp_path / "a", tmp_path / "b"], "recall@1")
+
+
+def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name, hits(0.5), config=config())
+        (tmp_path / name / "embeddings" / "test" / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match="other test images"):
+        outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
+    for name in ("a", "b"):
+        (tmp_path / name / "config.json").write_text(json.dumps({"config": config(), "data_hash": "x"}))
+    outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
 
 
 def test_grids_have_a_heat_map(tmp_path: Path) -> None:
