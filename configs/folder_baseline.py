@@ -13,16 +13,13 @@ To read large photographs faster, prepare the folder first:
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 """
 
-from dataclasses import replace
+from functools import partial
 
-from ml_collections import ConfigDict
-
-from configs.base import experiment
+from configs.base import Variants, experiment
 from dml_jax.backbones import efficientnet_lite, resnet
 from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import baseline
 
-VARIANTS = ("frozen", "small")
 DATA = Data(
     name="folder", path="data/photos", batch_size=32, images_per_class=4, flip=0.5, interpolation="bicubic",
     crop="random_resized", image_size=224, resize=256, training_size=160, crop_scale=(0.3, 1.0),
@@ -42,38 +39,34 @@ ON_FEATURES = Train(
     optimizer="adamw",
     schedule="cosine",
 )
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    if variant == "small":
-        return experiment(
-            "folder_baseline",
-            variant,
-            data=SMALL_DATA,
-            backbone=SMALL_BACKBONE,
-            method=baseline.make_config(embedding_dim=64),
-            train=Train(
-                groups={
-                    "backbone": Group(1e-3, weight_decay=1e-4),
-                    "embedding": Group(1e-3, weight_decay=1e-4),
-                    "loss": Group(1e-2, weight_decay=1e-4),
-                },
-                epochs=20,
-                schedule="cosine",
-            ),
-            evaluation=EVALUATION,
-        )
-    whole = Train(
+VARIANTS: Variants = {
+    "frozen": {"data.training_size": 0, "head": None, "train": ON_FEATURES},
+    "small": {
+        "data": SMALL_DATA,
+        "backbone": SMALL_BACKBONE,
+        "method": baseline.make_config(embedding_dim=64),
+        "head": None,
+        "train": Train(
+            groups={
+                "backbone": Group(1e-3, weight_decay=1e-4),
+                "embedding": Group(1e-3, weight_decay=1e-4),
+                "loss": Group(1e-2, weight_decay=1e-4),
+            },
+            epochs=20,
+            schedule="cosine",
+        ),
+    },
+}
+get_config = partial(
+    experiment,
+    "folder_baseline",
+    variants=VARIANTS,
+    data=DATA,
+    backbone=BACKBONE,
+    method=baseline.make_config("proxy_anchor", embedding_dim=512),
+    head=ON_FEATURES,
+    train=Train(
         groups={"backbone": Group(1e-4, weight_decay=1e-4), **HEAD}, steps=300, optimizer="adamw", schedule="cosine"
-    )
-    frozen = variant == "frozen"
-    return experiment(
-        "folder_baseline",
-        variant,
-        data=replace(DATA, training_size=0) if frozen else DATA,
-        backbone=BACKBONE,
-        method=baseline.make_config("proxy_anchor", embedding_dim=512),
-        head=None if frozen else ON_FEATURES,
-        train=ON_FEATURES if frozen else whole,
-        evaluation=EVALUATION,
-    )
+    ),
+    evaluation=EVALUATION,
+)

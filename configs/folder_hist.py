@@ -3,7 +3,7 @@
 python -m dml_jax.main --config=configs/folder_hist.py
 """
 
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs.base import Variants, experiment
 from configs.folder_baseline import BACKBONE, DATA, EVALUATION, SMALL_BACKBONE, SMALL_DATA
@@ -25,26 +25,23 @@ SMALL = {
     "train.warmup_epochs": 0,
 }
 VARIANTS: Variants = {"small": SMALL}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "folder_hist",
-        variant,
-        VARIANTS,
-        data=DATA,
-        backbone=BACKBONE,
-        method=hist.Config(embedding_dim=512, hidden_dim=512, tau=32.0, alpha=1.0),
-        train=Train(
-            groups={
-                "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
-                "embedding": Group(1e-4, weight_decay=1e-4),
-                "distributions": Group(1e-1, weight_decay=1e-4),
-                "hgnn": Group(1e-3, weight_decay=1e-4),
-            },
-            epochs=20,
-            warmup_epochs=1,
-            schedule="cosine",
-        ),
-        evaluation=EVALUATION,
-    )
+get_config = partial(
+    experiment,
+    "folder_hist",
+    variants=VARIANTS,
+    data=DATA,
+    backbone=BACKBONE,
+    method=hist.Config(embedding_dim=512, hidden_dim=512, tau=32.0, alpha=1.0),
+    train=Train(
+        groups={
+            "backbone": Group(1e-4, weight_decay=1e-4, warmup="freeze"),
+            "embedding": Group(1e-4, weight_decay=1e-4),
+            "distributions": Group(1e-1, weight_decay=1e-4),
+            "hgnn": Group(1e-3, weight_decay=1e-4),
+        },
+        epochs=20,
+        warmup_epochs=1,
+        schedule="cosine",
+    ),
+    evaluation=EVALUATION,
+)

@@ -10,8 +10,7 @@ factor of 0.75 from block to block), not by a search.
 """
 
 from dataclasses import replace
-
-from ml_collections import ConfigDict
+from functools import partial
 
 from configs.base import Variants, experiment
 from configs.folder_baseline import DATA, EVALUATION
@@ -21,26 +20,23 @@ from dml_jax.methods import baseline
 
 FROZEN = ("patch_embed", "pos_embed", "cls_token", "blocks_[0-9]")  # all but the last two blocks and the last norm
 VARIANTS: Variants = {"frozen": {f"train.groups.backbone/{name}.freeze": True for name in FROZEN}}
-
-
-def get_config(variant: str = "") -> ConfigDict:
-    return experiment(
-        "folder_vit",
-        variant,
-        VARIANTS,
-        data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
-        backbone=replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1),
-        method=baseline.make_config(embedding_dim=384),
-        train=Train(
-            groups={
-                "backbone": Group(5e-5, weight_decay=0.05),
-                "embedding": Group(1e-3, weight_decay=0.05),
-                "loss": Group(1e-2),
-            },
-            epochs=20,
-            optimizer="adamw",
-            schedule="cosine",
-            layer_decay=0.75,
-        ),
-        evaluation=EVALUATION,
-    )
+get_config = partial(
+    experiment,
+    "folder_vit",
+    variants=VARIANTS,
+    data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
+    backbone=replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1),
+    method=baseline.make_config(embedding_dim=384),
+    train=Train(
+        groups={
+            "backbone": Group(5e-5, weight_decay=0.05),
+            "embedding": Group(1e-3, weight_decay=0.05),
+            "loss": Group(1e-2),
+        },
+        epochs=20,
+        optimizer="adamw",
+        schedule="cosine",
+        layer_decay=0.75,
+    ),
+    evaluation=EVALUATION,
+)
