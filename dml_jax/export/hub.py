@@ -38,11 +38,8 @@ embeddings = model.embed(["a.jpg", "b.jpg"])  # float32 [2, D], rows of unit len
 
 def create(repository: str, *, private: bool) -> None:
     """Creates the repository unless it exists, so that a wrong name or a missing login fails before any other work."""
-    library = hub_client.client(ConfigError, f"--push={repository}")
-    try:
+    with hub_client.asking(f"--push={repository}", ConfigError, "created") as library:
         library.HfApi().create_repo(repository, private=private, exist_ok=True)
-    except Exception as problem:  # the client also raises errors of its own dependencies
-        raise ConfigError(f"--push={repository}: cannot be created {hub_client.explain(problem)}") from None
 
 
 def results_of(directory: Path, model: Variables) -> dict[str, Any]:
@@ -73,13 +70,12 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:
             shutil.copy(path, staged)
-        library = hub_client.client(DataError, f"--push={repository}")
-        library.utils.disable_progress_bars()  # an error would be appended to their line
-        try:
-            with warnings.catch_warnings(action="ignore"):  # the hub expects Parquet files in data sets only
-                library.HfApi().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
-        except Exception as problem:
-            raise DataError(f"--push={repository}: cannot be uploaded {hub_client.explain(problem)}") from None
+        with (
+            hub_client.asking(f"--push={repository}", DataError, "uploaded") as library,
+            warnings.catch_warnings(action="ignore"),  # the hub expects Parquet files in data sets only
+        ):
+            library.utils.disable_progress_bars()  # an error would be appended to their line
+            library.HfApi().upload_folder(repo_id=repository, folder_path=staged, delete_patterns=list(REPLACED))
 
 
 def card(repository: str, config: dict[str, Any], results: dict[str, Any]) -> str:
@@ -118,7 +114,7 @@ def pull(address: str) -> Path:
     `address` is `hf://user/name`, optionally followed by `@` and a branch, tag or commit.
     """
     repository, _, revision = address.removeprefix(PREFIX).partition("@")
-    with hub_client.downloading(address, DataError) as library:
+    with hub_client.asking(address, DataError) as library:
         run = library.snapshot_download(repository, revision=revision or None, allow_patterns=list(PULLED))
     if not all(any(Path(run).glob(pattern)) for pattern in PULLED):
         raise DataError(f"{address}: is not a run of dml_jax; it must contain {', '.join(PULLED)}")

@@ -29,8 +29,8 @@ def client(error: type[UserError], needed_for: str) -> Any:
 
 
 @contextmanager
-def downloading(address: str, error: type[UserError], elsewhere: str = "") -> Iterator[Any]:
-    """Context with the client in which failures of the hub become `error`, for `address` (hf://…).
+def asking(address: str, error: type[UserError], done: str = "downloaded", elsewhere: str = "") -> Iterator[Any]:
+    """Context with the client in which failures of the hub become `error`: `address` (hf://…) cannot be `done`.
 
     `elsewhere` is the end of the messages that say "try again": how to get the files in another way.
     """
@@ -41,7 +41,7 @@ def downloading(address: str, error: type[UserError], elsewhere: str = "") -> It
         if isinstance(problem, OSError) and problem.errno:
             problem.filename = problem.filename or library.constants.HF_HUB_CACHE
             raise
-        raise error(f"{address}: cannot be downloaded {explain(problem, elsewhere)}") from None
+        raise error(f"{address}: cannot be {done} {explain(problem, elsewhere)}") from None
 
 
 def explain(problem: Exception, elsewhere: str = "") -> str:

@@ -162,7 +162,7 @@ def _fetch_from_hub(source: str) -> Path:
         ", or, on a machine with network access, download the file from "
         f"https://huggingface.co/{owner}/{repository} and give its path"
     )
-    with hub_client.downloading(f"hf://{owner}/{repository}", WeightsError, elsewhere) as library:
+    with hub_client.asking(f"hf://{owner}/{repository}", WeightsError, elsewhere=elsewhere) as library:
         for name in names:
             with suppress(library.errors.RemoteEntryNotFoundError):
                 return Path(library.hf_hub_download(f"{owner}/{repository}", name))
