@@ -63,7 +63,8 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     rows, classes = queries or (gallery, labels)
     candidates = sum(gallery.rows) - alone
     ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
-    depth = max(*ks, int(metrics.relevant_counts(classes, labels, exclude_self=alone).max()))
+    relevant = metrics.relevant_counts(classes, labels, exclude_self=alone)
+    depth = max(*ks, int(relevant.max()))
     if depth > min(LONGEST, candidates):
         raise DataError(
             f"--ks, --labels: lists of {depth} rows are needed, for the largest K or class; there can be at most "
@@ -83,8 +84,9 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
             begun = True
 
         lists = large_search.search(plan, directory, options.address, progress)
-        others = None if alone else labels
-        results: dict[str, Any] = large_search.retrieval(lists, classes, others, ks, options.lone_queries or "miss")
+        results: dict[str, Any] = metrics.of_blocks_of_lists(
+            lists, classes, labels, relevant, ks, options.lone_queries or "miss"
+        )
     results |= {"rows": len(classes), "columns": rows.dimensions, "classes": len(np.unique(classes))}
     results["protocol"] = f"exact neighbours by cosine, {depth} of each query, in {printable(str(directory))}"
     return results | ({} if alone else {"gallery_rows": len(labels)})

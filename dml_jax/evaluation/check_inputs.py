@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
+from scipy import sparse
 
 from dml_jax.errors import DataError
 from dml_jax.files import reading
@@ -200,20 +201,20 @@ def common_groups(
 
 def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Judge:
     """Maps a query to the gallery rows that share a class with it."""
-    queries, candidates = (
+    sides = [
         side if isinstance(side, Classes) else Classes(side, np.arange(len(side) + 1)) for side in (labels, gallery)
+    ]
+    if all(len(side.values) for side in sides):
+        check_same_kind(*(side.values for side in sides))
+    numbers = np.unique(np.concatenate([side.values for side in sides]), return_inverse=True)[1]
+    wanted, held = np.split(numbers, [len(sides[0].values)])
+    has = sparse.csr_array(
+        (np.ones(len(held), np.int32), held, sides[1].start), (len(sides[1].start) - 1, len(numbers))
     )
-    if len(queries.values) and len(candidates.values):
-        check_same_kind(queries.values, candidates.values)
-    numbers = np.unique(np.concatenate([queries.values, candidates.values]), return_inverse=True)[1]
-    wanted, held = np.split(numbers, [len(queries.values)])
-    rows = np.repeat(np.arange(len(candidates.start) - 1), np.diff(candidates.start))
 
     def relevant(query: int) -> np.ndarray:
-        own = np.zeros(len(numbers), bool)  # by number of the class
-        own[wanted[queries.start[query] : queries.start[query + 1]]] = True
-        mask = np.zeros(len(candidates.start) - 1, bool)
-        mask[rows[own[held]]] = True
-        return mask
+        own = np.zeros(len(numbers), np.int32)  # by number of the class
+        own[wanted[sides[0].start[query] : sides[0].start[query + 1]]] = 1
+        return has @ own > 0
 
     return relevant

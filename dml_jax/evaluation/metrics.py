@@ -1,6 +1,6 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -181,24 +181,30 @@ def of_ranked_lists(
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
         raise DataError(f"indices: lists have {lists.shape[1]} rows, but these K and class sizes need {needed}")
-    found = values_of_lists(gallery[lists] == queries[:, None], relevant)
-    return summary(*found, relevant, queries, ks, lone_queries)
+    return of_blocks_of_lists([lists], queries, gallery, relevant, ks, lone_queries)
 
 
-def values_of_lists(hits: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rank of the first relevant row (0 without one), R-precision and average precision at R of ranked lists, each [Q].
-
-    Args:
-      hits: bool [Q, L], whether the rows of the lists are relevant.
-      relevant: int [Q], the number R of relevant rows.
-    """
-    first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
-    rank = np.arange(1, hits.shape[1] + 1)[None, :]
-    hits_at_r = hits & (rank <= relevant[:, None])
-    divisor = np.maximum(relevant, 1)
-    precision = hits_at_r.sum(axis=1) / divisor
-    average = (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor
-    return first, precision, average
+def of_blocks_of_lists(
+    blocks: Iterable[np.ndarray],
+    labels: np.ndarray,
+    gallery_labels: np.ndarray,
+    relevant: np.ndarray,
+    ks: tuple[int, ...],
+    lone_queries: Lone,
+) -> dict[str, float]:
+    """`of_ranked_lists` for blocks of lists, int [_, L], and the `relevant_counts` of the queries."""
+    found, start = [], 0
+    for block in blocks:
+        part = slice(start, start := start + len(block))
+        hits, counts = gallery_labels[block] == labels[part, None], relevant[part]
+        first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
+        rank = np.arange(1, hits.shape[1] + 1)[None, :]
+        hits_at_r = hits & (rank <= counts[:, None])
+        divisor = np.maximum(counts, 1)
+        precision = hits_at_r.sum(axis=1) / divisor
+        found.append((first, precision, (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor))
+    first, precision, average = (np.concatenate(values) for values in zip(*found, strict=True))
+    return summary(first, precision, average, relevant, labels, ks, lone_queries)
 
 
 def summary(

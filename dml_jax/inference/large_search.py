@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, neighbors
+from dml_jax.evaluation import neighbors
 from dml_jax.files import atomic_write, expand_path, is_url, reading
 from dml_jax.inference import inputs, parts, ray_engine
 
@@ -172,21 +172,6 @@ def search(
         for number in range(out.count):
             with _opened(str(out.file(number))) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
-
-
-def retrieval(
-    lists: Iterable[np.ndarray], labels: np.ndarray, gallery_labels: np.ndarray | None, ks: tuple[int, ...],
-    lone_queries: metrics.Lone,
-) -> dict[str, float]:  # fmt: skip
-    """`metrics.of_ranked_lists` of blocks of lists."""
-    others = labels if gallery_labels is None else gallery_labels
-    relevant = metrics.relevant_counts(labels, others, exclude_self=gallery_labels is None)
-    found, start = [], 0
-    for block in lists:
-        part = slice(start, start := start + len(block))
-        found.append(metrics.values_of_lists(others[block] == labels[part, None], relevant[part]))
-    first, precision, average = (np.concatenate(values) for values in zip(*found, strict=True))
-    return metrics.summary(first, precision, average, relevant, labels, ks, lone_queries)
 
 
 def faiss(embeddings: Table, file: Path) -> tuple[int, float]:

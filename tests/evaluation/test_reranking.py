@@ -133,6 +133,12 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     means, _ = brute.retrieval(far, relevant, (1, 4, 20), omitted=omitted, labels=query_labels)
     brute.check({key: value for key, value in found.items() if key != "mrr"}, (means, {}))
     assert found["lone_queries"] == 3
+    blocks, relevant = (
+        np.array_split(indices, 3),
+        metrics.relevant_counts(query_labels, gallery_labels, exclude_self=own),
+    )
+    assert relevant.max() == (9 if own else 8)
+    assert metrics.of_blocks_of_lists(blocks, query_labels, gallery_labels, relevant, (1, 4, 20), "miss") == found
     has = np.array([np.isin(gallery_labels, label).sum() > own for label in query_labels])
     kept = metrics.of_ranked_lists(indices[has], query_labels[has], gallery_labels, ks=(4,)) if not own else None
     omitted = metrics.of_ranked_lists(
@@ -140,7 +146,6 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     )
     assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(has) / has.sum())
     assert kept is None or {**kept, "lone_queries": 3} == omitted
-    assert metrics.relevant_counts(query_labels, gallery_labels, exclude_self=own).max() == (9 if own else 8)
 
 
 def test_invalid_lists():

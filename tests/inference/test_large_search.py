@@ -89,24 +89,6 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone:
     np.testing.assert_allclose(np.array(whole["distances"].to_pylist()), distances, atol=1e-6)
 
 
-@pytest.mark.parametrize("alone", [True, False])
-def test_metrics_of_blocks(alone: bool) -> None:
-    rng = np.random.default_rng(4)
-    points = rng.normal(size=(200, 8)).astype(np.float32)
-    queries, gallery = (points, None) if alone else (points[:70], points[70:])
-    others = points if alone else points[70:]
-    labels = rng.integers(30, size=200)
-    classes, gallery_labels = (labels, None) if alone else (labels[:70], labels[70:])
-    _, lists = neighbors.search(queries, others, len(others) - alone, exclude_self=alone)
-    blocks = (lists[start : start + 64] for start in range(0, len(lists), 64))
-    found = large_search.retrieval(blocks, classes, gallery_labels, (1, 5), "omit")
-    assert found == pytest.approx(
-        metrics.retrieval(
-            queries, classes, ks=(1, 5), gallery=gallery, gallery_labels=gallery_labels, lone_queries="omit"
-        )
-    )
-
-
 def test_numbers_have_64_bits() -> None:
     points, first = embeddings(400, 3), 2**33 + 5
 
