@@ -34,7 +34,7 @@ from dml_jax.files import BUCKETS, expand_path
 if TYPE_CHECKING:
     from dml_jax.export.embedding_files import Exported
     from dml_jax.inference.inputs import Unit
-    from dml_jax.inference.parts import Embed, Engine, Facts, Parts, Summary
+    from dml_jax.inference.parts import Embed, Facts, Parts, Summary
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
@@ -100,7 +100,7 @@ def execute(arguments: list[str]) -> None:
     if output:
         embedding_files.check_replaceable(output)
     units = inputs.units(files, shards)
-    engine: AbstractContextManager[Engine]
+    engine: AbstractContextManager[tuple[Facts, Embed]]
     query_row = None
     if options.engine == "ray":
         from dml_jax.inference import ray_engine
@@ -114,7 +114,7 @@ def execute(arguments: list[str]) -> None:
         if model.runtime == "jax":
             runtime.keep_freed_memory()
         query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
-        engine = nullcontext(parts.Engine(parts.facts(model), partial(parts.embed, model)))
+        engine = nullcontext((parts.facts(model), partial(parts.embed, model)))
     with engine as (facts, embed):
         plan = parts.plan(units, facts)
         with parts.opened(where, plan) as written:

@@ -176,13 +176,6 @@ def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
 Embed = Callable[[Iterable[tuple[Path | str, Unit]]], Iterable[Path | str]]  # see `embed`
 
 
-class Engine(NamedTuple):
-    """A model on this machine or on a cluster, and the function that embeds units with it."""
-
-    facts: Facts
-    embed: Embed
-
-
 def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
     """Embeds units and yields the file of each once it is written; images are read ahead across units."""
     begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
@@ -199,7 +192,7 @@ def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]]) -> 
         file, names, last = begun.popleft()
         with sources.written(file) as draft, _writing(draft, rows.shape[1]) as write:
             while True:
-                reasons = [_reason(errors.popleft(), name) if nan else None
+                reasons = [str(errors.popleft()).removeprefix(f"{name}: ") if nan else None
                            for name, nan in zip(names, np.isnan(rows[:, 0]), strict=True)]  # fmt: skip
                 write(names, rows, reasons)
                 if last:
@@ -215,10 +208,6 @@ def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]
         yield block, False
         block = following
     yield block, True
-
-
-def _reason(error: DataError, name: str) -> str:
-    return str(error).removeprefix(f"{name}: ")
 
 
 @contextmanager

@@ -62,13 +62,15 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 
 
 @contextmanager
-def start(address: str | None, model: str, checkpoint: str, **options: Any) -> Iterator[parts.Engine]:
+def start(
+    address: str | None, model: str, checkpoint: str, **options: Any
+) -> Iterator[tuple[parts.Facts, parts.Embed]]:
     """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its directory."""
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with connect(address) as ray:
         count, needs = resources(ray.nodes())
         pool = _Pool(ray, needs, count, (name, checkpoint, options))
-        yield parts.Engine(pool.first(), pool.embed)
+        yield pool.first(), pool.embed
 
 
 class _Pool:
