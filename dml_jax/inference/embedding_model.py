@@ -1,5 +1,6 @@
 """The part of a model that needs no JAX: reading images, an index, and embeddings by any of the runtimes."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def is_run(directory: Path) -> bool:
     return not (directory / store.METADATA).exists()
 
 
-class EmbeddingModel:
+class EmbeddingModel(ABC):
     """A model that embeds images.
 
     Attributes:
@@ -66,13 +67,13 @@ class EmbeddingModel:
     fingerprint: str
     added: tuple[bool, tuple[float, ...]]  # flip and scales beyond those of the configuration
 
+    @abstractmethod
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         """Embeds groups of images, see `read_ahead.stream`."""
-        raise NotImplementedError
 
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""

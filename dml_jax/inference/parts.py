@@ -110,23 +110,21 @@ class Parts:
                     errors += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
         return Summary(images, unusable, dimensions, errors[:shown])
 
-    def usable_names(self) -> list[str]:
-        """The names of the usable images."""
-        names: list[str] = []
+    def _tables(self, *columns: str) -> Iterator[pa.Table]:
         for number in range(self.count):
             with self._opened(number) as part:
-                table = part.read(["id", "error"])
-                names += table.filter(table["error"].is_null())["id"].to_pylist()
-        return names
+                yield part.read(columns)
+
+    def usable_names(self) -> list[str]:
+        """The names of the usable images."""
+        tables = self._tables("id", "error")
+        return [name for part in tables for name in part.filter(part["error"].is_null())["id"].to_pylist()]
 
     def usable_rows(self) -> Iterator[np.ndarray]:
         """The embeddings of the usable images of each part, float32 [_, D]."""
-        for number in range(self.count):
-            with self._opened(number) as part:
-                column = part.read(["embedding"])["embedding"]
-                dimensions = column.type.list_size
-                for chunk in column.chunks:
-                    yield chunk.flatten().to_numpy().reshape(-1, dimensions)  # without null rows
+        for part in self._tables("embedding"):
+            for chunk in part["embedding"].chunks:
+                yield chunk.flatten().to_numpy().reshape(-1, chunk.type.list_size)  # without null rows
 
 
 @contextmanager

@@ -219,7 +219,7 @@ def test_invalid_arguments(options, message):
 def test_classes_of_queries_and_gallery_must_fit():
     points, labels, _ = integers(9, 20, 3)
     gallery = {"gallery": points + 1, "ks": (1,)}
-    with pytest.raises(DataError, match="give both as strings or both as integers"):
+    with pytest.raises(DataError, match=r"labels: are .* give both as strings or both as integers"):
         metrics.retrieval(points, [["a"]] * 20, gallery_labels=[[1]] * 20, **gallery)
     with pytest.raises(DataError, match=r"groups: are .* give both as strings"):
         metrics.retrieval(
