@@ -5,7 +5,7 @@ place in this package. Only the user's own configuration file or command line ca
 configuration, for example of a model from the hub, can name modules that are already imported.
 """
 
-import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator
@@ -49,13 +49,10 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
 
 def _import(kind: str, name: str) -> ModuleType | None:
     """The module of that name, unless it is missing or one of the package's helpers."""
-    package = f"dml_jax.{MODULES[kind]}"
-    try:
-        found = importlib.import_module(f"{package}.{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"{package}.{name}":
-            raise
+    path = f"dml_jax.{MODULES[kind]}.{name}"
+    if importlib.util.find_spec(path) is None:
         return None
+    found = importlib.import_module(path)
     return found if any(hasattr(found, entry) for entry in ENTRY_POINTS[kind]) else None
 
 

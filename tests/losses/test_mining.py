@@ -151,14 +151,6 @@ def check(triplets: mining.Triplets) -> None:
     assert rows.NEGATIVE[np.arange(10)[valid], np.asarray(triplets.negatives)[valid]].all()
 
 
-def test_hard_triplets() -> None:
-    triplets = jax.jit(mining.hard_triplets)(*rows.given())
-    check(triplets)
-    for i in np.flatnonzero(triplets.valid):
-        assert rows.D[i, triplets.positives[i]] == rows.D[i][rows.POSITIVE[i]].max()
-        assert rows.D[i, triplets.negatives[i]] == rows.D[i][rows.NEGATIVE[i]].min()
-
-
 def test_semi_hard_triplets() -> None:
     fallbacks, mine = 0, jax.jit(mining.semi_hard_triplets)
     for seed in range(20):

@@ -29,11 +29,6 @@ class Member(NamedTuple):
     content: IO[bytes]
 
 
-def is_archive(name: str) -> bool:
-    """Whether a file with this name is an archive."""
-    return name.lower().endswith(ENDINGS)
-
-
 def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     """Writes the regular files of an archive into the single file `target`: name, offset and size in bytes of each.
 

@@ -124,7 +124,7 @@ def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str],
     for i, source in enumerate(sources):
         if source.is_dir():
             found = dict(walk(source))
-        elif source.is_file() and archives.is_archive(source.name):
+        elif source.is_file() and source.name.lower().endswith(archives.ENDINGS):
             announce(f"unpacking {source}")
             target = scratch / f"source-{i}"
             members = archives.unpack(source, target)
@@ -162,17 +162,6 @@ def is_image(path: str) -> bool:
 def is_ignored(path: str) -> bool:
     """Whether a part of a path is hidden or was created by a file manager."""
     return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
-
-
-def check_disjoint_classes(entries: Sequence[Entry]) -> None:
-    """Raises DataError if a test class is in training or validation; these two may share classes."""
-    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
-    for name, split in (("training", "train"), ("validation", "validation")):
-        if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
-            raise DataError(
-                f"{len(shared)} classes are in both {name} and test ({', '.join(shared[:5])}): test classes must be "
-                "new to the model; divide the classes with dml-jax prepare --splits=classes"
-            )
 
 
 def find_folder(files: Files, name: str, data_set: str) -> str:
