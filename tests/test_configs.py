@@ -83,7 +83,7 @@ def test_variants_for_many_devices(name: str) -> None:
         assert (config.paper, own.paper == {}) == ({}, False)
         sampler = samplers.build(config.data, np.arange(59_551) % 11_318, 0)
         assert len(sampler.batch(0)) == config.data.batch_size
-        assert experiments.length(config.train, sampler) > 10 * config.train.linear_warmup
+        assert sampler.first_step(config.train.epochs) > 10 * config.train.linear_warmup
 
 
 def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
