@@ -347,28 +347,15 @@ def shapes_only(config: Any, side: int) -> Backbone:
 
 
 def trained(config: Config) -> set[str]:
-    """The parameter groups that hold parameters."""
-    match config.method.name:
-        case "mpn":
-            both = {"auxiliary", "mpn"}
-            return {"backbone", "embedding"} | {"both": both}.get(config.method.losses, {config.method.losses})
-        case "hist":
-            return {"backbone", "embedding", "distributions", "hgnn"}
-        case "baseline":
-            return {"backbone", "embedding"} | ({"loss"} if config.method.loss not in PAIRS else set())
-        case "crt":
-            return {"backbone", "embedding"} | ({"prototypes"} if config.method.transform == "residual" else set())
-        case "diva":
-            conditional = {
-                "psi": bool(config.method.directions),
-                "beta": config.method.base == "margin" and config.method.tasks != ("selfsimilarity",),
-                "classifier": config.method.selfsimilarity in ("rotnet", "deepcluster"),
-            }
-            return {"model"} | {group for group, present in conditional.items() if present}
-        case "group_loss":
-            return {"backbone", "classifier"}
-        case name:
-            raise ValueError(name)
+    """The parameter groups that hold parameters: those of the configuration, except where a variant leaves one out."""
+    method = config.method
+    unused = {
+        "loss": getattr(method, "loss", "") in PAIRS,
+        "mpn": getattr(method, "losses", "") == "auxiliary",
+        "beta": getattr(method, "base", "") == "triplet",
+        "embedding": method.name == "group_loss",
+    }
+    return {group for group in config.train.groups if not unused.get(group)}
 
 
 def dimensions(name: str, variant: str) -> int:
