@@ -103,18 +103,20 @@ def test_each_trial_runs_once(tmp_path: Path) -> None:
 
 
 def test_a_trial_that_diverges_is_noted(tmp_path: Path) -> None:
-    """The others go on; what needs it is not run; the next command tries it again."""
+    """The others go on; what needs it, at any depth, is not run; the next command tries it again."""
     trials = prepared(tmp_path, 12, 13, 14)
-    needing = Trial(**{**vars(trials[2]), "name": "needing", "directory": tmp_path / "n", "needs": (trials[1].name,)})
-    lines = run(tmp_path, [*trials, needing])
-    assert [not outcomes.missing(trial) for trial in [*trials, needing]] == [True, False, True, False]
-    assert "tau-13-seed0: failed: training diverged at step 3" in " ".join(lines)
-    against = runner.problems(tmp_path, [*trials, needing], ())
-    assert against[trials[1].name].startswith("training diverged")
-    assert against["needing"] == "needs tau-13-seed0, which failed"
-    assert starts(tmp_path).count("tau-13-seed0") == 1
+    failed = trials[1].name
+    second = replace(trials[2], name="second", directory=tmp_path / "second", needs=(failed,))
+    trials += [second, replace(second, name="third", directory=tmp_path / "third", needs=("second",))]
+    lines = run(tmp_path, trials)
+    assert [not outcomes.missing(trial) for trial in trials] == [True, False, True, False, False]
+    assert f"{failed}: failed: training diverged at step 3" in " ".join(lines)
+    against = runner.problems(tmp_path, trials, ())
+    assert against[failed].startswith("training diverged")
+    assert against["second"] == against["third"] == f"needs {failed}, which failed"
+    assert starts(tmp_path).count(failed) == 1
     run(tmp_path, trials)
-    assert starts(tmp_path).count("tau-13-seed0") == 2
+    assert starts(tmp_path).count(failed) == 2
 
 
 def test_two_commands_exclude_each_other(tmp_path: Path) -> None:
@@ -153,16 +155,6 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert runner.run_all(tmp_path, trials, 1, lambda line: None) == 143
     assert not outcomes.finished(trials)
     assert not runner.problems(tmp_path, trials, ())
-
-
-def test_what_needs_a_blocked_trial_is_not_waited_for(tmp_path: Path) -> None:
-    """At any depth."""
-    chain = prepared(tmp_path, 13)
-    for name in ("second", "third"):
-        chain.append(replace(chain[0], name=name, directory=tmp_path / name, needs=(chain[-1].name,)))
-    run(tmp_path, chain)
-    assert starts(tmp_path) == [chain[0].name]
-    assert runner.problems(tmp_path, chain, ())["third"] == f"needs {chain[0].name}, which failed"
 
 
 def test_the_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
