@@ -5,7 +5,7 @@ import json
 import os
 import re
 import threading
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,42 +29,47 @@ ROOT = Path(__file__).parents[2]
 NOT_UTF8 = b"caf\xe9"
 
 
-def flags(name: str, source: Path, output: Path, *more: str) -> list[str]:
-    return [f"--name={name}", f"--source={source}", f"--output={output}", *more]
+PHOTOS, OUT = Path("photos"), Path("out")
+OPTIONS = ("--name=folder", f"--source={PHOTOS}", f"--output={OUT}")
 
 
 @pytest.fixture
-def run(execute: Execute) -> Execute:
-    return partial(execute, prepare)
+def prepared(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Prepares the photos here, which must succeed: what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str) -> str:
+        code, out, err = execute(prepare, *OPTIONS, *options)
+        assert (code, err) == (0, "")
+        return out
+
+    return run
 
 
-def test_a_finished_data_set_is_left_unchanged(tmp_path: Path, run: Execute) -> None:
-    photos = layouts.photos(tmp_path / "photos")
-    code, out, err = run(*flags("folder", photos, tmp_path / "out"))
-    assert (code, err) == (0, "")
+def marker() -> bytes:
+    return (OUT / store.MARKER).read_bytes()
+
+
+def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
+    layouts.photos(PHOTOS)
+    out = prepared()
     assert "train: 6 images of 2 classes\ntest: 6 images of 2 classes\nsha256 " in out
-    assert out.endswith(
-        f"\nwritten: {tmp_path / 'out'}; use with --config.data.name=folder --config.data.path={tmp_path / 'out'}\n"
-    )
-    before = (tmp_path / "out" / store.MARKER).read_bytes()
-    code, out, _ = run(*flags("folder", photos, tmp_path / "out"))
-    assert code == 0
-    assert "is already prepared" in out
-    assert (tmp_path / "out" / store.MARKER).read_bytes() == before
-    code, _, err = run(*flags("folder", photos, tmp_path / "out", "--short_side=16"))
-    assert code == 2
-    assert "was prepared with another short_side" in err
-    assert run(f"--verify={tmp_path / 'out'}")[0] == 0
+    assert out.endswith("\nwritten: out; use with --config.data.name=folder --config.data.path=out\n")
+    before = marker()
+    assert "is already prepared" in prepared()
+    assert marker() == before
+    assert "was prepared with another short_side" in fails(prepare, *OPTIONS, "--short_side=16")
+    assert execute(prepare, f"--verify={OUT}")[0] == 0
 
 
 @pytest.mark.parametrize("options", [(), ("--short_side=16", "--pixels")])
 def test_each_image_is_decoded_once_on_all_cores(
-    tmp_path: Path, run: Execute, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
-    photos = layouts.photos(tmp_path / "photos")  # 12 images
-    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(photos / "oak" / "1.jpg", "PNG")  # is converted
-    Image.fromarray(pictures.pixels(9, 8, 90)).save(photos / "oak" / "2.jpg", "BMP")  # is not resized
-    given = [path.read_bytes() for path in photos.rglob("*.jpg")]
+    layouts.photos(PHOTOS)  # 12 images
+    Image.fromarray(pictures.pixels(9)).convert("RGBA").save(PHOTOS / "oak" / "1.jpg", "PNG")  # is converted
+    Image.fromarray(pictures.pixels(9, 8, 90)).save(PHOTOS / "oak" / "2.jpg", "BMP")  # is not resized
+    given = [path.read_bytes() for path in PHOTOS.rglob("*.jpg")]
     decoded = []
     others = threading.Barrier(4)  # until as many threads as cores have arrived
     decode_image = decode.rgb
@@ -76,9 +81,7 @@ def test_each_image_is_decoded_once_on_all_cores(
 
     monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
     monkeypatch.setattr(decode, "rgb", count)
-    arguments = ["--name=folder", f"--source={photos}", f"--output={tmp_path / 'out'}", *options]
-    code, _, err = run(*arguments)
-    assert (code, err) == (0, "")
+    prepared(*options)
     assert sorted(decoded) == sorted(given)
 
 
@@ -104,16 +107,14 @@ def test_errors_are_one_line(fails: Fails, arguments: list[str], message: str) -
     assert re.search(message, fails(prepare, *arguments))
 
 
-def test_an_output_directory_in_use_is_rejected(tmp_path: Path, run: Execute) -> None:
-    photos = layouts.photos(tmp_path / "photos")
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("my work")
-    for output in (tmp_path / "mine", photos / "prepared"):
-        code, _, err = run(*flags("folder", photos, output))
-        assert code == 2
-        assert "must be a new or empty directory outside of the sources" in err
-    assert (tmp_path / "mine" / "thesis.txt").read_text() == "my work"
-    assert not (photos / "prepared").exists()
+def test_an_output_directory_in_use_is_rejected(fails: Fails) -> None:
+    photos = layouts.photos(PHOTOS)
+    Path("mine").mkdir()
+    Path("mine/thesis.txt").write_text("my work")
+    for output in ("mine", photos / "prepared"):
+        line = fails(prepare, "--name=folder", f"--source={photos}", f"--output={output}")
+        assert "must be a new or empty directory outside of the sources" in line
+    assert Path("mine/thesis.txt").read_text() == "my work"
 
 
 def bad_photos(root: Path) -> dict[str, str]:
@@ -146,24 +147,19 @@ def bad_photos(root: Path) -> dict[str, str]:
     return expected
 
 
-def test_all_unusable_images_are_listed(tmp_path: Path, run: Execute) -> None:
-    expected = bad_photos(tmp_path / "photos")
-    (tmp_path / "photos" / ".DS_Store").write_bytes(b"clutter")
-    (tmp_path / "photos" / "oak" / "Thumbs.db").write_bytes(b"clutter")
-    code, out, err = run(*flags("folder", tmp_path / "photos", tmp_path / "out"))
-    assert code == 2
+def test_all_unusable_images_are_listed(prepared: Callable[..., str], execute: Execute) -> None:
+    expected = bad_photos(PHOTOS)
+    (PHOTOS / ".DS_Store").write_bytes(b"clutter")
+    (PHOTOS / "oak" / "Thumbs.db").write_bytes(b"clutter")
+    code, out, err = execute(prepare, *OPTIONS)
+    assert (code, err.count("\n"), OUT.exists()) == (2, 1, False)
     assert err.startswith(f"error: {len(expected)} of 25 images cannot be used (all are listed above)")
-    assert err.count("\n") == 1
     for name, reason in expected.items():
         assert any(line.startswith(f"{name}: {reason}") for line in out.splitlines()), (name, out)
-    assert not (tmp_path / "out").exists()
 
-    code, out, err = run(*flags("folder", tmp_path / "photos", tmp_path / "out", "--skip_bad"))
-    assert (code, err) == (0, "")
-    assert f"left out: {len(expected)} images" in out
-    skipped = json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"]
-    assert {name for name, _ in skipped} == set(expected)
-    splits = formats.load(Data(name="folder", path=str(tmp_path / "out")))
+    assert f"left out: {len(expected)} images" in prepared("--skip_bad")
+    assert {name for name, _ in json.loads(marker())["skipped"]} == set(expected)
+    splits = formats.load(Data(name="folder", path=str(OUT)))
     assert sum(len(split.labels) for split in splits.values()) == 15
     for split in splits.values():
         assert all(split.read(i, None).ndim == 3 for i in range(len(split.ids)))
@@ -178,17 +174,18 @@ def test_a_full_disk_is_named_while_images_are_encoded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("when", ["inspect_images", "write_records"])
 def test_an_interrupted_preparation_leaves_nothing(
-    tmp_path: Path, run: Execute, monkeypatch: pytest.MonkeyPatch, when: str
+    tmp_path: Path, execute: Execute, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """And starts again; Ctrl-C while images are checked or written."""
     archive, out = layouts.cub(tmp_path), tmp_path / "out"
+    options = ("--name=cub", f"--source={archive}", f"--output={out}", "--subset")
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
         module = check if when == "inspect_images" else prepare_dataset
         patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert run(*flags("cub", archive, out, "--subset"))[0] == 130
+        assert execute(prepare, *options)[0] == 130
     assert sorted(tmp_path.iterdir()) == before
-    assert run(*flags("cub", archive, out, "--subset"))[0] == 0
+    assert execute(prepare, *options)[0] == 0
     store.verify(out)
 
 
@@ -203,18 +200,13 @@ def copies(root: Path) -> None:
         picture.resize((picture.width * 2, picture.height * 2)).save(root / to, quality=80)
 
 
-def test_duplicates_are_reported(tmp_path: Path, run: Execute) -> None:
-    copies(tmp_path / "p")
-    code, out, _ = run(*flags("folder", tmp_path / "p", tmp_path / "out"))
-    assert code == 0
-    for line in (
-        "duplicates within a class: 2",
-        "near duplicates within a class: 1",
-        "near duplicates across splits: 1",
-    ):
-        assert line in out.splitlines()
-    table = (tmp_path / "out" / check.TABLE).read_text().splitlines()
-    assert table == [
+def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
+    copies(PHOTOS)
+    lines = prepared().splitlines()
+    assert {
+        "duplicates within a class: 2", "near duplicates within a class: 1", "near duplicates across splits: 1",
+    } <= {*lines}  # fmt: skip
+    assert (OUT / check.TABLE).read_text().splitlines() == [
         "kind,where,first,second",
         "near duplicates,across splits,test/c/again.jpg,train/b/1.jpg",
         "duplicates,within a class,train/a/1.jpg,train/a/copy.jpg",
@@ -223,14 +215,12 @@ def test_duplicates_are_reported(tmp_path: Path, run: Execute) -> None:
     ]
 
 
-def test_the_data_report(tmp_path: Path, run: Execute) -> None:
+def test_the_data_report(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the page shows; with a model, it is written again."""
-    copies(tmp_path / "p")
-    (tmp_path / "p" / "test" / "c" / "<b>.png").write_text("text")
-    given = flags("folder", tmp_path / "p", tmp_path / "out", "--skip_bad")
-    code, out, _ = run(*given)
-    assert (code, f"report: {tmp_path / 'out' / 'report.html'}" in out) == (0, True)
-    page = Page((tmp_path / "out" / "report.html").read_text())
+    copies(PHOTOS)
+    (PHOTOS / "test" / "c" / "<b>.png").write_text("text")
+    assert "report: out/report.html" in prepared("--skip_bad")
+    page = Page((OUT / "report.html").read_text())
     words = " ".join(page.texts)
     for expected in (
         "8 images of 2 classes", "JPEG", "PNG", "test/c/<b>.png", "not an image",
@@ -240,27 +230,24 @@ def test_the_data_report(tmp_path: Path, run: Execute) -> None:
         assert expected in words, expected
     assert len([attrs for attrs in page.all("img") if "data:image/jpeg" in (attrs["src"] or "")]) == 8
     links = [attrs["href"] or "" for attrs in page.all("a")]
-    assert all(link.startswith("#") or (tmp_path / "out" / link).is_file() for link in links)
+    assert all(link.startswith("#") or (OUT / link).is_file() for link in links)
 
-    before = (tmp_path / "out" / store.MARKER).read_bytes()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dml_jax, "load", lambda *_: Tiny())
-        code, out, _ = run(*given, "--model=tiny")
-    assert (code, "report: 1 doubtful label: " in out) == (0, True)
-    page = Page((tmp_path / "out" / "report.html").read_text())
-    rows = (tmp_path / "out" / "doubtful_labels.csv").read_text().splitlines()[1:]
+    before = marker()
+    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
+    assert "report: 1 doubtful label: " in prepared("--skip_bad", "--model=tiny")
+    page = Page((OUT / "report.html").read_text())
+    rows = (OUT / "doubtful_labels.csv").read_text().splitlines()[1:]
     assert sum(attrs.get("class") == "tile query" for attrs in page.all("div")) == len(rows)
-    assert (tmp_path / "out" / store.MARKER).read_bytes() == before
+    assert marker() == before
 
 
-def test_duplicates_are_left_out(tmp_path: Path, run: Execute) -> None:
-    copies(tmp_path / "p")
-    (tmp_path / "p" / "train" / "b" / "also.jpg").write_bytes((tmp_path / "p" / "train" / "a" / "2.jpg").read_bytes())
-    given = flags("folder", tmp_path / "p", tmp_path / "out")
-    assert run(*given)[0] == 2
-    code, out, _ = run(*given, "--drop=duplicates")
-    assert (code, "left out: 5 images" in out) == (0, True)
-    assert json.loads((tmp_path / "out" / store.MARKER).read_text())["skipped"] == [
+def test_duplicates_are_left_out(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
+    copies(PHOTOS)
+    (PHOTOS / "train" / "b" / "also.jpg").write_bytes((PHOTOS / "train" / "a" / "2.jpg").read_bytes())
+    assert execute(prepare, *OPTIONS)[0] == 2
+    out = prepared("--drop=duplicates")
+    assert "left out: 5 images" in out
+    assert json.loads(marker())["skipped"] == [
         ["test/d/0.jpg", "a duplicate of test/d/large.jpg"],
         ["train/a/2.jpg", "the same image as train/b/also.jpg of another class"],
         ["train/a/copy.jpg", "a duplicate of train/a/1.jpg"],
@@ -269,7 +256,7 @@ def test_duplicates_are_left_out(tmp_path: Path, run: Execute) -> None:
     ]
     assert "near duplicates across splits: 1" in out
     assert "duplicates within a class" not in out
-    assert "was prepared with another drop" in run(*given)[2]
+    assert "was prepared with another drop" in fails(prepare, *OPTIONS)
 
 
 def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
@@ -282,19 +269,17 @@ def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
     assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
 
 
-def test_rotated_images_are_counted_and_read_either_way(tmp_path: Path, run: Execute) -> None:
-    layouts.photos(tmp_path / "p", ("a", "b", "c", "d"))
-    file = next((tmp_path / "p").rglob("*.jpg"))
+def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., str]) -> None:
+    layouts.photos(PHOTOS, ("a", "b", "c", "d"))
+    file = next(PHOTOS.rglob("*.jpg"))
     exif = Image.Exif()
     exif[decode.ORIENTATION] = 6
     Image.open(file).save(file, exif=exif)
-    code, out, _ = run(*flags("folder", tmp_path / "p", tmp_path / "out"))
-    assert code == 0
-    assert "EXIF rotation: 1 image (data.exif_rotation)" in out
-    name = str(file.relative_to(tmp_path / "p"))
+    assert "EXIF rotation: 1 image (data.exif_rotation)" in prepared()
+    name = str(file.relative_to(PHOTOS))
     shapes = {}
     for rotation in (True, False):
-        data = Data(name="folder", path=str(tmp_path / "out"), exif_rotation=rotation)
+        data = Data(name="folder", path=str(OUT), exif_rotation=rotation)
         (split,) = (split for split in formats.load(data).values() if name in split.ids)
         shapes[rotation] = split.read(list(split.ids).index(name), None).shape[:2]
     assert shapes[True] == shapes[False][::-1] != shapes[False]
