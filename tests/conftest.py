@@ -66,7 +66,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes run first: they take longest, and parallel workers should finish together."""
-    items.sort(key=lambda item: item.path.name not in ("test_processes.py", "test_main.py"))
+    items.sort(key=lambda item: item.path.name not in ("test_process_group.py", "test_main.py"))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Tests of tables of classes that are spread over the devices."""
+"""Tables of classes that are spread over the devices; a run that is restarted on fewer devices."""
 
 import re
 from dataclasses import asdict, replace
@@ -12,15 +12,19 @@ import numpy as np
 import optax
 import pytest
 from flax import traverse_util
+from jax.sharding import AxisType
 
 from benchmarks.collectives import collectives
 from dml_jax.backbones.weights import store
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import class_tables, experiment, step
+from dml_jax.train import class_tables, step
 from dml_jax.train import experiment as experiments
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
 from tests.train.experiments import small
 
@@ -137,14 +141,14 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
 def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     """They are those of the file, and the tables are spread as without weights."""
     config = small(steps=2, shard_classes=True)
-    state = experiment.build(config).initial_state()
+    state = experiments.build(config).initial_state()
     variables = {"params": state.params["backbone"], "stats": state.model_state["backbone"]}
     flat = traverse_util.flatten_dict(jax.tree.map(np.asarray, variables), sep="/")
     read = {path: np.asarray(value + 1, value.dtype) for path, value in flat.items()}
     arrays = {f"backbone/{path}": value for path, value in read.items()}
     store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
-    found = experiment.build(replace(config, backbone=backbone)).initial_state()
+    found = experiments.build(replace(config, backbone=backbone)).initial_state()
     assert found.params["distributions"]["means"].addressable_shards[0].data.shape == (32, 8)
     loaded = {"params": found.params["backbone"], "stats": found.model_state["backbone"]}
     for path, value in traverse_util.flatten_dict(loaded, sep="/").items():
@@ -155,4 +159,49 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
 def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
     with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
-        experiment.build(small(steps=1, shard_classes=True))
+        experiments.build(small(steps=1, shard_classes=True))
+
+
+def drawn(run: Experiment) -> TrainState:
+    """A state of random numbers, on the devices of the run."""
+    rng = np.random.default_rng(0)
+    shapes = run.template()
+    values = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes)
+    return meshes.place(run.mesh, values, run.method.hooks.class_axis)
+
+
+def updated(run: Experiment, state: TrainState) -> TrainState:
+    start = int(state.step)
+    with run.batches(start, start + 1) as batches:
+        batch = run.device_batch(*next(batches))
+    return run.jitted_step()(state, batch, run.key)[0]
+
+
+@pytest.mark.parametrize(
+    ("shard_classes", "training"),
+    [(True, False), *(pytest.param(spread, True, marks=pytest.mark.slow) for spread in (False, True))],
+)
+def test_eight_two_and_one_device(
+    shard_classes: bool, training: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: TrainState | None = None
+    for count in (8, 2, 1):
+        mesh = jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(meshes, "make", lambda mesh=mesh: mesh)
+        run = experiments.build(small(steps=3, shard_classes=shard_classes))
+        store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
+        found = store.restore()
+        if saved is None:
+            assert found is None
+            state = run.initial_state() if training else drawn(run)
+        else:
+            assert found is not None
+            state = found[0]
+            assert fingerprint(state) == fingerprint(saved)
+        for leaf in jax.tree.leaves(state):
+            assert leaf.sharding.device_set == set(mesh.devices.flat)
+        means = state.params["distributions"]["means"]
+        assert means.addressable_shards[0].data.size == means.size // (count if shard_classes else 1)
+        saved = updated(run, state) if training else state._replace(step=state.step + 1)
+        store.save("latest", saved, {})
+        store.close()

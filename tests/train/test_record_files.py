@@ -1,16 +1,25 @@
-"""Logs: an incomplete last line is left by a kill; any other damage is reported, and a full disk names the file."""
+"""Files of a run: an incomplete last line of a log is left by a kill, any other damage is named; the speed of an
+interval; models kept for analyses.
+"""
 
 import resource
 import struct
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from dml_jax import files, manifest, run
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
+from dml_jax.train.records import kept_models, timing
 from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.step import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
@@ -98,3 +107,68 @@ def test_tensorboard_shows_every_line_once(tmp_path: Path) -> None:
         (line["step"], pytest.approx(line["loss"])) for line in lines
     ]
     assert {"train/grad_norm", "test/recall_at_1", "final/recall_at_1"} <= {tag for _, tag, _ in scalars}
+
+
+def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten steps of 32 images on four devices in 5 s, 1 s of it waiting."""
+    now, batches = [100.0], SimpleNamespace(waited=7.0)
+    monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(timing, "peak_memory", lambda: 3 * 2**30)
+    clock = timing.Meter(batches, 32, 20)  # type: ignore[arg-type]
+    now[0], batches.waited = 105.0, 8.0
+    line = clock.read(30)
+    assert line == {
+        "step": 30, "images_per_second": 64.0, "data_wait": 0.2,
+        "peak_memory": 3 * 2**30, "step_seconds": 0.5,
+    }  # fmt: skip
+    text = "64 images/s  500 ms a step  waiting for data 20%  memory 3.0 GiB"
+    assert timing.describe(line) == text
+    assert clock.read(30).keys() == line.keys() - {"step_seconds"}
+
+
+RUN = {"config": asdict(small(steps=5)), "data_hash": "x"}
+
+
+def state(step: int) -> TrainState:
+    rng = np.random.default_rng(step)
+    return TrainState(
+        jnp.asarray(step, jnp.int32),
+        {"w": jnp.asarray(rng.normal(size=(3, 4)), jnp.float32), "empty": jnp.zeros((0, 4))},
+        {"seen": jnp.asarray(step, jnp.int32), "neck": {}},
+        {"moments": jnp.ones(100)},
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    for step in (20, 3):
+        kept_models.write(tmp_path / "kept", state(step), RUN)
+    (tmp_path / "kept" / f"{2**31}.safetensors").touch()  # a step is an int32
+    assert kept_models.steps(tmp_path / "kept") == [3, 20]
+    found, original = kept_models.read(tmp_path / "kept", 20, state(0), RUN), state(20)
+    assert int(found.step) == 20
+    assert found.opt_state == ()
+    both = (found.params, found.model_state), (original.params, original.model_state)
+    assert jax.tree.structure(both[0]) == jax.tree.structure(both[1])
+    for a, b in zip(*(jax.tree.leaves(tree) for tree in both), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+    kept_models.drop_newer(tmp_path / "kept", 3)
+    assert kept_models.steps(tmp_path / "kept") == [3]
+    assert kept_models.steps(tmp_path / "nothing") == []
+
+
+def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
+    kept_models.write(tmp_path, state(5), RUN)
+    with pytest.raises(
+        CheckpointError, match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)"
+    ):
+        kept_models.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
+    file = tmp_path / "5.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 0x10
+    file.write_bytes(bytes(content))
+    with pytest.raises(CheckpointError, match=r"5.safetensors: has changed since it was written"):
+        kept_models.read(tmp_path, 5, state(0), RUN)
+    file.write_bytes(content[:-30])
+    with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
+        kept_models.read(tmp_path, 5, state(0), RUN)
