@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from urllib.parse import urlsplit
 
-from dml_jax.errors import UNWRITABLE, UserError
+from dml_jax.errors import UNWRITABLE, DataError
 from dml_jax.files import atomic_write, reason
 from dml_jax.files import sha256 as sha256_of
 
@@ -28,14 +28,8 @@ class Source(NamedTuple):
         return PurePosixPath(urlsplit(self.url).path).name
 
 
-def fetch(
-    source: Source,
-    target: Path,
-    error: type[UserError],
-    elsewhere: str,
-    progress: Callable[[int], None] = lambda done: None,
-) -> None:
-    """Downloads a file to `target`; failures are of the type `error`, and end with `elsewhere`, another source."""
+def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int], None]) -> None:
+    """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another source."""
     try:
         with atomic_write(target) as draft:
             with draft.open("wb") as file:
@@ -45,7 +39,7 @@ def fetch(
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
-        raise error(f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}") from None
+        raise DataError(f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}") from None
 
 
 def _copy(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:

@@ -16,7 +16,6 @@ bias-corrected v; here it is added to the root of v itself, which matters where 
 
 import math
 import re
-import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -144,10 +143,11 @@ class RAdamState(NamedTuple):
     square: Any
 
 
-def scale_by_radam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> optax.GradientTransformation:
+def scale_by_radam() -> optax.GradientTransformation:
     """The direction u of an update, without learning rate, sign and decay."""
+    b1, b2, eps = 0.9, 0.999, 1e-8  # as in PyTorch
     limit = 2 / (1 - b2) - 1
-    log_b1, log_b2 = (math.log(max(b, sys.float_info.min)) for b in (b1, b2))
+    log_b1, log_b2 = math.log(b1), math.log(b2)
 
     def init(params: Any) -> RAdamState:
         mean, square = (jax.tree.map(jnp.zeros_like, params) for _ in range(2))  # two buffers, because both are donated

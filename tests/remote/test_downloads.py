@@ -89,7 +89,7 @@ def server() -> Iterator[Server]:
 def fetch(
     server: Server, target: Path, size: int | None = len(CONTENT), sha256: str = DIGEST, path: str = "/x"
 ) -> None:
-    downloads.fetch(downloads.Source(server.address + path, size, sha256), target, DataError, "ask the owner")
+    downloads.fetch(downloads.Source(server.address + path, size, sha256), target, "ask the owner", lambda _: None)
 
 
 def test_an_interrupted_download_leaves_nothing(server: Server, tmp_path: Path) -> None:

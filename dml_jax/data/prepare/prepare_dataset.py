@@ -107,7 +107,7 @@ def _download(recipe: Recipe, targets: Sequence[Path], console: Console) -> None
         target.parent.mkdir(parents=True, exist_ok=True)
         console.print(f"downloading {source.url}")
         console.start_progress(f"{source.name}, MiB", (source.size or 0) // MIB)
-        downloads.fetch(source, target, DataError, remedy, lambda done: console.update_progress(done // MIB))
+        downloads.fetch(source, target, remedy, lambda done: console.update_progress(done // MIB))
     console.print(f"the archives ({size} MiB) stay in {targets[0].parent}")
 
 
