@@ -61,9 +61,7 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
         console.update_progress(done, "of the frozen backbone")
         stop.raise_if_stopped()
 
-    found = views(
-        embedder, state, split, count, config.seed, lambda view: directory / DIRECTORY / f"{name}-{view}.npy", shown
-    )
+    found = views(embedder, state, split, count, config.seed, directory / DIRECTORY / name, shown)
     return experiment._replace(features=found, augment=lambda images, key: images)
 
 
@@ -73,18 +71,18 @@ def views(
     split: Split,
     count: int,
     seed: int,
-    path: Callable[[int], Path],
+    stem: Path,
     on_progress: Callable[[int], None] = lambda done: None,
     dtype: type[np.floating[Any]] = np.float32,
 ) -> np.ndarray:
     """The outputs [N, count, ...] for all images as in evaluation and as random crops.
 
-    Those of view i are kept in the file `path(i)`, and read from it by a process that is alone.
+    Those of view i are kept in the file `<stem>-<i>.npy`, and read from it by a process that is alone.
     """
     uncropped = embedder._replace(data=replace(embedder.data, crop="none", image_size=0, resize=0, training_size=0))
     found = []
     for view in range(count):
-        file, before = path(view), view * len(split.labels)
+        file, before = stem.with_name(f"{stem.name}-{view}.npy"), view * len(split.labels)
         if file.exists() and jax.process_count() == 1:
             with files.reading(file, "remove it"):
                 found.append(np.load(file, allow_pickle=False))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,8 @@ from dml_jax.backbones.functional import pooled_cells
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import formats, samplers
-from dml_jax.data.split import Split, digest
+from dml_jax.data import samplers
+from dml_jax.data.split import Split
 from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry
 from dml_jax.methods import mpn
@@ -84,8 +84,16 @@ def build(config: Stored) -> Backbone:
     return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
 
 
-def computed(config: Config, directory: Path, console: Console) -> dict[str, Maps]:
-    """The maps of the images of both splits by its name, read from a directory or computed once."""
+class Source(NamedTuple):
+    """What all heads on the same data and backbone share."""
+
+    maps: dict[str, Maps]  # by split
+    splits: dict[str, Split]
+    data_hash: str
+
+
+def computed(config: Config, directory: Path, console: Console) -> Source:
+    """The maps of the images of both splits, read from a directory or computed once."""
     whole = replace(config.data, validation_share=0.0)
     experiment = experiments.build(replace(config, data=whole, train=replace(config.train, select="last"), seed=0))
     network = configs.module("backbone", config.backbone.name).build(config.backbone)
@@ -101,26 +109,26 @@ def computed(config: Config, directory: Path, console: Console) -> dict[str, Map
     found = {}
     for name, split in experiment.splits.items():
         console.print(f"maps of the frozen backbone: {name}")
-        count = config.train.feature_views if name == "train" else 1
-        files_of = lambda view, name=name: directory / f"{key}-{name}-{view}.npy"  # noqa: E731
-        values = frozen_features.views(embedder, state, split, count, 0, files_of, dtype=np.float16)
+        count, stem = config.train.feature_views if name == "train" else 1, directory / f"{key}-{name}"
+        values = frozen_features.views(embedder, state, split, count, 0, stem, dtype=np.float16)
         found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values)
-    return found
+    return Source(found, experiment.splits, experiment.data_hash)
 
 
 class Head:
     """A head of one configuration, compiled once for all seeds."""
 
-    def __init__(self, config: Config, maps: dict[str, Maps], splits: dict[str, Split] | None = None):
-        channels = maps["train"].values.shape[-1]
+    def __init__(self, config: Config, source: Source):
+        maps = source.maps
         # The network itself would only be compiled and carried along.
-        stored = replace(config, backbone=Stored(channels), train=replace(config.train, feature_views=0))
-        self.experiment = experiment = experiments.build(stored, dict(splits) if splits else None)
+        backbone = Stored(maps["train"].values.shape[-1])
+        stored = replace(config, backbone=backbone, train=replace(config.train, feature_views=0))
+        self.experiment = experiment = experiments.build(stored, dict(source.splits))
         whole = config.method.name in ON_MAPS
         self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
-        source = maps["train" if self.tested == "validation" else "test"]
-        self.points = source.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
+        tested = maps["train" if self.tested == "validation" else "test"]
+        self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
         self.update = experiment._replace(augment=lambda images, key: images.astype(jnp.float32)).jitted_step()
         self.embed = jax.jit(experiment.method.embed)
 
@@ -199,24 +207,21 @@ class Bench:
 
     def __init__(self, directory: Path):
         self.directory, self.console, self.code = directory, Console(quiet=True), workdir.source_digest()
-        self.sources: dict[str, tuple[dict[str, Maps], dict[str, Split], str]] = {}  # maps, splits, digest of the data
+        self.sources: dict[str, Source] = {}
         self.head: Head | None = None
         self.common = ""  # configuration of the head without its seed
 
     def prepare(self, config: Config) -> Head:
         """The head of a configuration, compiled once for successive seeds."""
         common = repr(replace(config, seed=0, name="", paper={}))
-        source = self.source(config)
         if self.head is None or common != self.common:
-            self.head, self.common = Head(config, *source[:2]), common
+            self.head, self.common = Head(config, self.source(config)), common
         return self.head
 
-    def source(self, config: Config) -> tuple[dict[str, Maps], dict[str, Split], str]:
-        """Maps, splits and digest of the data of a configuration."""
+    def source(self, config: Config) -> Source:
         key = repr((config.data.path, config.backbone, config.train.feature_views))
         if key not in self.sources:
-            splits = formats.load(config.data)
-            self.sources[key] = computed(config, self.directory, self.console), splits, digest(splits)
+            self.sources[key] = computed(config, self.directory, self.console)
         return self.sources[key]
 
     def run(self, trial: dict[str, Any]) -> str:
@@ -230,9 +235,8 @@ class Bench:
             results, rows = head.results(config.seed, self.console)
         directory.mkdir(parents=True, exist_ok=True)
         split = head.experiment.splits["train"]
-        facts = workdir.provenance(
-            config, self.source(config)[2], split.classes, len(split.labels), head.experiment.shape
-        )
+        data_hash = self.source(config).data_hash
+        facts = workdir.provenance(config, data_hash, split.classes, len(split.labels), head.experiment.shape)
         files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))

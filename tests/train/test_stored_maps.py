@@ -14,7 +14,6 @@ from dml_jax import config as configs
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import formats
 from dml_jax.train import experiment as experiments
 from dml_jax.train import stored_maps
 from tests.test_configs import resolved
@@ -30,15 +29,15 @@ def config(**overrides: Any) -> Config:
 
 
 @pytest.fixture(scope="module")
-def maps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, stored_maps.Maps]:
+def source(tmp_path_factory: pytest.TempPathFactory) -> stored_maps.Source:
     return stored_maps.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
 
 
-def test_embeddings_are_those_of_the_whole_network(maps: dict[str, stored_maps.Maps]) -> None:
+def test_embeddings_are_those_of_the_whole_network(source: stored_maps.Source) -> None:
     """Of pooled features and of whole maps, up to the half precision of the maps."""
     for whole in (False, True):
-        head = stored_maps.Head(config(), maps, formats.load(config().data))
-        points = maps["test"].of(head.experiment.splits["test"].ids, whole=whole)[:, 0]
+        head = stored_maps.Head(config(), source)
+        points = source.maps["test"].of(head.experiment.splits["test"].ids, whole=whole)[:, 0]
         head.points = points
         experiment, state = head.trained(3)
         network = experiments.build(config())
@@ -51,9 +50,9 @@ def test_embeddings_are_those_of_the_whole_network(maps: dict[str, stored_maps.M
         assert experiment.config.seed == 3
 
 
-def test_a_seed_gives_the_same_head_again(maps: dict[str, stored_maps.Maps]) -> None:
+def test_a_seed_gives_the_same_head_again(source: stored_maps.Source) -> None:
     """Whether others were trained before it or not."""
-    head, other = (stored_maps.Head(config(), maps, formats.load(config().data)) for _ in range(2))
+    head, other = (stored_maps.Head(config(), source) for _ in range(2))
     head.trained(0)
     first, second = head.trained(1)[1], other.trained(1)[1]
     jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
