@@ -85,6 +85,7 @@ def train(
 def make_steps(
     experiment: Experiment, out: Records, stop: Stop, watch: Watch, profile: Path, traced: tuple[int, int]
 ) -> TrainState:
+    """The loop of `train`; `profile` is the directory of the trace."""
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
