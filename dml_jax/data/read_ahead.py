@@ -4,7 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -35,32 +35,46 @@ def stream(
     what follows their rows is padding. `blank` stands for an image that cannot be read: `on_bad` is called with its
     error, and its row is NaN (with one process only). `on_progress` is called with the number done.
     """
+    cores = usable_cores()
+    pool = ThreadPoolExecutor(cores)
 
-    def begin(batch: Read[T]) -> tuple[Any, np.ndarray]:
-        bad = np.array([isinstance(image, DataError) for image in batch.images], bool)
-        for error in itertools.compress(batch.images, bad):
+    def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
+        chunk = max(1, min(CHUNK, -(-len(items) // cores)))
+        return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
+
+    def begin(parts: Sequence[Future[list[np.ndarray | DataError]]], count: int) -> tuple[Any, np.ndarray]:
+        images = [image for part in parts for image in part.result()]
+        bad = np.array([isinstance(image, DataError) for image in images], bool)
+        for error in itertools.compress(images, bad):
             if on_bad is None:
                 raise error  # type: ignore[misc]
             on_bad(error)  # type: ignore[arg-type]
-        pixels = [blank if isinstance(image, DataError) else image for image in batch.images]
-        bad.resize(len(batch.items), refcheck=False)  # those of other processes are good, or these fail
-        return start(pixels, len(batch.items)), bad
+        pixels = [blank if isinstance(image, DataError) else image for image in images]
+        bad.resize(count, refcheck=False)  # those of other processes are good, or these fail
+        return start(pixels, count), bad
 
-    # One batch is given to the device while it computes the previous one.
-    batches = read_ahead(read, groups, size, own)
-    running = _ahead(((batch, *begin(batch)) for batch in batches), 1)
+    batches = (
+        (group[first : first + size], first, len(group)) for group in groups for first in range(0, len(group), size)
+    )
+    submitted = ((items, first, total, submit(own(items))) for items, first, total in batches)
+    ready = _ahead(submitted, AHEAD)
+    started = ((items, first, total, *begin(parts, len(items))) for items, first, total, parts in ready)
     rows = np.empty(0, np.float32)
-    for batch, result, bad in running:
-        found = np.asarray(result, np.float32)[: len(batch.items)]
-        check_finite(found[~bad], [name(item) for item in itertools.compress(batch.items, ~bad)])
-        if batch.start == 0:
-            rows = np.empty((batch.total, *found.shape[1:]), np.float32)
-        end = batch.start + len(found)
-        rows[batch.start : end] = found
-        rows[batch.start : end][bad] = np.nan
-        on_progress(end)
-        if end == batch.total:
-            yield rows
+    try:
+        # One batch is given to the device while it computes the previous one.
+        for items, first, total, result, bad in _ahead(started, 1):
+            found = np.asarray(result, np.float32)[: len(items)]
+            check_finite(found[~bad], [name(item) for item in itertools.compress(items, ~bad)])
+            if first == 0:
+                rows = np.empty((total, *found.shape[1:]), np.float32)
+            end = first + len(found)
+            rows[first:end] = found
+            rows[first:end][bad] = np.nan
+            on_progress(end)
+            if end == total:
+                yield rows
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
@@ -72,41 +86,8 @@ def check_finite(rows: np.ndarray, names: Sequence[str]) -> None:
         )
 
 
-class Read(NamedTuple, Generic[T]):
-    """A batch of items, and their place in a group of `total`."""
-
-    items: Sequence[T]
-    images: list[np.ndarray | DataError]
-    start: int
-    total: int
-
-
-def read_ahead(
-    read: Callable[[Sequence[T]], list[np.ndarray | DataError]],
-    groups: Iterable[Sequence[T]],
-    size: int,
-    own: Callable[[Sequence[T]], Sequence[T]] = lambda items: items,
-) -> Iterator[Read[T]]:
-    """Divides groups into batches of at most `size` items; all cores `read` those that `own` selects."""
-    cores = usable_cores()
-    pool = ThreadPoolExecutor(cores)
-
-    def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
-        chunk = max(1, min(CHUNK, -(-len(items) // cores)))
-        return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
-
-    cuts = (
-        (group[start : start + size], start, len(group)) for group in groups for start in range(0, len(group), size)
-    )
-    submitted = ((items, start, total, submit(own(items))) for items, start, total in cuts)
-    try:
-        for items, start, total, parts in _ahead(submitted, AHEAD):
-            yield Read(items, [image for part in parts for image in part.result()], start, total)
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 def read_each(read: Callable[[T], np.ndarray], items: Sequence[T]) -> list[np.ndarray | DataError]:
+    """The images of some items, or the reasons why they cannot be read."""
     found: list[np.ndarray | DataError] = []
     for item in items:
         try:

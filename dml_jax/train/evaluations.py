@@ -8,7 +8,6 @@ before the first step, and the published weights that it started from.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +21,9 @@ from dml_jax.config.modules import function
 from dml_jax.config.sections import BEST
 from dml_jax.console import Console
 from dml_jax.data import samplers, sessions, transforms
-from dml_jax.data.read_ahead import read_ahead, read_each
+from dml_jax.data.read_ahead import ordered_map
 from dml_jax.data.split import Split, some_classes, with_gallery
-from dml_jax.errors import DataError, UserError
+from dml_jax.errors import UserError
 from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Distance, Method, PyTree, zeros
@@ -258,17 +257,14 @@ def refined(
 
 def without_learning(config: Config, split: Split) -> dict[str, np.ndarray]:
     """Float32 [N, D] of the images of a split by control, "raw pixels" and "colour histogram"."""
-    measures = {"raw pixels": pixels, "colour histogram": histogram}
-    rows: dict[str, list[np.ndarray]] = {name: [] for name in measures}
     transform = transforms.evaluation(config.data)
-    read = lambda index: transform(split.read(index, None))  # noqa: E731
-    for batch in read_ahead(partial(read_each, read), [range(len(split.labels))], config.evaluation.batch_size):
-        for image in batch.images:
-            if isinstance(image, DataError):
-                raise image
-            for name, measure in measures.items():
-                rows[name].append(measure(image))
-    return {name: np.stack(found) for name, found in rows.items()}
+
+    def measures(index: int) -> tuple[np.ndarray, np.ndarray]:
+        image = transform(split.read(index, None))
+        return pixels(image), histogram(image)
+
+    found = zip(*ordered_map(measures, range(len(split.labels))), strict=True)
+    return {name: np.stack(rows) for name, rows in zip(("raw pixels", "colour histogram"), found, strict=True)}
 
 
 def pixels(image: np.ndarray) -> np.ndarray:
