@@ -5,6 +5,7 @@ programs for different batch sizes or numbers of devices may round differently.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Protocol, SupportsInt, TypeVar
 
 import jax
@@ -109,16 +110,11 @@ class Embedder(NamedTuple):
             share = self.padded_size(len(items)) // jax.process_count()
             return items[jax.process_index() * share :][:share]
 
-        def read_some(items: Sequence[T]) -> list[np.ndarray | DataError]:
-            return read_each(read, items)
-
-        def start(pixels: Sequence[np.ndarray], count: int) -> jax.Array:
-            return self.start(model, pixels, count)
-
         blank = np.zeros((*self.shape, 3), np.uint8)
         return stream(
-            read_some, start, groups, blank, self.batch_size, own, name=name, on_bad=on_bad, on_progress=on_progress
-        )
+            partial(read_each, read), partial(self.start, model), groups, blank, self.batch_size, own,
+            name=name, on_bad=on_bad, on_progress=on_progress,
+        )  # fmt: skip
 
 
 def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False) -> Embedder:
