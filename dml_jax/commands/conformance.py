@@ -70,7 +70,7 @@ class Plugin:
 
     def __init__(self, path: str, kind: str, overrides: Mapping[str, str]) -> None:
         self.path, self.kind, self.overrides = path, kind, overrides
-        self.module = sys.modules.get(path)  # None for a function
+        self.module: Any = sys.modules.get(path)  # None for a function
         self.outcomes: list[Outcome] = []
 
     @property
@@ -150,7 +150,7 @@ def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Arra
 
 def check_name(plugin: Plugin) -> None:
     with plugin.check("name", "the first field of Config is its import path"):
-        name = sys.modules[plugin.path].Config.name
+        name = plugin.module.Config.name
         require(name == plugin.path, f"Config.name is {name!r}; it must be the import path {plugin.path!r}")
 
 
@@ -301,10 +301,9 @@ def of_step(plugin: Plugin) -> None:
 
 
 def of_backbone(plugin: Plugin) -> None:
-    module = sys.modules[plugin.path]
     check_name(plugin)
     with plugin.check("features", "see Backbone in docs/api/extending.md"):
-        made = module.build(module.Config())
+        made = plugin.module.build(plugin.module.Config())
         params, stats = made.init(jax.random.key(0), (16, 16))
         images = made.preprocess(jnp.asarray(np.random.default_rng(0).integers(0, 256, (4, 16, 16, 3)), jnp.uint8))
         for train in (False, True):
@@ -323,7 +322,7 @@ def of_backbone(plugin: Plugin) -> None:
 
 
 def of_method(plugin: Plugin) -> None:
-    module = sys.modules[plugin.path]
+    module = plugin.module
     images = np.random.default_rng(0).integers(0, 256, (8, ROWS, 8, 8, 3)).astype(np.uint8)
 
     @functools.cache

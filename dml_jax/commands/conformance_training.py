@@ -27,15 +27,14 @@ LIMIT = 600  # seconds for one training
 
 
 def configuration(plugin: Plugin) -> dict[str, Any]:
-    module: Any = plugin.module
     method: Any = baseline.make_config(plugin.path if plugin.kind == "loss" else "contrastive", embedding_dim=8)
     groups: tuple[str, ...] = baseline.GROUPS
     if plugin.kind == "method":
-        method, groups = module.Config(), module.GROUPS
+        method, groups = plugin.module.Config(), plugin.module.GROUPS
     config = Config(
         "check",
         Data(name="digits", batch_size=32, images_per_class=4, threads=1),
-        module.Config() if plugin.kind == "backbone" else SMALL_NETWORK,
+        plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK,
         method,
         Train(
             {name: Group(1e-3) for name in groups}, optimizer="sgd", steps=STEPS, log_every=1,
