@@ -25,7 +25,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import kept_models, workdir
 from tests.commands.conftest import Fails
-from tests.train.experiments import values
+from tests.train.experiments import values, write_run
 
 MADE = (
     "retrieval", "classes", "confused_classes", "components", "overfitting", "spectra", "tsne",
@@ -44,15 +44,9 @@ def tiny() -> configs.Config:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a finished run leaves, with the untrained model in all places."""
-    directory, config = tmp_path_factory.mktemp("run"), tiny()
-    experiment = experiments.build(config)
+    directory, experiment = tmp_path_factory.mktemp("run"), experiments.build(tiny())
     state = experiment.initial_state()
-    split = experiment.splits["train"]
-    facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
-    files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
-    store.save("latest", state._replace(step=jnp.asarray(4, jnp.int32)), {})
-    store.close()
+    store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
     for step in (2, 4):
         kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
     lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]

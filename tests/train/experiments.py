@@ -1,18 +1,24 @@
 """Small experiments on the built-in digits, for tests of the training."""
 
+from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from jax.sharding import Mesh
 
 from dml_jax import config as configs
+from dml_jax import files
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
 from dml_jax.methods import baseline, hist
 from dml_jax.train import experiment as experiments
+from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.step import TrainState
 from tests import toys
 
 
@@ -51,3 +57,13 @@ def on_patches(config: Config) -> Experiment:
     method = baseline.build(config.method, toys.backbone(4), experiments.training_set(train))
     mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
     return experiment._replace(mesh=mesh, method=method, splits=experiment.splits | {"test": few})
+
+
+def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Checkpoints:
+    """Makes a work directory with a state as its only checkpoint; returns the checkpoints, which are closed."""
+    directory.mkdir(exist_ok=True)
+    facts = experiment.provenance()
+    files.write_json(directory / "config.json", facts)
+    with closing(Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)) as store:
+        store.save("latest", state, {})
+    return store

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -20,10 +21,8 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
 from dml_jax.train import other_models, step
-from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import workdir
-from tests.train.experiments import small, values
+from tests.train.experiments import small, values, write_run
 from tests.train.test_loop import StopAt, bits, train
 
 QUIET = Console(quiet=True)
@@ -32,14 +31,7 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of the model before the first step."""
     experiment = experiments.build(config)
-    state = experiment.initial_state()._replace(step=np.asarray(step, np.int32))  # type: ignore[arg-type]
-    split = experiment.splits["train"]
-    facts = workdir.provenance(config, experiment.data_hash, split.classes, len(split.labels), experiment.shape)
-    directory.mkdir(exist_ok=True)
-    files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: state, pytest.fail, run=facts)
-    store.save("latest", state, {})
-    store.close()
+    write_run(directory, experiment, experiment.initial_state()._replace(step=jnp.asarray(step, jnp.int32)))
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     files.write_json(directory / "results.json", {"step": step, "length": length})
     return directory

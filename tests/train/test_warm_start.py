@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax import files
 from dml_jax.backbones.weights import store as converted_files
 from dml_jax.config import Group
 from dml_jax.console import Console
@@ -16,11 +15,10 @@ from dml_jax.methods import baseline, diva
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, other_models
-from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
-from tests.train.experiments import values
+from tests.train.experiments import values, write_run
 
 MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
 PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
@@ -49,16 +47,9 @@ def build(
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     rng = np.random.default_rng(0)
-    template = experiment.template()
-    state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), template)
+    state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), experiment.template())
     state = state._replace(step=np.int32(3))
-    train = experiment.splits["train"]
-    facts = workdir.provenance(experiment.config, "", train.classes, len(train.labels), experiment.shape)
-    directory.mkdir()
-    files.write_json(directory / "config.json", facts)
-    store = Checkpoints(directory / "checkpoints", lambda: template, None, run=facts)
-    store.save("latest", mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis), {})
-    store.close()
+    write_run(directory, experiment, mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis))
     return state.params
 
 
