@@ -14,12 +14,11 @@ import pytest
 from flax import traverse_util
 from jax.sharding import AxisType
 
-from benchmarks.collectives import collectives
 from dml_jax.backbones.weights import store
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline, diva, hist, mpn
 from dml_jax.methods.contract import Method
-from dml_jax.train import class_tables, step
+from dml_jax.train import class_tables, hlo, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
@@ -135,7 +134,7 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     assert memory is not None
     table = 4 * DIM * classes
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes < table
-    assert sum(one.bytes for one in collectives(compiled.as_text())) < table / 100
+    assert sum(moved.bytes for moved in hlo.collectives(compiled.as_text()).values()) < table / 100
 
 
 def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
