@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,34 +73,24 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert re.findall(r'<link[^>]+rel="stylesheet"[^>]+href="(?:https?:)?//', page.read_text()) == [], page
 
 
-def run_notebook(name: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """Executes the code of a notebook in a directory; returns its variables."""
-    monkeypatch.chdir(directory)
+NOTEBOOKS: dict[str, Callable[[dict[str, Any]], bool]] = {  # name: what its variables show
+    "metrics_and_losses": lambda found: found["after"]["map@r"] > 2 * found["found"]["map@r"],
+    "digits": lambda found: found["embeddings"].shape == (896, 64),
+    "photos": lambda found: found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_notebooks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     cells = json.loads((ROOT / f"docs/notebooks/{name}.ipynb").read_text())["cells"]
-    variables: dict[str, object] = {"__name__": name}
+    variables: dict[str, Any] = {"__name__": name}
     for cell in cells:
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"{name}.ipynb", "exec"), variables)
-    return variables
-
-
-@pytest.mark.slow
-def test_the_notebook_on_metrics_and_losses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_notebook("metrics_and_losses", tmp_path, monkeypatch)
-    assert found["after"]["map@r"] > 2 * found["found"]["map@r"]  # type: ignore[index]
-
-
-@pytest.mark.slow
-def test_the_notebook_on_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_notebook("digits", tmp_path, monkeypatch)
-    assert found["embeddings"].shape == (896, 64)  # type: ignore[attr-defined]
-
-
-@pytest.mark.slow
-def test_the_notebook_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = run_notebook("photos", tmp_path, monkeypatch)
-    assert found["cosines"][found["same"]].mean() > found["cosines"][~found["same"]].mean()  # type: ignore
+    assert NOTEBOOKS[name](variables)
 
 
 class Reached(Exception):
