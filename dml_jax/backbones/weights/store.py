@@ -28,7 +28,7 @@ from dml_jax.config.modules import module
 from dml_jax.errors import WeightsError
 from dml_jax.files import atomic_directory, below_a_file, cache_dir, read_json, reading, sha256
 
-FORMAT = 2  # of the options in `weights.json`; part of the names of cached conversions
+FORMAT = 3  # of the options in `weights.json`; part of the names of cached conversions
 WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
 
