@@ -258,32 +258,45 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
     )  # fmt: skip
 
 
-def promise(measured: Measured, false_accept_rate: float) -> Point:
-    """The lowest threshold that at most a share of the strangers of a new class passes, and what to expect of it.
+def threshold_for(margins: np.ndarray, classes: np.ndarray, false_accept_rate: float) -> tuple[float, float, float]:
+    """The lowest threshold that at most a share of the strangers of a new class passes.
 
     That share is estimated by leaving out one class of strangers after the other, and applying the threshold that the
     others set to it. With few classes, it exceeds the share of all strangers that pass, and may exceed the rate at any
     threshold; then the threshold is above all strangers.
 
-    For the intervals, classes of strangers are drawn again, with replacement; each draw sets a threshold, and the
-    classes that were not drawn measure how many strangers it accepts. Known classes and their sessions are drawn for
-    the same thresholds, as many as make the variance that of the difference to a measurement on the enrolled classes.
+    Args:
+      margins, classes: of strangers, float32 [S] and int [S].
+
+    Returns:
+      The threshold, the share of these strangers that pass it, and the share that is expected of a new class.
 
     Raises:
       DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per accepted one.
     """
     check_rate(false_accept_rate)
-    margins, position = measured.strangers, measured.stranger_groups[:, 0]
-    classes = np.unique(position)
-    if len(classes) < FEWEST or len(margins) * false_accept_rate < 1:
+    number = len(np.unique(classes))
+    if number < FEWEST or len(margins) * false_accept_rate < 1:
         raise DataError(
-            f"{len(margins):,} images of {len(classes)} classes that are not enrolled: are too few for a threshold at "
+            f"{len(margins):,} images of {number} classes that are not enrolled: are too few for a threshold at "
             f"which {100 * false_accept_rate:g} % of strangers are accepted; give --calibrate=DIRECTORY with class "
             f"folders of {FEWEST} other classes or more"
         )
-    passing, expected = _corrected_rate(margins, position, false_accept_rate)
+    passing, expected = _corrected_rate(margins, classes, false_accept_rate)
+    return _threshold(np.sort(margins), np.ones(len(margins)), passing), passing, expected
+
+
+def promise(measured: Measured, false_accept_rate: float) -> Point:
+    """The threshold for a rate, and what to expect of it; raises DataError as `threshold_for`.
+
+    For the intervals, classes of strangers are drawn again, with replacement; each draw sets a threshold, and the
+    classes that were not drawn measure how many strangers it accepts. Known classes and their sessions are drawn for
+    the same thresholds, as many as make the variance that of the difference to a measurement on the enrolled classes.
+    """
+    margins, position = measured.strangers, measured.stranger_groups[:, 0]
+    threshold, passing, expected = threshold_for(margins, position, false_accept_rate)
     rng = np.random.default_rng(0)
-    order = np.argsort(margins)
+    order, classes = np.argsort(margins), np.unique(position)
     ascending, by_class = margins[order], np.searchsorted(classes, position[order])
     known_classes, place = np.unique(measured.known_groups[:, 0], return_inverse=True)
     count = max(1, round(len(known_classes) * measured.enrolled / max(1, len(known_classes) + measured.enrolled)))
@@ -297,7 +310,6 @@ def promise(measured: Measured, false_accept_rate: float) -> Point:
         if len(place):
             drawn = np.bincount(rng.integers(len(known_classes), size=count), minlength=len(known_classes))
             weights[draw] = drawn[place] * _session_weights(place, measured.known_groups[:, 1], rng)
-    threshold = _threshold(ascending, np.ones(len(ascending)), passing)
 
     def share(chosen: Callable[[float], np.ndarray]) -> tuple[float, float, float]:
         if not len(measured.known):

@@ -79,6 +79,7 @@ class Index:
         """Drops cached results that depend on the enrolled images."""
         self._scorer: Scorer | None = None
         self._measured: Measured | None = None
+        self._strangers: tuple[np.ndarray, np.ndarray] | None = None  # margins and classes, which set thresholds
 
     def add(self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None) -> None:
         """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled.
@@ -199,6 +200,7 @@ class Index:
                     "of other classes"
                 )
             self._measured = open_set.measure(background, self.enrolled)
+            self._strangers = self._measured.strangers, self._measured.stranger_groups[:, 0]
         return self._measured
 
     def expect(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> Point:
@@ -207,6 +209,11 @@ class Index:
         `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
         """
         return open_set.promise(self.measured, false_accept_rate)
+
+    def threshold(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> float:
+        """The threshold of `expect`, without what to expect at it."""
+        margins, classes = self._strangers or (self.measured.strangers, self.measured.stranger_groups[:, 0])
+        return open_set.threshold_for(margins, classes, false_accept_rate)[0]
 
     def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
@@ -242,7 +249,7 @@ class Index:
     ) -> tuple[list[str], np.ndarray, np.ndarray]:
         """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
         if threshold is None:
-            threshold = self.expect(false_accept_rate).threshold
+            threshold = self.threshold(false_accept_rate)
         if self._scorer is None:
             self._scorer = Scorer(self.background(), self.enrolled)
         found = self._scorer.decide(self._rows(images))
@@ -284,6 +291,8 @@ class Index:
         if self._others is not None:
             arrays |= {f"other_{name}": array for name, array in self._others[0]._asdict().items()}
             arrays["other_classes"] = np.array(self._others[1], np.str_)
+        if self._strangers is not None:  # measuring them takes longer than an answer should
+            arrays["stranger_margins"], arrays["stranger_classes"] = self._strangers
         arrays["sha256"] = np.array(_digest(arrays))
         with atomic_write(path) as draft, draft.open("wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -311,6 +320,8 @@ class Index:
         if "other_rows" in arrays:
             others = Photographs(arrays["other_rows"], arrays["other_labels"], arrays["other_sessions"])
             index._others = others, arrays["other_classes"].tolist()
+        if "stranger_margins" in arrays:
+            index._strangers = arrays["stranger_margins"], arrays["stranger_classes"]
         return index
 
 

@@ -215,7 +215,7 @@ class EnrolledClasses:
         self._counts.update(names)
         threshold = self._decision.get("threshold")
         if threshold is None:
-            threshold = index.expect(self._decision["false_accept_rate"]).threshold
+            threshold = index.threshold(self._decision["false_accept_rate"])
         positions, cosines = index.best(rows, CLASSES)
         return [
             {
