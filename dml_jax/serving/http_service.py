@@ -57,7 +57,7 @@ class Service:
     def compile(self) -> None:
         """Compiles the programs for every batch size."""
         for exponent in range(BATCH.bit_length()):
-            self._compute([np.zeros((*self._model.shape, 3), np.uint8)] * 2**exponent)
+            self._model.embed_pixels(np.zeros((2**exponent, *self._model.shape, 3), np.uint8))
 
     def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer]]:
         rows = self._model.embed_pixels(np.stack(images))
@@ -170,7 +170,7 @@ class EnrolledClasses:
     def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
         self._model, self._path, self._decision = model, path, decision
         self._version = self._stat()
-        self._index = Index.load(model, path)
+        self._index = self._load()
         self._counts: Counter[str] = Counter()
 
     def statistics(self) -> Answer:
@@ -194,22 +194,24 @@ class EnrolledClasses:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    def _reload(self, rows: np.ndarray) -> None:
+    def _load(self) -> Index:
+        index = Index.load(self._model, self._path)
+        index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold, if it must
+        return index
+
+    def _reload(self) -> None:
         version = self._stat()
         if version in (self._version, None):
             return
         self._version = version
         try:
-            fresh = Index.load(self._model, self._path)
-            fresh.nearest(rows[:1], **self._decision)  # measures its threshold, if it must
+            self._index = self._load()
         except UserError as error:
             print(f"warning: {printable(str(error))}; the index before it is kept", file=sys.stderr, flush=True)
-            return
-        self._index = fresh
 
     def __call__(self, rows: np.ndarray) -> list[Answer]:
         """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines."""
-        self._reload(rows)
+        self._reload()
         index = self._index
         names, margins, _ = index.nearest(rows, **self._decision)
         self._counts.update(names)

@@ -73,6 +73,8 @@ class Colours:
 def serving(model: Colours, answers: Any = None, **further: Any) -> Iterator[int]:
     """A running server, with further arguments of `server`: its port."""
     service = Service(model, answers)  # type: ignore[arg-type]
+    service.compile()
+    model.batches.clear()
     model.waiting = service._waiting.qsize
     running = server(service, **further)
     with serve.listen("127.0.0.1", 0) as listener:
