@@ -47,11 +47,16 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `writer` is the object that lets this process write, `there` the bucket's files."""
+    """The local files of a run; `there` are the bucket's files.
+
+    `writer` is the object that lets this process write, and `own` its contents, which name the process: the numbers of
+    objects start again once all are removed.
+    """
 
     directory: Path
     url: str
     writer: str = ""
+    own: str = ""
     there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
 
     @property
@@ -80,7 +85,7 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
         copy = _Copy(Path(parent, str(url).rstrip("/").rpartition("/")[2]), str(url).rstrip("/"))
         copy.directory.mkdir()
         if writing and active:
-            copy.writer = _take_over(option, copy)
+            _take_over(option, copy)
         _copies.append(copy)
         try:
             pull(copy.directory)
@@ -96,8 +101,10 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
             raise
         finally:
             _copies.remove(copy)
-            with suppress(Exception):
-                _client().rm_file(copy.writer)
+            if copy.writer:
+                with suppress(Exception):
+                    if _named(copy.writer) == copy.own:
+                        _client().rm_file(copy.writer)
 
 
 def read_copy(option: str, url: str) -> Path:
@@ -155,17 +162,27 @@ def push(directory: Path) -> None:
 
 def check_writer(directory: Path) -> None:
     """Raises CheckpointError if another process has taken over a run in a bucket that this one writes."""
-    if (copy := _copy_of(directory)) and copy.writer and (newest := _writers(copy)[-1:]) != [copy.writer]:
-        other = _client().cat_file(newest[0]).decode() if newest else "a process that has ended"
-        raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
+    if (copy := _copy_of(directory)) and copy.writer:
+        newest = _writers(copy)[-1:]
+        if (other := _named(newest[0]) if newest else "") != copy.own:
+            other = other or "a process that has ended"
+            raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
 
 
 def _writers(copy: _Copy) -> list[str]:
     return sorted(_client().find(f"{copy.root}/{WRITERS}"))
 
 
-def _take_over(option: str, copy: _Copy) -> str:
-    """Creates and returns the next writer's object; of several processes that do it at once, one gets it."""
+def _named(writer: str) -> str:
+    """The process that an object names; empty if it has been removed meanwhile."""
+    try:
+        return str(_client().cat_file(writer).decode())
+    except FileNotFoundError:
+        return ""
+
+
+def _take_over(option: str, copy: _Copy) -> None:
+    """Creates the next writer's object; of several processes that do it at once, one gets it."""
     earlier = _writers(copy)
     number = int(earlier[-1].rpartition("/")[2]) + 1 if earlier else 1
     writer = f"{copy.root}/{WRITERS}/{number:09d}"
@@ -173,13 +190,13 @@ def _take_over(option: str, copy: _Copy) -> str:
     try:
         _client().pipe_file(writer, own.encode(), mode="create")  # with ifGenerationMatch=0
     except FileExistsError:
-        other = _client().cat_file(writer).decode()
-        if other != own:  # and not a repetition, because the first answer was lost
+        if (other := _named(writer)) != own:  # and not a repetition, because the first answer was lost
             raise CheckpointError(f"{option}={copy.url}: {other} has just started this run") from None
+    copy.writer, copy.own = writer, own
     for path in earlier:
-        print(f"{copy.url}: taking over from {_client().cat_file(path).decode()}", flush=True)
-        _client().rm_file(path)
-    return writer
+        with suppress(FileNotFoundError):  # it has just ended
+            print(f"{copy.url}: taking over from {_client().cat_file(path).decode()}", flush=True)
+            _client().rm_file(path)
 
 
 @contextmanager

@@ -94,8 +94,10 @@ def suggest(word: str, known: Iterable[str]) -> str:
     names = sorted(set(known))
     section, _, last = word.rpartition(".")
     first = section.partition(".")[0]
-    ends = {name.rpartition(".")[2]: name for name in names if not first or name.startswith(f"{first}.")}
-    near = [ends[end] for end in get_close_matches(last, ends, 1)]
+    mine = [name for name in names if not first or name.startswith(f"{first}.")]
+    mine.sort(key=lambda name: name.rpartition(".")[0] == section)  # so that those of the section count
+    ends = {name.rpartition(".")[2].lower(): name for name in mine}
+    near = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
     near = near or get_close_matches(word, [name for name in names if not name.startswith(f"{first}.")], 1)
     if near:
         return f"did you mean {near[0].removeprefix(f'{section}.')}?"

@@ -48,7 +48,8 @@ def memory(config: Config) -> Iterator[None]:
             raise
         raise ConfigError(
             f"data.batch_size={config.data.batch_size}, evaluation.batch_size={config.evaluation.batch_size}: need "
-            "more memory than a device has; set a smaller one, or a larger train.chunks for training"
+            "more memory than a device has; set a smaller one or, for training, train.precision=bfloat16, "
+            "backbone.remat=true or a larger train.chunks"
         ) from error
 
 

@@ -98,6 +98,7 @@ def test_a_process_that_another_has_replaced_writes_nothing_more(
                 with buckets.working_copy("--workdir", URL, writing=True, active=False):  # of the same run
                     pass
                 buckets.push(second)
+            with buckets.working_copy("--workdir", URL, writing=True):  # whose object has the first one's number
                 buckets.push(first)
 
     with pytest.raises(CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, printable
+from dml_jax.errors import ConfigError, printable, suggest
 
 FIRST_ARGUMENT = {  # of a function, by which its kind is known
     "embeddings": "loss", "labels": "sampler", "weight_decay": "optimizer", "hits": "metric", "queries": "step",
@@ -58,6 +58,8 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     if parent:
         modules.import_module("MODULE", path, parent)
     named = getattr(sys.modules.get(parent), name, None)
+    if named is None and parent and not hasattr(sys.modules[parent], "__path__"):
+        raise ConfigError(f"{path}: {parent} has no {name}; {suggest(name, vars(sys.modules[parent]))}")
     functions = {path: named}
     if named is None or inspect.ismodule(named):
         modules.import_module("MODULE", path, path)

@@ -38,10 +38,17 @@ class Parser(argparse.ArgumentParser):
         parts = [a.removeprefix("--config.").partition("=") for a in arguments if a.startswith("--config.")]
         refuse(f"--config.{key}: give the value after an equals sign" for key, equals, _ in parts if not equals)
         overrides = {key: value for key, _, value in parts}
-        options, rest = self.parse_known_args(plain)
         known = [name for action in self._actions for name in action.option_strings]
-        refuse(f"{name}: there is no such option; {suggest(name.split('=')[0], known)}" for name in rest)
+        try:
+            options, rest = self.parse_known_args(plain)
+        except ConfigError:  # of two mistakes, a misspelt option explains a missing one
+            self._refuse_unknown([a for a in plain if a.startswith("--") and a.partition("=")[0] not in known], known)
+            raise
+        self._refuse_unknown(rest, known)
         return options, overrides
+
+    def _refuse_unknown(self, given: Sequence[str], known: Sequence[str]) -> None:
+        refuse(f"{name}: there is no such option; {suggest(name.split('=')[0], known)}" for name in given)
 
     def read_plain(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options of a command that has no configuration; an override is a ConfigError."""

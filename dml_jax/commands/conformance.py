@@ -80,7 +80,7 @@ class Plugin:
 
     @contextlib.contextmanager
     def check(self, name: str, remedy: str) -> Iterator[Outcome]:
-        """The context of one check, which every exception in it ends; the remedy says how to fix what fails."""
+        """Context of one check: an exception in it is the problem of its outcome; `remedy` says how to fix it."""
         outcome = Outcome(name)
         self.outcomes.append(outcome)
         try:

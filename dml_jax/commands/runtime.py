@@ -19,8 +19,10 @@ KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA
 def load(options: Namespace, model: str = "") -> Model:
     """The model that the options of `cli.add_model` name, or another one that is read like it."""
     further = {key: getattr(options, key) for key in ("flip", "scales", "runtime") if key in options}
+    if "runtime" not in options:  # such commands embed with JAX, whatever embeds single images
+        enable_compilation_cache()
     loaded = dml_jax.load(model or options.model, options.checkpoint, trust_code=options.trust_code, **further)
-    if loaded.runtime == "jax":
+    if "runtime" in options and loaded.runtime == "jax":
         enable_compilation_cache()
     return loaded
 

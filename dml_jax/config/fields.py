@@ -51,7 +51,7 @@ class Named:
 
     def __call__(self, value: str) -> str:
         if value not in self.names and "." not in value:
-            names = ", ".join((*self.names, IMPORT_PATH))
+            names = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
             raise pydantic_core.PydanticCustomError("name", "Input should be one of {names}", {"names": names})
         return value
 
@@ -113,6 +113,8 @@ def _message(problems: pydantic.ValidationError, path: str, known: list[str]) ->
     match error["type"]:
         case "unexpected_keyword_argument" | "extra_forbidden":
             return f"{key}: there is no such key; {suggest(key, [k for k in known if k != key])}"
+        case "missing" | "missing_argument" | "too_long" if error["type"] == "too_long" or isinstance(places[-1], int):
+            return f"{key.removesuffix(f'[{places[-1]}]')}={value!r}: has the wrong number of values"
         case "missing" | "missing_argument":
             return f"{key}: missing, and it has no default"
         case "value_error":

@@ -167,7 +167,7 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
     module = run_file(option, name)
     variants = getattr(module, "VARIANTS", ())
     if not hasattr(module, function):
-        raise ConfigError(f"{option}={path}: has no {function}(); other files import it")
+        raise ConfigError(f"{option}={path}: has no {function}(), so it cannot be run itself")
     if colon and variant not in variants:
         known = suggest(variant, variants) if variants else "this file has none"
         raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")

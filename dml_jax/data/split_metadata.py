@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,7 +66,7 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
 
 
 def _encoded(names: Iterable[str | None]) -> pa.LargeBinaryArray:
-    return pa.array([None if name is None else os.fsencode(name) for name in names], pa.large_binary())
+    return pa.array([None if name is None else name.encode("utf-8", "surrogateescape") for name in names], pa.large_binary())
 
 
 def load(path: Path) -> dict[str, Split]:
@@ -88,10 +87,10 @@ def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> Split:
     }
     return Split(
         labels=labels.to_numpy(),
-        ids=[os.fsdecode(name) for name in ids.to_pylist()],
+        ids=[name.decode("utf-8", "surrogateescape") for name in ids.to_pylist()],
         read=unread,
         classes=about["classes"],
-        files=() if files.null_count else [os.fsdecode(name) for name in files.to_pylist()],
+        files=() if files.null_count else [name.decode("utf-8", "surrogateescape") for name in files.to_pylist()],
         content=about["content"],
         metadata=columns,
     )

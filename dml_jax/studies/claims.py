@@ -292,7 +292,7 @@ def cells(entry: Entry) -> tuple[str, ...]:
 
 
 def on_maps(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that train heads on stored maps, in groups by row; ensembles follow their members."""
+    """The trials that train heads on stored maps, in groups by row; ensembles follow their members."""
     heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
     places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
     heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])

@@ -11,7 +11,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
-from dml_jax.errors import ConfigError
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.studies.definition import Row, Study
 
 
@@ -123,7 +123,10 @@ def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
         raise ConfigError(f"--root={root}: holds another study or other files; give another directory")
     for trial in made:
         if trial.config:
-            workdir.check_same_run(trial.directory, trial.config)
+            try:
+                workdir.check_same_run(trial.directory, trial.config)
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace("another --workdir", "another --root")) from None
 
 
 def read_facts(root: Path) -> dict[str, Any] | None:

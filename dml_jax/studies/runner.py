@@ -27,6 +27,7 @@ from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process
+AGAIN = "trained again"  # ends what a log says of a trial that failed and is trained again
 ERROR = "error: "  # begins the last line of a log of a trial that failed
 
 
@@ -197,6 +198,9 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
         (trial.directory / "results.json").unlink(missing_ok=True)
     began = time.monotonic()
     progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
+    if failure(root, trial.name):
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{AGAIN}\n")  # what is above is no reason any more
     with slot.start(command(root, trial), log) as process:
         code = wait_for(process, progress)
     if not outcomes.missing(trial):
@@ -204,7 +208,7 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
         return True
     if progress.stop.is_set():
         return False
-    reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
+    reason = last_line(log).removeprefix(ERROR).removeprefix(AGAIN) or f"exit code {code}"
     if code < 0:
         reason = f"its process was killed by signal {-code}; see {log}"
     if failure(root, trial.name) != reason:

@@ -238,7 +238,7 @@ def numbers(runs: Sequence[Run], metric: str) -> list[float]:
 
 
 def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> list[Cell]:
-    """Mean ± standard deviation of each row; the best is marked, if the metric is the better the higher."""
+    """Mean ± standard deviation of each row; the best is marked if higher is better."""
 
     def text(value: float) -> str:
         return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"

@@ -89,7 +89,7 @@ def test_a_line_and_the_exit_code(folder: Path, capsys: pytest.CaptureFixture[st
     ("arguments", "message"),
     [
         (["nowhere.losses"], r"MODULE='nowhere\.losses': cannot be imported \(ModuleNotFoundError.*PYTHONPATH"),
-        (["mine.absent"], r"MODULE='mine\.absent': cannot be imported"),
+        (["mine.brokn"], r"mine\.brokn: mine has no brokn; did you mean broken\?"),
         (["mine.broken"], r"mine\.broken: is no plug-in; a module defines build or load"),
     ],
 )

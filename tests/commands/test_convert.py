@@ -189,6 +189,7 @@ def test_invalid_arguments(tiny: state_dicts.StateDict, fails: Fails) -> None:
     assert "arguments are required: --weights" in fails(convert)
     assert "did you mean resnet50" in fails(convert, "--weights=w", "--backbone=resnet5")
     assert "did you mean --output" in fails(convert, "--weights=w", "--outputs=x")
+    assert "--weight=w: there is no such option; did you mean --weights" in fails(convert, "--weight=w")
     assert "has no configuration" in fails(convert, "--weights=w", "--config.method.tau=3")
     state_dicts.write(Path("w.safetensors"), tiny)
     assert "contains tiny" in fails(convert, "--weights=w.safetensors", "--backbone=resnet50")

@@ -223,7 +223,7 @@ def test_the_data_report(prepared: Callable[..., str], monkeypatch: pytest.Monke
     page = Page((OUT / "report.html").read_text())
     words = " ".join(page.texts)
     for expected in (
-        "8 images of 2 classes", "JPEG", "PNG", "test/c/<b>.png", "not an image",
+        "8 images of 2 classes", "EXIF rotation", "test/c/<b>.png", "not an image",
         "across splits, near duplicates: test/c/again.jpg and train/b/1.jpg",
         "give the same command once more with --model=lite0",
     ):  # fmt: skip

@@ -53,8 +53,8 @@ class Outer:
         ({"count": 3.0}, "method.count=3.0: must be a valid integer"),
         ({"count": 12}, "method.count=12: must be below ten"),
         ({"kind": "men"}, "method.kind='men': must be 'mean' or 'sum'"),
-        ({"pair": [1]}, "method.pair[1]: missing, and it has no default"),
-        ({"pair": [1, 2, 3]}, "method.pair=[1, 2, 3]: Tuple should have at most 2 items"),
+        ({"pair": [1]}, "method.pair=[1]: has the wrong number of values"),
+        ({"pair": [1, 2, 3]}, "method.pair=[1, 2, 3]: has the wrong number of values"),
         ({"pair": [1, -2]}, "method.pair[1]=-2: must be greater than 0"),
         ({"pair": 3}, "method.pair=3: must be a valid array"),
         ({"flag": 1}, "method.flag=1: must be a valid boolean"),
@@ -91,6 +91,7 @@ def test_sections_are_also_validated_when_constructed() -> None:
     ("word", "known", "expected"),
     [
         ("evaluation.every", ["train.evaluate_every", "evaluation.ks"], "did you mean train.evaluate_every?"),
+        ("train.groups.a.rat", ["train.groups.a.rate", "train.groups.b.rate"], "did you mean rate?"),
         ("method.tua", ["method.tau", "method.alpha"], "did you mean tau?"),
         ("tau", ["method.tau", "seed"], "did you mean method.tau?"),
         ("method.nonsense", ["method.tau", "method.alpha", "seed"], "known: alpha, tau"),

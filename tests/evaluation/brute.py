@@ -55,6 +55,7 @@ def retrieval(distances, relevant, ks, *, omitted=None, position=False, labels=N
 def check(found, expected):
     """Checks metrics, with values per query if there are any, against those of `retrieval`."""
     means, each = expected
+    assert {"r_precision", "map@r", "lone_queries"} <= found.keys() & means.keys()
     for name in found.keys() & each.keys():
         np.testing.assert_allclose(found[name], each[name], rtol=1e-12, err_msg=name)
     common = {name: value for name, value in means.items() if name in found}

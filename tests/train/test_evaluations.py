@@ -265,7 +265,7 @@ def test_invalid_readings() -> None:
         Evaluation(readings={"best": {}})
     for options, message in (
         ({"rho": [1.0]}, r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble"),
-        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble\[1\]: missing"),
+        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble=\[1\.0\]: has the wrong number"),
     ):
         with pytest.raises(ConfigError, match=message):
             model.read_as(diva_config(readings={"a": options}), "a")

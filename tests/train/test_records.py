@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax import manifest, run
+from dml_jax import main, manifest, run
 from dml_jax.analysis import run_report
 from dml_jax.config import Config
 from dml_jax.console import Console
@@ -30,6 +30,7 @@ from dml_jax.train.step import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
+ROOT = Path(__file__).parents[2]
 QUIET = Console(quiet=True)
 CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
 CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
@@ -179,10 +180,11 @@ def test_a_finished_run_whose_files_do_not_fit_is_refused(name: str, finished: P
             dml_jax.load(directory)
 
 
-def test_too_little_memory_is_one_sentence_with_the_remedy() -> None:
-    message = r"^data\.batch_size=16, evaluation\.batch_size=448: need more memory .* train\.chunks for training$"
-    with pytest.raises(ConfigError, match=message), run.memory(CONFIG):
-        jnp.zeros((2**46,), jnp.uint8)
+def test_too_little_memory_is_one_sentence_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "check", lambda *_: jnp.zeros((2**46,), jnp.uint8))
+    message = r"^data\.batch_size=\d+, evaluation\.batch_size=\d+: need more memory .* or a larger train\.chunks$"
+    with pytest.raises(ConfigError, match=message):
+        main.execute([f"--config={ROOT / 'configs/digits_hist.py'}", "--mode=check"])
 
 
 def test_a_finished_run_can_be_exported_again_and_continued(finished: Path, tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""The processes of a run find each other, start with the same experiment and end together; hangs can be read.
+"""The processes of a run find each other, start with the same experiment and end together; hangs can be diagnosed.
 
 Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
 a stack trace of C++ (exit code 134) and without the reason.
 
-Of a hang, there is a line about the step that takes too long, with the process that is late, one line a minute, and the
-stacks of all threads.
+To diagnose hangs, it warns about a step that takes too long and names the late process, writes one line a minute, and
+writes the stacks of all threads on request.
 """
 
 import atexit
