@@ -66,7 +66,8 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
 
 
 def _encoded(names: Iterable[str | None]) -> pa.LargeBinaryArray:
-    return pa.array([None if name is None else name.encode("utf-8", "surrogateescape") for name in names], pa.large_binary())
+    raw = [None if name is None else name.encode("utf-8", "surrogateescape") for name in names]
+    return pa.array(raw, pa.large_binary())
 
 
 def load(path: Path) -> dict[str, Split]:

@@ -173,6 +173,8 @@ def staged(url: str) -> Path:
             print(f"copying {len(found):,} files, {size / 2**20:,.0f} MiB, from {url} to {caches}", flush=True)
             with atomic_directory(target) as draft, reaching(url):
                 system, root = bucket(url)
+                for folder in {(draft / name).parent for name in found}:  # a bucket need not have directories
+                    folder.mkdir(parents=True, exist_ok=True)
                 fs.copy_files(root, str(draft), source_filesystem=system, destination_filesystem=fs.LocalFileSystem())
                 with reading(url, "prepare and upload it again"):
                     if read_marker(draft):

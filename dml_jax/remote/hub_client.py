@@ -32,7 +32,8 @@ def client(error: type[UserError], needed_for: str) -> Any:
 def asking(address: str, error: type[UserError], done: str = "downloaded", elsewhere: str = "") -> Iterator[Any]:
     """Context with the client of the hub, whose failures become `error`: "`address` cannot be `done`".
 
-    `address` is hf://… or the option that was given. `elsewhere` is the end of the messages that say "try again": how to get the files in another way.
+    `address` is hf://… or the option that was given. `elsewhere` is the end of the messages that say "try again": how
+    to get the files in another way.
     """
     library = client(error, address)
     try:
