@@ -207,6 +207,8 @@ def reaching(where: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if error.filename or not is_url(where.partition("=")[2] or where):  # a local file
             raise
+        if "=" not in where:  # in a run that has begun, e.g. because a listing was cut short
+            raise PeerError(f"{where}: an object that was there is not found") from error
         raise CheckpointError(f"{where}: there is no such bucket or object; create the bucket first") from None
     except Exception as error:
         module = type(error).__module__

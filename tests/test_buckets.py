@@ -138,6 +138,12 @@ def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.M
     assert loser.endswith(" has just started this run")
 
 
+def test_an_object_that_is_lost_during_a_run() -> None:
+    """May be back when the run is started again, unlike a bucket that does not exist."""
+    with pytest.raises(PeerError, match=rf"{URL}/latest/20: an object"), buckets.reaching(f"{URL}/latest/20"):
+        raise FileNotFoundError
+
+
 @pytest.mark.parametrize(
     ("status", "message", "kind"),
     [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)],
