@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
 import numpy as np
@@ -190,23 +190,22 @@ class _Group:
 _group: _Group | None = None
 
 
-_stacks: TextIO | None = None
+_stacks: int | None = None  # file descriptor
 
 
 def keep_stacks(file: Path) -> None:
     """From now on, SIGUSR1 appends the stacks of all threads to a file, and so does `write_stacks`."""
     global _stacks
-    previous, _stacks = _stacks, open(file, "a", encoding="utf-8")  # noqa: SIM115
+    previous, _stacks = _stacks, os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     faulthandler.register(signal.SIGUSR1, _stacks)
-    if previous:
-        previous.close()
+    if previous is not None:
+        os.close(previous)
 
 
 def write_stacks(reason: str) -> None:
     """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if there is one."""
-    if _stacks:
-        _stacks.write(f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n")
-        _stacks.flush()
+    if _stacks is not None:
+        os.write(_stacks, f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n".encode())
         faulthandler.dump_traceback(_stacks)
 
 
