@@ -12,7 +12,9 @@ import pytest
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Aux, Batch, Method
+from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
+from tests.train.experiments import small
 
 STEPS, DECAY = 12, 0.03
 RATES = {"fast": 0.1, "slow": 0.01}
@@ -157,6 +159,11 @@ def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
     train = Train(groups={}, steps=STEPS, scale_rates=rule, rates_for_batch=16)
     schedule = optimizers.scaled(lambda step: 0.5 * step, train, 64)
     assert schedule(3) == 1.5 * factor
+    given, scaled = (
+        experiments.build(small(steps=4, **options))
+        for options in ({}, {"scale_rates": rule, "rates_for_batch": 4 if rule != "none" else 0})
+    )
+    assert scaled.schedule(1) == pytest.approx(factor * given.schedule(1))  # of a run, with batches of 16
 
 
 @pytest.mark.parametrize(
