@@ -95,7 +95,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
     section, _, last = word.rpartition(".")
     first = section.partition(".")[0]
     mine = [name for name in names if not first or name.startswith(f"{first}.")]
-    mine.sort(key=lambda name: name.rpartition(".")[0] == section)  # so that those of the section count
+    mine.sort(key=lambda name: name.rpartition(".")[0] == section)  # of equal ends, the one in the section wins
     ends = {name.rpartition(".")[2].lower(): name for name in mine}
     near = [ends[end] for end in get_close_matches(last.lower(), ends, 1)]
     near = near or get_close_matches(word, [name for name in names if not name.startswith(f"{first}.")], 1)

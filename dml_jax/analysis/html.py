@@ -117,7 +117,7 @@ def write_report(
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], label: str, *, ours: int = -1) -> str:
-    """A table in a scrollable frame, whose `label` says to screen readers what it shows; row `ours` is emphasised."""
+    """A table in a scrollable frame, with `label` for screen readers; row `ours` is emphasised."""
     cells = [list(row) for row in rows]
     words = [i > 0 and all(any(map(str.isalpha, row[i])) for row in cells) for i in range(len(head))]
     labels = [f' data-label="{text(name)}"' if i and len(head) > NARROW else "" for i, name in enumerate(head)]

@@ -108,7 +108,7 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
 def one_opened(
     model: str, options: Namespace, overrides: dict[str, str], output: Path, first: EvaluatedModel | None
 ) -> EvaluatedModel:
-    """One of the models; `first` is the model of --model, None for that model itself."""
+    """One of the models; `first` is that of --model, or None if this is the one."""
     if options.data:
         cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
         cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")

@@ -125,7 +125,7 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
         results["verified"] = True
     queries = embedding_files.split_off_queries(results)
     results |= {"members": members} if members else {}
-    # One member that was selected on the test classes makes the results of all optimistic.
+    # The results are optimistic as soon as one member was selected on the test classes.
     selects = {config["train"]["select"] for config in configs}
     selected = "test" if "test" in selects else " and ".join(sorted(selects))
     if directory is not None:

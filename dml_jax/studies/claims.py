@@ -254,7 +254,7 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
 
 
 def _decided(entry: Entry, p: float, tests: int) -> Entry:
-    """An entry with the verdict by its corrected p-value."""
+    """An entry with the verdict that its corrected p-value gives."""
     assert entry.found is not None
     if p < LEVEL:
         return entry._replace(p=p, verdict="supported" if entry.found.favours else "refuted")

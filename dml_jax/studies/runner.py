@@ -200,7 +200,7 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     if failure(root, trial.name):
         with log.open("a", encoding="utf-8") as file:
-            file.write(f"{AGAIN}\n")  # what is above is no reason any more
+            file.write(f"{AGAIN}\n")  # so that an earlier error is not taken for the reason
     with slot.start(command(root, trial), log) as process:
         code = wait_for(process, progress)
     if not outcomes.missing(trial):

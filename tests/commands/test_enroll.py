@@ -437,6 +437,7 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
 
 def test_an_index_refuses_a_distance_of_ones_own() -> None:
     model = tiny_model.Tiny()
-    model.own_distance = True
+    own = model.trained.method._replace(distance=lambda a, b: a @ b.T)
+    model._use(model.trained._replace(method=own))
     with pytest.raises(DataError, match="has a distance of its own"):
         Index(model)

@@ -225,7 +225,7 @@ def load_method(directory: str, params: Any, state: Any) -> tuple[Any, Any, list
         for prefix, ours in prefixes.items():
             if name.startswith(prefix):
                 path = ours + name.removeprefix(prefix)
-                # Of a backbone that is never trained, all variables are in the state.
+                # A backbone that is never trained has all its variables in the state.
                 untrained = path.replace("params/backbone/", "state/backbone/", 1)
                 given[path if path in leaves else untrained] = jnp.asarray(array)
     expected = {path: leaf.shape for path, leaf in leaves.items() if path in given}

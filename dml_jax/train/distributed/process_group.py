@@ -226,7 +226,7 @@ class Watch:
         self._stop = threading.Event()
 
     def stepped(self, step: int) -> None:
-        """A step was given to the devices; the next one begins."""
+        """Records that a step was given to the devices and the next one begins."""
         now = self._clock()
         if self._began:
             self._durations.append(now - self._began)
@@ -235,7 +235,7 @@ class Watch:
             _group.step = step
 
     def pause(self) -> None:
-        """Until the next step, the process does something else, such as an evaluation."""
+        """Records that something else, such as an evaluation, precedes the next step."""
         self._began = 0.0
 
     def check(self) -> None:
