@@ -4,17 +4,15 @@
     dml-jax prepare --name=cub --source=CUB_200_2011.tgz --output=data/cub
     dml-jax prepare --name=folder --source=photos/ --output=data/photos --short_side=256
 
-Every image is decoded, and all images that cannot be used are listed; report.html shows them, the sizes of classes and
-images, and duplicates, with --model=lite0 also probable errors of labels. --source can be repeated for data sets that
-consist of several archives.
+Every image is decoded, all images that cannot be used are listed, and duplicates.csv lists duplicates. --source can be
+repeated for data sets that consist of several archives.
 """
 
 from __future__ import annotations
 
-import dml_jax
 from dml_jax import files
 from dml_jax.commands import cli
-from dml_jax.errors import ConfigError, counted
+from dml_jax.errors import ConfigError
 
 SWITCHES = {
     "download": "cub, sop, omniglot: from their owners; prints the terms",
@@ -39,7 +37,6 @@ def parser() -> cli.Parser:
     flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
     text = "classes: divide the classes, whatever is given"
     flags.add_argument("--splits", choices=("auto", "classes"), default="auto", help=text)
-    flags.add_argument("--model", help=f"{cli.MODELS}; the report then shows doubtful labels")
     flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
@@ -50,9 +47,8 @@ def execute(arguments: list[str]) -> None:
     """Reads the command line and prepares or verifies a data set."""
     options = parser().read_plain(arguments)
     from dml_jax import config as configs
-    from dml_jax.analysis import data_report
     from dml_jax.console import Console
-    from dml_jax.data import formats, store
+    from dml_jax.data import store
     from dml_jax.data.prepare import prepare_dataset
     from dml_jax.data.prepare.sources import Options, Recipe
 
@@ -86,16 +82,10 @@ def execute(arguments: list[str]) -> None:
         download=options.download,
         drop=options.drop,
     )
-    model = dml_jax.load(options.model) if options.model else None
     with console:
         content = prepare_dataset.prepare(request, recipe, console)
     for line in prepare_dataset.summary(content):
         console.print(line)
-    if model or not (request.output / data_report.PAGE).exists():
-        splits = formats.load(configs.Data(name=options.name, path=str(request.output)))
-        doubtful = data_report.write(request.output, splits, model)
-        found = [counted(doubtful, "doubtful label")] if model else []
-        console.print(": ".join(["report", *found, str(request.output / data_report.PAGE)]))
     console.print(
         f"written: {options.output}; use with --config.data.name={options.name} --config.data.path={options.output}"
     )

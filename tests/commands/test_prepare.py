@@ -14,16 +14,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import dml_jax
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, read_ahead, store
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
-from tests.analysis.test_page import Page
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
-from tests.tiny_model import Tiny
 
 ROOT = Path(__file__).parents[2]
 NOT_UTF8 = b"caf\xe9"
@@ -213,32 +210,6 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
         "duplicates,within a class,train/a/1.jpg,train/a/same.png",
         "near duplicates,within a class,test/d/0.jpg,test/d/large.jpg",
     ]
-
-
-def test_the_data_report(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the page shows; with a model, it is written again."""
-    copies(PHOTOS)
-    (PHOTOS / "test" / "c" / "<b>.png").write_text("text")
-    assert "report: out/report.html" in prepared("--skip_bad")
-    page = Page((OUT / "report.html").read_text())
-    words = " ".join(page.texts)
-    for expected in (
-        "8 images of 2 classes", "EXIF rotation", "test/c/<b>.png", "not an image",
-        "across splits, near duplicates: test/c/again.jpg and train/b/1.jpg",
-        "give the same command once more with --model=lite0",
-    ):  # fmt: skip
-        assert expected in words, expected
-    assert len([attrs for attrs in page.all("img") if "data:image/jpeg" in (attrs["src"] or "")]) == 8
-    links = [attrs["href"] or "" for attrs in page.all("a")]
-    assert all(link.startswith("#") or (OUT / link).is_file() for link in links)
-
-    before = marker()
-    monkeypatch.setattr(dml_jax, "load", lambda *_: Tiny())
-    assert "report: 1 doubtful label: " in prepared("--skip_bad", "--model=tiny")
-    page = Page((OUT / "report.html").read_text())
-    rows = (OUT / "doubtful_labels.csv").read_text().splitlines()[1:]
-    assert sum(attrs.get("class") == "tile query" for attrs in page.all("div")) == len(rows)
-    assert marker() == before
 
 
 def test_duplicates_are_left_out(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:

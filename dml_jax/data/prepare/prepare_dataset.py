@@ -27,7 +27,6 @@ from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_
 from dml_jax.remote import downloads
 
 MIB = 2**20
-EXAMPLES = 100  # duplicates in the marker; the table has all
 JPEG_QUALITY = 90  # of resized images
 
 
@@ -159,7 +158,6 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         "skipped": skipped,
         "exif_rotated": sum(facts[i].rotated for i in usable),
         "duplicates": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in pairs).items()],
-        "examples": pairs[:EXAMPLES],
     }
     shutil.rmtree(scratch)
     write_json(draft / store.MARKER, marker)
