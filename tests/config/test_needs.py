@@ -28,7 +28,6 @@ WITHOUT_EFFECT = [
     "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
     "cub_baseline data.resize_first=true",
     "digits_hist train.momentum=0.9",
-    "cub_group_loss method.anchors=9",
     *(f"folder_baseline head.{option}" for option in ("momentum=0.9", "gamma=0.5")),
     "digits_hist train.schedule=step",
     "digits_hist train.milestones=3,",
