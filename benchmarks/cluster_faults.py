@@ -97,7 +97,7 @@ def arm(fault: str, moment: str, marker: str) -> None:
     owner, name = {
         "start": (run.experiments, "build"),
         "compile": (Experiment, "jitted_step"),
-        "step": (loop.Watch, "stepped"),
+        "step": (Experiment, "device_batch"),
         "save": (Checkpoints, "_write"),
         "evaluation": (loop, "evaluate_and_record"),
         "export": (run, "write_embeddings"),

@@ -21,7 +21,6 @@ from dml_jax.methods.contract import Refresh
 from dml_jax.train import evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
-from dml_jax.train.distributed.process_group import Watch
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
@@ -76,15 +75,12 @@ def train(
     metrics = JsonLines(directory / "metrics.jsonl", main, show)
     speed = JsonLines(directory / "timing.jsonl", main)
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
-    watch = Watch(directory / "logs" / f"{workdir.process_name()}.jsonl", console.warn)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
-        return make_steps(experiment, out, stop, watch, directory / "profile" / workdir.process_name(), traced)
+        return make_steps(experiment, out, stop, directory / "profile" / workdir.process_name(), traced)
 
 
-def make_steps(
-    experiment: Experiment, out: Records, stop: Stop, watch: Watch, profile: Path, traced: tuple[int, int]
-) -> TrainState:
+def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, traced: tuple[int, int]) -> TrainState:
     """The loop of `train`; `profile` is the directory of the trace."""
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
@@ -108,14 +104,13 @@ def make_steps(
     out.console.print("compiling the training step")
     clock = timing.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    with batches, watch:
+    with batches:
         for done in range(start + 1, total + 1):
             if done == max(traced[0], start + 1) <= traced[1]:
                 jax.profiler.start_trace(profile)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
-                watch.pause()
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
@@ -123,7 +118,6 @@ def make_steps(
             evaluating = evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
-            watch.stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
             if done == traced[1]:
@@ -142,7 +136,6 @@ def make_steps(
                 continue
             values = check_finite(metrics, done)
             if evaluating or saving or keeping:
-                watch.pause()
                 check_state(state)
             if keeping:
                 kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)

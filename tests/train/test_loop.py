@@ -24,7 +24,6 @@ from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh
-from dml_jax.train.distributed.process_group import Watch
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
@@ -210,11 +209,23 @@ def test_traced_steps(experiment: Experiment, tmp_path: Path, monkeypatch: pytes
     events: list[Any] = []
     monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: events.append("start"))
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: events.append("stop"))
-    monkeypatch.setattr(Watch, "stepped", lambda watch, step: events.append(step))
+    place = Experiment.device_batch
+    monkeypatch.setattr(Experiment, "device_batch", lambda run, *batch: events.append("step") or place(run, *batch))
     for traced, stop in (((2, 3), StopAt(6)), ((5, 8), StopAt(4)), ((2, 3), StopAt(1))):
         with pytest.raises(Interrupted):
             loop.train(experiment, tmp_path, {}, Strict(), stop, traced=traced)
-    assert events == [1, "start", 2, 3, "stop", 4, 5, 6, "start", 7, 8, "stop", 9, 10, 11]
+    steps = [
+        *["step"] * 1,
+        "start",
+        *["step"] * 2,
+        "stop",
+        *["step"] * 3,
+        "start",
+        *["step"] * 2,
+        "stop",
+        *["step"] * 3,
+    ]
+    assert events == steps
 
 
 def test_resume_from_an_older_checkpoint_truncates_the_metrics(

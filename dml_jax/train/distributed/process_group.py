@@ -1,31 +1,23 @@
-"""The processes of a run find each other, start with the same experiment and end together; hangs can be diagnosed.
+"""The processes of a run find each other, start with the same experiment and end together.
 
 Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
 a stack trace of C++ (exit code 134) and without the reason.
-
-To diagnose hangs, it warns about a step that takes too long and names the late process, writes one line a minute, and
-writes the stacks of all threads on request.
 """
 
 import atexit
-import faulthandler
 import json
 import os
 import queue
 import secrets
 import signal
 import socket
-import statistics
 import sys
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -42,10 +34,6 @@ PATIENCE = 10.0  # seconds that a process which ends waits until the others know
 SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
-FACTOR = 20  # times the median, after which a step is slow
-SHORTEST = 5.0  # seconds, in which no step is slow
-KNOWN = 5  # number of known step durations that are needed
-MINUTE = 60.0  # seconds between two lines
 
 
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
@@ -110,8 +98,6 @@ class _Peer:
     def __init__(self, index: int, connection: socket.socket, silence: float):
         self.index = index
         self.connection = connection
-        self.step = 0  # the last one that it has reported
-        self.heard = time.monotonic()
         self.values: queue.Queue[Any] = queue.Queue()
         self.left = False  # it has finished
         self._sending = threading.Lock()
@@ -128,7 +114,7 @@ class _Group:
 
     def __init__(self, silence: float) -> None:
         self.peers = _connected(silence)
-        self.silence, self.step = silence, 0
+        self.silence = silence
         self._ending = threading.Lock()
         self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
         for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
@@ -140,15 +126,14 @@ class _Group:
 
     def _live(self) -> None:
         while True:
-            self.send(step=self.step)
+            self.send()
             time.sleep(1.0)
 
     def _read(self, peer: _Peer) -> None:
         problem = f"process {peer.index} was killed or its machine failed"
         try:
             for line in peer.lines:
-                peer.heard, message = time.monotonic(), json.loads(line)
-                peer.step = message.get("step", peer.step)
+                message = json.loads(line)
                 if "value" in message:
                     peer.values.put(message["value"])
                 elif "code" in message:
@@ -164,8 +149,6 @@ class _Group:
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
         if self._ending.acquire(blocking=False):
-            if code == os.EX_TEMPFAIL:
-                write_stacks(reason)
             print(f"error: {reason}", file=sys.stderr, flush=True)
             self.leave(code, reason)
             os._exit(code)
@@ -190,103 +173,6 @@ class _Group:
 _group: _Group | None = None
 
 
-_stacks: int | None = None  # file descriptor
-
-
-def keep_stacks(file: Path) -> None:
-    """From now on, SIGUSR1 appends the stacks of all threads to a file, and so does `write_stacks`."""
-    global _stacks
-    previous, _stacks = _stacks, os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    faulthandler.register(signal.SIGUSR1, _stacks)
-    if previous is not None:
-        os.close(previous)
-
-
-def write_stacks(reason: str) -> None:
-    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if there is one."""
-    if _stacks is not None:
-        os.write(_stacks, f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n".encode())
-        faulthandler.dump_traceback(_stacks)
-
-
-def peers() -> list[tuple[int, int, float]]:
-    """(index, step, seconds since the last sign of life) of the processes with a connection to this one."""
-    now = time.monotonic()
-    return [(peer.index, peer.step, now - peer.heard) for peer in _group.peers] if _group else []
-
-
-class Watch:
-    """Context of the training loop; `file` gets one line of JSON per minute, `warn` a sentence about each slow step."""
-
-    def __init__(self, file: Path, warn: Callable[[str], None], clock: Callable[[], float] = time.monotonic):
-        self._file, self._warn, self._clock = file, warn, clock
-        self._durations: deque[float] = deque(maxlen=100)
-        self._step, self._began, self._warned = 0, 0.0, False
-        self._written = clock()
-        self._stop = threading.Event()
-
-    def stepped(self, step: int) -> None:
-        """Records that a step was given to the devices and the next one begins."""
-        now = self._clock()
-        if self._began:
-            self._durations.append(now - self._began)
-        self._step, self._began, self._warned = step, now, False
-        if _group is not None:
-            _group.step = step
-
-    def pause(self) -> None:
-        """Records that something else, such as an evaluation, precedes the next step."""
-        self._began = 0.0
-
-    def check(self) -> None:
-        """Warns once if the current step is slow; writes a line if a minute has passed."""
-        now, began = self._clock(), self._began
-        median = statistics.median(self._durations or [0.0])
-        if now - self._written >= MINUTE:
-            self._written = now
-            self._write(median)
-        slow = max(FACTOR * median, SHORTEST)
-        if began and not self._warned and len(self._durations) >= KNOWN and now - began > slow:
-            self._warned = True
-            self._warn(
-                f"step {self._step + 1} has taken {now - began:.0f} s so far, the median is {median:.2g} s"
-                f"{late(self._step, peers())}; kill -USR1 {os.getpid()} writes the stacks of all threads "
-                "to logs/"
-            )
-
-    def _write(self, median: float) -> None:
-        line = {
-            "time": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "step": self._step,
-            "step_seconds": median,
-            "busy_with": "training" if self._began else "evaluating or saving",
-            "peers": {index: {"step": step, "silent": silent} for index, step, silent in peers()},
-        }
-        with suppress(OSError), open(self._file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def _run(self) -> None:
-        while not self._stop.wait(1.0):
-            self.check()
-
-    def __enter__(self) -> "Watch":
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        threading.Thread(target=self._run, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-
-
-def late(step: int, peers: list[tuple[int, int, float]]) -> str:
-    """Which process is late, by (index, step, seconds of silence) of the others; empty if unknown."""
-    silent = [f"{index} (silent for {seconds:.0f} s)" for index, _, seconds in peers if seconds > 3]
-    behind = [f"{index} (at step {other})" for index, other, _ in peers if other < step]
-    if silent or behind:
-        return f"; late: process {', '.join(silent or behind)}"
-    return f"; late: this process (at step {step})" if any(other > step for _, other, _ in peers) else ""
-
-
 @contextmanager
 def end_together(silence: float = SILENCE) -> Iterator[None]:
     """Within this context, an exception in one of several processes is reported by the others, and all end.
@@ -305,7 +191,6 @@ def end_together(silence: float = SILENCE) -> Iterator[None]:
             raise
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
-            write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
         group.stop(code, printable(" ".join(str(error).split())) or type(error).__name__)
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
