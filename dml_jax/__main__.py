@@ -16,7 +16,7 @@ COMMANDS = {
     "evaluate": "evaluate any embeddings, also of several models together",
     "embed": "embed images with a trained model",
     "enroll": "enroll new classes, classify images",
-    "export": "export a model as ONNX or StableHLO, embeddings as Parquet",
+    "export": "export a model as ONNX, embeddings as Parquet",
     "serve": "serve a model over HTTP",
     "study": "train grids, comparisons and searches; tables over runs",
     "check": "check a loss, method, sampler, … of your own",

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,7 +24,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
-from dml_jax.export import embedding_files, programs
+from dml_jax.export import embedding_files
 from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
@@ -169,21 +168,17 @@ def evaluation(
 
 
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
-    """Writes the embeddings of every split for a checkpoint of a run, and its model as StableHLO."""
+    """Writes the embeddings of every split for a checkpoint of a run."""
     experiment, state = restore(config, directory, checkpoint, console)
     model, splits = experiment.model(state, reading_in_results(config, directory)), with_gallery(experiment.splits)
     embedder = model.embedder()
     embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
-    variables = jax.tree.map(mesh.to_host, (model.params, model.model_state))  # together, where it is spread
     if not mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
-    file = directory / "model.stablehlo"
-    with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/", file.name)):
+    with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
         write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
         console.print(f"embeddings of {', '.join(splits)} at step {model.step}: {directory / 'embeddings'}")
-        difference = programs.write_stablehlo(file, partial(model.method.embed, *variables), model.shape)
-    console.print(f"model, for any program with JAX: {file} (largest difference from this one {difference:.1e})")
 
 
 def check(config: Config, console: Console) -> None:

@@ -25,7 +25,7 @@ ENDPOINT = os.environ["HF_ENDPOINT"]
 CACHE = Path(os.environ["HF_HOME"])
 PORT = urlsplit(ENDPOINT).port or 0
 STORE = f"http://localhost:{PORT}"  # another origin than the hub itself, as in reality
-LARGE = (".safetensors", ".bin", ".pth", ".onnx", ".stablehlo", ".parquet")
+LARGE = (".safetensors", ".bin", ".pth", ".onnx", ".parquet")
 NOT_FOUND = {
     "RepoNotFound": "Repository not found", "EntryNotFound": "Entry not found", "RevisionNotFound": "Invalid rev id",
 }  # fmt: skip

@@ -275,7 +275,6 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         pictures.write(tmp_path / f"{name}.jpg", i)
     rows = np.random.default_rng(0).normal(size=(1200, 160)).astype(np.float32)
     images = np.zeros((2, 16, 16, 3), np.uint8)
-    programs.write_stablehlo(tmp_path / "model.stablehlo", lambda x: x.mean(axis=(1, 2)) / 255.0, (16, 16))
     variables = {  # which the text around the snippets introduces
         "guides/embeddings.md": {
             "embeddings": rows,
@@ -331,7 +330,7 @@ def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: 
     given: dict[str, Any] = {"images": images}
     (code,) = (c for page in PAGES for language, c in blocks(page) if language == "python" and package in c)
     if package == "onnxruntime":
-        (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx,stablehlo" in a)
+        (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx" in a)
         assert cli.exit_code(lambda: export_command.execute([*export, f"--output={trained}"])) == 0
     exec(compile(code, package, "exec"), given)
     if package == "onnxruntime":
@@ -367,7 +366,6 @@ def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for limit in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):  # of a busy machine
             monkeypatch.setenv(limit, "60")
         run_every_command(tmp_path)
-    assert "model.stablehlo" not in state.repositories["me/birds"]
     assert "results.json" in state.repositories["me/birds"]
 
 

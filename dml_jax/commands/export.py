@@ -4,32 +4,32 @@
 
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx");
               also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
-  stablehlo   model.stablehlo, for any program with JAX
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
   faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
               --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
-Both models take "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; they
-include the normalisation, and give "embeddings", float32 [batch, D]. --push uploads the model with a card of its
+model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; it
+includes the normalisation, and gives "embeddings", float32 [batch, D]. --push uploads the model with a card of its
 results to the Hugging Face hub (extra "hub"), from where `dml_jax.load("hf://user/name")` loads it.
 """
 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
 from dml_jax.commands import cli
 from dml_jax.errors import printable
 from dml_jax.files import BUCKETS, expand_path
 
-FORMS = ("onnx", "stablehlo", "parquet", "faiss")
+FORMS = ("onnx", "parquet", "faiss")
 
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False)
-    flags.add_argument("--to", metavar="FORM,…", help="onnx, stablehlo, parquet; or faiss")
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
     flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
@@ -49,7 +49,7 @@ def execute(arguments: list[str]) -> None:
     from dml_jax.inference.model import is_run, locate
 
     cli.require(options.model, f"--model: missing; give {cli.MODELS}")
-    cli.require(options.to or options.push, "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name")
+    cli.require(options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
     cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
     if "onnx" in forms:
@@ -57,7 +57,7 @@ def execute(arguments: list[str]) -> None:
         cli.require(
             jax.__version_info__ < programs.NEWER_JAX,
             f"--to={options.to}: jax2onnx cannot convert programs of JAX {jax.__version__}; install an older one, "
-            'on any Python, with pip install -e ".[onnx]", or export stablehlo',
+            'on any Python, with pip install -e ".[onnx]"',
         )
     reported = options.checkpoint == "reported" or not ("parquet" in forms or options.push)
     cli.require(reported, f"--checkpoint={options.checkpoint}: --to=parquet and --push need the reported one")
@@ -92,20 +92,16 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
     from dml_jax.export import embedding_files, hub, parquet, programs
     from dml_jax.inference import graphs
     from dml_jax.inference.model import Model
-    from dml_jax.train.model import load
+    from dml_jax.train import model
 
+    load = partial(model.load, directory, options.checkpoint, trust_code=options.trust_code)
     # bfloat16 is rare among the operators of ONNX runtimes.
-    dtypes = {"stablehlo": None, "onnx": "float32"}
-    loaded = {
-        form: load(directory, options.checkpoint, dtype=dtype, trust_code=options.trust_code)
-        for form, dtype in dtypes.items()
-        if form in forms
-    }
+    trained = load(dtype="float32") if "onnx" in forms else None
     splits = sorted(path.parent for path in directory.glob("embeddings/*/manifest.json") if "parquet" in forms)
     missing = f"{directory}: holds no embeddings; write them with --mode=export of dml_jax.main"
     cli.require(splits or "parquet" not in forms, missing)
     if options.push:
-        pushed = loaded.get("stablehlo") or load(directory, options.checkpoint, trust_code=options.trust_code)
+        pushed = load()
         hub.results_of(directory, pushed)  # before anything is created
         hub.create(options.push, private=options.private)
     output.mkdir(parents=True, exist_ok=True)
@@ -114,14 +110,12 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
         written.append(output / f"{split.name}.parquet")
         parquet.write(written[-1], embedding_files.read(split))
         print(printable(str(written[-1])))
-    for form, write in (("stablehlo", programs.write_stablehlo), ("onnx", programs.write_onnx)):
-        if form in forms:
-            trained = loaded[form]
-            written.append(output / f"model.{form}")
-            difference = write(written[-1], programs.function_of(trained), trained.shape)
-            print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
-    if "onnx" in forms and options.checkpoint == "reported":
-        graphs.keep(Model(directory, trust_code=options.trust_code), output / "model.onnx")
+    if trained:
+        written.append(output / "model.onnx")
+        difference = programs.write_onnx(written[-1], programs.function_of(trained), trained.shape)
+        print(f"{printable(str(written[-1]))}: largest difference from the model {difference:.1e}")
+        if options.checkpoint == "reported":
+            graphs.keep(Model(directory, trust_code=options.trust_code), written[-1])
     if options.push:
         hub.push(options.push, directory, pushed, written)
         print(f"https://huggingface.co/{options.push}")

@@ -24,7 +24,7 @@ PREFIX = "hf://"
 MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
 PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
 # Files that an earlier push of another model may have left; `pull` would return the model of the highest step.
-REPLACED = (MODELS, "model.onnx", "model.stablehlo", *(f"{split}.parquet" for split in SPLITS))
+REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
 LOADING = """## How to use it
 
 ```python

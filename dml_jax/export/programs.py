@@ -1,13 +1,7 @@
-"""The trained embedding function as one file: ONNX or StableHLO.
+"""The trained embedding function as one ONNX file, which includes the normalisation of the pixels (extra "onnx").
 
-    session = onnxruntime.InferenceSession("model.onnx")            # or TensorRT, OpenVINO, ...
-    (embeddings,) = session.run(None, {"images": images})           # uint8 [B, H, W, 3] -> float32 [B, D], any B
-
-    embed = jax.export.deserialize(open("model.stablehlo", "rb").read()).call   # needs only jax and flatbuffers
-    embeddings = embed(images)
-
-A file includes the normalisation of the pixels. jax2onnx converts to ONNX (extra "onnx"); the written function is
-compared with the original.
+session = onnxruntime.InferenceSession("model.onnx")            # or TensorRT, OpenVINO, ...
+(embeddings,) = session.run(None, {"images": images})           # uint8 [B, H, W, 3] -> float32 [B, D], any B
 """
 
 import contextlib
@@ -34,8 +28,6 @@ TOLERANCE = 1e-4
 NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
 Embed = Callable[[jax.Array], jax.Array]
 
-PLATFORMS = ("cpu", "cuda", "tpu")
-
 
 def function_of(model: TrainedModel) -> Embed:
     """The embedding function of a model, whose parameters and state become constants of a program."""
@@ -43,13 +35,21 @@ def function_of(model: TrainedModel) -> Embed:
 
 
 def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
-    """Like `write_stablehlo`; the deviation is measured in onnxruntime."""
+    """Exports an embedding function with jax2onnx to a file, completely or not at all.
+
+    Args:
+      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
+      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
+
+    Returns:
+      The largest difference of the function in onnxruntime from `embed`, see `deviation_of`.
+    """
     with convolution.plain():
         model = _converted(path, embed, image_shape)
         content = model.SerializeToString()
         difference = deviation_of_onnx(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:
-        raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; export stablehlo")
+        raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; embed with dml_jax.load")
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         draft.write_bytes(content)
@@ -82,7 +82,7 @@ def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
                 input_names=["images"], output_names=["embeddings"],
             )  # fmt: skip
     except Exception as error:  # many types, for operators and for their options
-        raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); export stablehlo") from error
+        raise DataError(f"{path}: cannot be converted to ONNX ({reason(error)}); embed with dml_jax.load") from error
     finally:
         logging.disable(disabled)
     _pool_images(model)
@@ -150,30 +150,6 @@ def _read(graph: Any) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _read(attribute.g)
-
-
-def write_stablehlo(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
-    """Exports an embedding function to a file, completely or not at all.
-
-    Args:
-      embed: uint8 [B, H, W, 3] -> float [B, D]; arrays it closes over (parameters, statistics) are stored in the file.
-      image_shape: (H, W) in pixels, fixed in the file; B remains symbolic.
-
-    Returns:
-      The deviation of the written function from `embed`, see `deviation_of`.
-    """
-    (batch,) = jax.export.symbolic_shape("batch")
-    images = jax.ShapeDtypeStruct((batch, *image_shape, 3), jnp.uint8)
-    data = jax.export.export(jax.jit(embed), platforms=PLATFORMS)(images).serialize()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as draft:
-        draft.write_bytes(data)
-    return deviation_of(jax.jit(read_stablehlo(path)), jax.jit(embed), image_shape)
-
-
-def read_stablehlo(path: Path) -> Embed:
-    """Loads the function from a file written by `write`."""
-    return jax.export.deserialize(bytearray(path.read_bytes())).call
 
 
 def deviation_of(exported: Callable[[Any], Any], embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:

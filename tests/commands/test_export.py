@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.export
 import numpy as np
 import pytest
 from pyarrow import parquet as reader
@@ -50,12 +49,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_model_and_tables_without_the_data(run: Path, tmp_path: Path) -> None:
-    command.execute([f"--model={run}", "--to=parquet,stablehlo", f"--output={tmp_path / 'new' / 'out'}"])
+def test_tables_without_the_data(run: Path, tmp_path: Path) -> None:
+    command.execute([f"--model={run}", "--to=parquet", f"--output={tmp_path / 'new' / 'out'}"])
     out = tmp_path / "new" / "out"
-    assert sorted(path.name for path in out.iterdir()) == ["gallery.parquet", "model.stablehlo", "test.parquet"]
-    embed = jax.export.deserialize(bytearray((out / "model.stablehlo").read_bytes())).call
-    np.testing.assert_allclose(embed(IMAGES), dml_jax.load(run).embed(list(IMAGES)), atol=1e-6)
+    assert sorted(path.name for path in out.iterdir()) == ["gallery.parquet", "test.parquet"]
     assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
 
 
@@ -161,9 +158,8 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
     [
         ([], "--model: missing"),
         (["--model=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: --to=parquet and --push need the"),
-        (["--model=x"], "--to: missing; give some of onnx,stablehlo,parquet, or --push=user/name"),
+        (["--model=x"], "--to: missing; give some of onnx,parquet, or --push=user/name"),
         (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
-        (["--model=/no/such", "--to=stablehlo"], "/no/such: is not a work directory"),
         (["--model=x", "--to=onnx"], '--to=onnx: jax2onnx is not installed: pip install -e ".[onnx]"'),
         (["--model=x", "--push=a/b"], "--push=a/b: huggingface_hub is not installed: pip install huggingface_hub"),
     ],
@@ -181,7 +177,7 @@ def test_onnx_with_a_newer_jax(monkeypatch: pytest.MonkeyPatch, fails: Fails) ->
     monkeypatch.setattr(jax, "__version_info__", (0, 12, 0))
     assert fails(command, "--model=x", "--to=onnx") == (
         "--to=onnx: jax2onnx cannot convert programs of JAX 0.12.0.1; install an older one, on any Python, with "
-        'pip install -e ".[onnx]", or export stablehlo\n'
+        'pip install -e ".[onnx]"\n'
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import dml_jax
-from dml_jax.commands import analyse, enroll, evaluate, explore, export
+from dml_jax.commands import analyse, cli, enroll, evaluate, explore, export
 from dml_jax.evaluation import metrics
 from dml_jax.inference.index import Index
 from tests.commands.conftest import Fails
@@ -90,10 +90,18 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
         (analyse, ["--data=none"], "none: there is no such directory; give a directory with one folder of images"),
         (explore, [], "--data: missing; weights has no data of its own"),
         (export, ["--to=parquet"], "--push and --to=parquet: need a finished run with results and embeddings"),
-        (export, ["--to=stablehlo"], "--output: missing; give a directory for the files of weights"),
+        (export, ["--to=onnx"], "--output: missing; give a directory for the files of weights"),
         (evaluate, [], "--model=weights: is not the work directory of a run; to embed images, give --data"),
         (evaluate, ["--data=photos", "--labels=x"], "--labels: is not used with --model"),
     ],
 )
-def test_invalid_input(command: object, arguments: list[str], message: str, photos: Path, fails: Fails) -> None:
+def test_invalid_input(
+    command: object,
+    arguments: list[str],
+    message: str,
+    photos: Path,
+    fails: Fails,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     assert message in fails(command, "--model=weights", *arguments)

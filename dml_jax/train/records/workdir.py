@@ -36,7 +36,7 @@ WHAT = {
 
 # Files of a finished run, besides its reported checkpoint; `analyse` may write figures and the report again.
 ARTEFACTS = (
-    "config.json", "metrics.jsonl", "results.json", "queries.npz", "model.stablehlo", "embeddings/**/*",
+    "config.json", "metrics.jsonl", "results.json", "queries.npz", "embeddings/**/*",
     "checkpoints/kept/*", "model/*",
 )  # fmt: skip
 REMEDY = "restore it from a copy, or delete manifest.json to have the same command evaluate and write it again"
