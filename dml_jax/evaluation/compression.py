@@ -12,7 +12,7 @@ mean of the training rows as the center; they are compared by their Hamming dist
 re-scores the best of them by its inner product with the signs (Yamada, Asai, Hajishirzi, ACL 2021).
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,8 +20,6 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.open_set import unit_rows
-
-Code = Literal["float32", "int8", "binary"]
 
 
 class Compression(NamedTuple):
@@ -51,10 +49,6 @@ class Compression(NamedTuple):
     def signs(self, codes: np.ndarray) -> np.ndarray:
         """uint8 [N, ceil(d / 8)] -> float32 [N, d], 1 or -1."""
         return np.unpackbits(codes, axis=1, count=len(self.center)).astype(np.float32) * 2 - 1
-
-    def coded(self, rows: np.ndarray, code: Code) -> np.ndarray:
-        """Reduced embeddings in a code."""
-        return rows if code == "float32" else self.int8(rows) if code == "int8" else self.binary(rows)
 
 
 def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Compression:

@@ -144,15 +144,6 @@ def _squared_distances(x: jax.Array, centers: jax.Array, nearest: jax.Array) -> 
     return jnp.sum((x - centers[nearest]) ** 2, axis=1)
 
 
-class _State(NamedTuple):
-    """State between two iterations; `changed` says whether the last one changed an assignment."""
-
-    centers: jax.Array
-    nearest: jax.Array
-    iterations: jax.Array
-    changed: jax.Array
-
-
 @partial(jax.jit, static_argnames="scatter")
 def lloyd(
     x: jax.Array, start: jax.Array, max_iterations: int, scatter: bool
@@ -180,15 +171,18 @@ def lloyd(
 
         return jax.lax.cond(jnp.any(counts == 0), refill, lambda means: means, means)
 
-    def step(state: _State) -> _State:
-        centers = update(state.centers, state.nearest)
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        centers, before, iterations, _ = state
+        centers = update(centers, before)
         nearest = _assign(x, centers)
-        return _State(centers, nearest, state.iterations + 1, jnp.any(nearest != state.nearest))
+        return centers, nearest, iterations + 1, jnp.any(nearest != before)
 
-    state = _State(start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
-    state = jax.lax.while_loop(lambda state: state.changed & (state.iterations < max_iterations), step, state)
-    iterations = jnp.minimum(state.iterations + ~state.changed, max_iterations)
-    return state.centers, state.nearest, _squared_distances(x, state.centers, state.nearest), iterations
+    state = start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True)
+    centers, nearest, iterations, changed = jax.lax.while_loop(
+        lambda state: state[3] & (state[2] < max_iterations), step, state
+    )
+    iterations = jnp.minimum(iterations + ~changed, max_iterations)
+    return centers, nearest, _squared_distances(x, centers, nearest), iterations
 
 
 @partial(jax.jit, static_argnames="k")

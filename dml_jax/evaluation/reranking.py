@@ -24,10 +24,9 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, neighbors, own_distances
+from dml_jax.evaluation import check_inputs, neighbors
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
-from dml_jax.evaluation.own_distances import Metric
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
@@ -42,7 +41,6 @@ def search(
     k1: int = K1,
     k2: int = K2,
     weight: float = WEIGHT,
-    metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first k rows of the re-ranked gallery for every query, ties broken by lower index.
@@ -53,7 +51,6 @@ def search(
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
-      metric: the original distance, "cosine" or a function (see `own_distances`), which takes the place of 1 - cos.
       exclude_self: query i does not retrieve gallery row i.
 
     Returns:
@@ -65,42 +62,32 @@ def search(
     check_inputs.check_same_width(query_rows, gallery_rows)
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
     rows = query_rows if among_themselves else np.concatenate([query_rows, gallery_rows])
-    rows, farthest, weights = _encode(rows, k1, k2, metric)
+    rows, farthest, weights = _encode(rows, k1, k2)
     query_rows, gallery_rows = rows[:count], rows[first:]
     cosine_distances, nearest = neighbors.search(
-        query_rows, query_rows if among_themselves else gallery_rows, k, metric=metric, exclude_self=exclude_self
+        query_rows, query_rows if among_themselves else gallery_rows, k, exclude_self=exclude_self
     )
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
     for block, overlap in _overlaps(weights[:count], weights[first:]):
         if exclude_self:
             overlap = _without_self(overlap, block.start)
         distances[block], indices[block] = _merge(
-            overlap,
-            nearest[block],
-            cosine_distances[block],
-            query_rows[block],
-            gallery_rows,
-            farthest[block],
-            weight,
-            metric,
+            overlap, nearest[block], cosine_distances[block], query_rows[block], gallery_rows, farthest[block], weight
         )
     return distances, indices
 
 
-def _encode(rows: np.ndarray, k1: int, k2: int, metric: Metric) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
-    """Rows [N, D] -> float32 [N, D], of unit length for a cosine; largest distance of each, [N]; and V, sparse."""
+def _encode(rows: np.ndarray, k1: int, k2: int) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
+    """Rows [N, D] -> float32 [N, D], of unit length; the largest distance of each, [N]; and V, sparse."""
     points = rows.astype(np.float32)
     count = len(points)
     if count <= k1:
         raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
-    if not callable(metric):
-        normalize(points)
-    _, others = neighbors.search(points, points, k1, metric=metric, exclude_self=True)
+    normalize(points)
+    _, others = neighbors.search(points, points, k1, exclude_self=True)
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)
-    if callable(metric):
-        farthest = np.concatenate([block.max(axis=1) for _, block in own_distances.blocks(metric, points, points)])
-    else:  # The row farthest from p is the one nearest to -p.
-        farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
+    # The row farthest from p is the one nearest to -p.
+    farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
     farthest = np.where(farthest > 0, farthest, np.float32(1))
     reciprocal, reciprocal_half = _reciprocal(nearest), _reciprocal(nearest[:, : round(k1 / 2) + 1])
     half_sizes = np.diff(reciprocal_half.indptr)
@@ -113,7 +100,7 @@ def _encode(rows: np.ndarray, k1: int, k2: int, metric: Metric) -> tuple[np.ndar
         expanded = (core + joins @ reciprocal_half).tocoo()
         members = expanded.data > 0
         row, column = expanded.row[members], expanded.col[members]
-        distance = _distances(metric, points[start : start + ROWS], points, row, column)
+        distance = _distances(points[start : start + ROWS], points, row, column)
         values = np.exp(-distance / farthest[start + row])
         weights = sparse.csr_array((values, (row, column)), shape=core.shape)
         blocks.append(sparse.diags_array(1 / weights.sum(axis=1), dtype=np.float32) @ weights)
@@ -133,10 +120,8 @@ def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
     return pairs.multiply(pairs.T.tocsr()).tocsr()
 
 
-def _distances(metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """The original distance of the pairs (left[row], right[column]), 1 - cos of unit rows: float32 [n]."""
-    if callable(metric):
-        return own_distances.pairs(metric, left, right, row, column)
+def _distances(left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """1 - cos of the pairs of unit rows (left[row], right[column]): float32 [n]."""
     distances = np.empty(len(row), np.float32)
     step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
@@ -177,7 +162,6 @@ def _merge(
     gallery: np.ndarray,
     farthest: np.ndarray,
     weight: float,
-    metric: Metric,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first k rows by d* among the original ranking, with its 1 - cos, and the rows that share neighbours."""
     count, k = nearest.shape
@@ -185,9 +169,7 @@ def _merge(
     ranked = (np.arange(count)[:, None] * width + nearest).ravel()
     sharing = overlap.row.astype(np.int64) * width + overlap.col
     pair = np.concatenate([ranked, sharing])
-    distance = np.concatenate(
-        [cosine_distances.ravel(), _distances(metric, queries, gallery, overlap.row, overlap.col)]
-    )
+    distance = np.concatenate([cosine_distances.ravel(), _distances(queries, gallery, overlap.row, overlap.col)])
     minimum = np.concatenate([np.zeros(len(ranked), np.float32), overlap.data])
     # A pair in both lists takes its distance from the ranking (the first occurrence) and its overlap from the other.
     pair, occurrence, inverse = np.unique(pair, return_index=True, return_inverse=True)

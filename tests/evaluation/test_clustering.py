@@ -1,30 +1,10 @@
-"""Clustering metrics against scikit-learn."""
+"""Clustering metrics of single groups, and the error of the NMI; `golden` compares the values."""
 
 import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import clustering, metrics
-
-sklearn_metrics = pytest.importorskip("sklearn.metrics")
-
-
-def labels_and_clusters(seed, rows, classes, clusters):
-    rng = np.random.default_rng(seed)
-    labels = rng.integers(0, classes, rows)
-    noise = rng.random(rows) < 0.4
-    return 7 * labels - 3, np.where(noise, rng.integers(0, clusters, rows), labels % clusters)
-
-
-@pytest.mark.parametrize("case", [(0, 300, 10, 10), (1, 50, 30, 3), (2, 1000, 400, 300), (3, 20, 1, 4), (4, 20, 4, 1)])
-def test_against_scikit_learn(case):
-    labels, clusters = labels_and_clusters(*case)
-    for average in ("arithmetic", "geometric"):
-        expected = sklearn_metrics.normalized_mutual_info_score(labels, clusters, average_method=average)
-        assert metrics.nmi(labels, clusters, average=average) == pytest.approx(expected, abs=1e-12)
-    (_, one_more), (one_less, both) = sklearn_metrics.pair_confusion_matrix(labels, clusters).tolist()
-    if 2 * both + one_more + one_less:
-        assert metrics.f1_pairs(labels, clusters) == pytest.approx(2 * both / (2 * both + one_more + one_less))
+from dml_jax.evaluation import metrics
 
 
 def test_single_groups_and_singletons():
@@ -33,13 +13,6 @@ def test_single_groups_and_singletons():
     assert metrics.nmi(many, one) == metrics.nmi(one, many) == 0
     assert metrics.ami(many, one) == pytest.approx(0, abs=1e-12)
     assert np.isnan(metrics.f1_pairs(many, many))
-
-
-def test_standard_error_against_the_bootstrap():
-    labels, clusters = labels_and_clusters(5, 2000, 20, 20)
-    rng = np.random.default_rng(0)
-    draws = [clustering.nmi(labels[i], clusters[i]) for i in (rng.integers(0, 2000, 2000) for _ in range(200))]
-    assert metrics.nmi_stderr(labels, clusters) == pytest.approx(np.std(draws), rel=0.15)
 
 
 @pytest.mark.parametrize("average", ["arithmetic", "geometric"])

@@ -162,9 +162,3 @@ def test_choose() -> None:
     assert np.bincount(labels[open_set.choose(of(rows, labels))]).tolist() == [20, 20, 20]
     alone = of(rows[::40], labels[::40])  # no differences within classes
     assert np.isfinite(open_set.measure(alone, of(rows, labels + 3)).strangers).all()
-
-
-def test_rates() -> None:
-    for rate in (0, 1, -0.5, float("nan")):
-        with pytest.raises(DataError, match=r"false_accept_rate=.*must be above 0 and below 1"):
-            open_set.check_rate(rate)

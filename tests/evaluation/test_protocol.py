@@ -88,13 +88,6 @@ def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
     assert protocol.evaluate(points, labels, protocol="paper") == protocol.evaluate(points, labels)
 
 
-def test_nothing_is_excluded_from_a_separate_gallery():
-    points, labels = sample(2)
-    gallery = {"gallery": points[::-1], "gallery_labels": labels[::-1]}
-    found = protocol.evaluate(points, labels, ks=(1,), cluster=False, **gallery)
-    assert found["recall@1"] == 1
-
-
 def test_description():
     few = protocol.description(classes=98)
     assert "clean protocol" in few

@@ -53,30 +53,6 @@ def test_self_retrieval(rows: int, k: int, size: int, rule: refinement_batches.R
     assert found.expanded is None
 
 
-def test_separate_gallery(x64: None) -> None:
-    points = clustered(120, 6, seed=3)
-    queries, gallery, k, size = points[:35], points[35:], 8, 4
-    distances, forward = ranked(queries, gallery)
-    backward, inner = ranked(gallery, queries)[1], ranked(gallery, gallery)[1]
-    halves = [{h for h in inner[g][:5] if g in inner[h][:5]} for g in range(len(gallery))]
-    expected = []
-    for q in range(len(queries)):
-        original = {g for g in forward[q][: k + 1] if q in backward[g][: k + 1]}
-        joined = [halves[g] for g in original if len(halves[g] & original) > 2 / 3 * len(halves[g])]
-        chosen = sorted(original.union(*joined), key=lambda g: distances[q, g])
-        chosen = (chosen + [g for g in forward[q] if g not in chosen])[: size - 1]
-        expected.append([q] + [g + len(queries) for g in chosen])
-    found = refinement_batches.reciprocal_sets(jnp.asarray(queries), jnp.asarray(gallery), k=k, size=size)
-    np.testing.assert_array_equal(found.batches, expected)
-
-
-def test_with_duplicates_every_batch_begins_with_its_query() -> None:
-    points = jnp.asarray(np.repeat(clustered(5, 4, seed=0), 6, axis=0), jnp.float32)
-    batches = refinement_batches.reciprocal_sets(points, k=4, size=5).batches
-    np.testing.assert_array_equal(batches[:, 0], np.arange(30))
-    assert all(len(set(row)) == 5 for row in batches.tolist())
-
-
 def test_fewer_images_than_neighbours(x64: None) -> None:
     points = clustered(4, 3, seed=0)
     order = ranked(points, points)[1]

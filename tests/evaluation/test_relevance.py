@@ -54,20 +54,6 @@ def test_close_rows_are_ranked_in_float64():
     brute.check(found, brute.retrieval(brute.distances(points, points, "cosine"), same & ~omitted, KS, omitted=omitted))
 
 
-def test_duplicates_that_are_left_out_do_not_need_float64(monkeypatch):
-    """Such as consecutive frames of one camera."""
-    ranked, original = [], plan.tiles.squared_distances
-    monkeypatch.setattr(
-        plan.tiles, "squared_distances", lambda queries, *rest: ranked.extend(queries.order) or original(queries, *rest)
-    )
-    points, labels = sample(10, [4] * 20, shuffled=False)
-    points[1::2] = points[::2]
-    metrics.retrieval(points, labels, ks=KS, groups=np.arange(80) // 2 % 2)
-    assert ranked == []
-    metrics.retrieval(points, labels, ks=KS)
-    assert sorted(ranked) == list(range(80))
-
-
 def test_groups_and_a_row_to_exclude():
     """A query that is in the gallery under another group leaves out its own row, too."""
     points, labels, rng = integers(1, 200, 20)
@@ -127,13 +113,6 @@ def test_several_classes_per_row(separate):
             np.testing.assert_array_equal(other[key], value)
 
 
-def test_one_class_in_lists_gives_the_metrics_of_labels():
-    points, labels = sample(0, [1, 2, 5, 30, 60], copies=20)
-    plain = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
-    lists = metrics.retrieval(points, [[label, label] for label in labels.tolist()], ks=KS, full_ranking=True)
-    assert lists == pytest.approx({k: v for k, v in plain.items() if "macro" not in k}, rel=1e-12)
-
-
 def test_nothing_is_relevant():
     points, labels, _ = integers(5, 20, 3)
     one_group = metrics.retrieval(points, labels, ks=KS, groups=np.zeros(20, int))
@@ -142,53 +121,6 @@ def test_nothing_is_relevant():
     for found in (one_group, no_classes, empty_lists):
         assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 20)
         assert np.isnan([found["r_precision"], found["map@r"]]).all()
-
-
-def persons():
-    """60 queries and 180 gallery rows of 25 persons and 4 cameras; two persons were seen by one camera only."""
-    rng = np.random.default_rng(34)
-    labels, cameras = rng.integers(0, 25, 240), rng.integers(0, 4, 240)
-    points = rng.normal(size=(25, 8))[labels] + 0.6 * rng.normal(size=(4, 8))[cameras] + rng.normal(size=(240, 8))
-    cameras[labels < 2] = 0
-    return points.astype(np.float32), labels, cameras
-
-
-def test_results_of_torchreid_and_open_metric_learning():
-    """Recorded with `torchreid.reid.metrics.evaluate_rank` 0.2.5, which omits queries without a relevant row, and with
-    `oml.functional` 4.0.0 (`batched_knn_qg`, `calc_retrieval_metrics`), which counts them as 0 in both metrics.
-    """
-    points, labels, cameras = persons()
-    options = {"ks": (1, 5, 10, 20), "metric": "euclidean", "gallery": points[60:], "gallery_labels": labels[60:]}
-    found = metrics.retrieval(
-        points[:60],
-        labels[:60],
-        groups=cameras[:60],
-        gallery_groups=cameras[60:],
-        full_ranking=True,
-        **options,
-    )
-    assert found["lone_queries"] == 7
-    curve = [found[f"recall@{k}"] * 60 / 53 for k in (1, 5, 10, 20)]
-    assert curve == pytest.approx([0.13207547, 0.39622641, 0.58490568, 0.75471699], rel=1e-6)
-    assert found["map"] == pytest.approx(0.14503585859388582, rel=1e-12)
-    assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([0.11666667, 0.35, 0.51666665], rel=1e-6)
-    assert found["map"] * 53 / 60 == pytest.approx(0.12811501, rel=1e-6)
-
-
-def test_results_of_ranx():
-    """Recorded with `ranx.evaluate` on the 53 queries with a relevant row; each row of the gallery is a class."""
-    points, labels, cameras = persons()
-    relevant = (labels[:60, None] == labels[60:]) & (cameras[:60, None] != cameras[60:])
-    options = {"ks": (1, 5, 10), "metric": "euclidean", "gallery": points[60:], "full_ranking": True}
-    found = metrics.retrieval(points[:60], relevant, gallery_labels=np.arange(180), **options)
-    recorded = {
-        "map": 0.13749628123570937,
-        "precision@5": 0.10943396226415096,
-        "r_precision": 0.10762952979934111,
-    }
-    assert {key: found[key] for key in recorded} == pytest.approx(recorded, rel=1e-12)
-    assert found["mrr"] * 60 / 53 == pytest.approx(0.25099749848555436, rel=1e-12)
-    assert found["recall@5"] * 60 / 53 == pytest.approx(0.3584905660377358, rel=1e-12)
 
 
 def test_results_do_not_depend_on_the_memory(monkeypatch):

@@ -4,7 +4,6 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import Mesh
-from sklearn.metrics import average_precision_score
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
@@ -51,22 +50,6 @@ def check_against_brute_force(points, labels, *, metric="cosine", position=False
 def test_uneven_classes_with_singletons_and_copies(metric, shuffled, position):
     points, labels = sample(0, [1, 1, 2, 3, 5, 8, 13, 40, 90], shuffled=shuffled, copies=30)
     check_against_brute_force(points, labels, metric=metric, position=position)
-
-
-def test_the_whole_ranking_against_scikit_learn():
-    """It is only added to the other metrics."""
-    points, labels = sample(0, [1, 2, 3, 17, 40])
-    distances = brute.distances(points, points, "cosine")
-    others = [np.delete(np.arange(63), i) for i in range(63)]
-    found = metrics.retrieval(points, labels, ks=KS, full_ranking=True)
-    average = [
-        average_precision_score(labels[j] == labels[i], -distances[i, j]) for i, j in enumerate(others) if labels[i]
-    ]
-    assert found["map"] == pytest.approx(np.mean(average), rel=1e-12)
-    plain = metrics.retrieval(points, labels, ks=KS)
-    assert plain == pytest.approx({key: found[key] for key in plain}, rel=1e-12)
-    added = {key.removesuffix("_stderr") for key in found.keys() - plain.keys()}
-    assert added == {"map", *(f"{name}@{k}" for name in ("precision", "map") for k in KS)}
 
 
 @pytest.fixture
@@ -203,15 +186,6 @@ def test_long_and_short_rows_by_cosine():
 
 def test_zero_rows_and_equal_rows():
     check_against_brute_force(np.zeros((12, 8), np.float32), np.repeat(np.arange(4), 3), ks=(1, 11))
-
-
-def test_singleton_classes_and_a_single_class():
-    points, _ = sample(10, [5, 5])
-    singletons = metrics.retrieval(points, np.arange(10))
-    assert (singletons["recall@8"], singletons["lone_queries"]) == (0, 10)
-    assert np.isnan(singletons["map@r"])
-    one_class = metrics.retrieval(points, np.zeros(10, np.int64))
-    assert (one_class["recall@1"], one_class["map@r"], one_class["r_precision"]) == (1, 1, 1)
 
 
 def test_standard_errors():
