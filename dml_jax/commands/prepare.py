@@ -31,8 +31,6 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
     text = "resize larger images to this shorter side"
     flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help=text)
-    text = "duplicates: leave out all but one within a class, and all duplicates in several classes"
-    flags.add_argument("--drop", choices=["duplicates"], help=text)
     text = "of the classes, without given splits (0.5)"
     flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
     text = "classes: divide the classes, whatever is given"
@@ -80,7 +78,6 @@ def execute(arguments: list[str]) -> None:
         skip_bad=options.skip_bad,
         subset=options.subset,
         download=options.download,
-        drop=options.drop,
     )
     with console:
         content = prepare_dataset.prepare(request, recipe, console)

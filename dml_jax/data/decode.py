@@ -31,21 +31,17 @@ MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the 
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
 EXIF, ORIGINAL, CHANGED = 0x8769, 36867, 306  # EXIF tags of times
 BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
+ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
-def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
+def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
     """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels the highest 8 bits.
 
-    Args:
-      min_side: JPEG files are shrunk by 2 or more while being decoded, if both sides keep so many pixels; this changes
-        pixel values. 0 for the full size.
-      upright: whether the EXIF orientation is applied.
-
-    Raises:
-      DataError: not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
+    With `upright`, the EXIF orientation is applied. Raises DataError for a file that is not an image of one of the
+    `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
     jpeg = data[:3] == b"\xff\xd8\xff"
     if jpeg:
@@ -54,7 +50,7 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
         slow = data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS
     if slow:
         raise DataError("more than 100 scans or comments, which would take very long; save it again")
-    if jpeg and (pixels := _jpeg(data, min_side, upright)) is not None:
+    if jpeg and (pixels := _jpeg(data, upright)) is not None:
         return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
@@ -144,24 +140,25 @@ def exif_day(file: Path) -> str:
 def is_rotated(data: bytes) -> bool:
     """Whether an image file has an EXIF orientation other than upright."""
     with contextlib.suppress(Exception), _open(data) as image:  # of a damaged file, as in `rgb`
-        return image.getexif().get(ORIENTATION, 1) in range(2, 9)
+        return image.getexif().get(ORIENTATION, 1) in ROTATED
     return False
 
 
-def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
+def _jpeg(data: bytes, upright: bool) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in ("CMYK", "YCCK") or height * width > LIMIT:
             return None
-        orientation = 1
+        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
         if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)
-        # Factors below 2 would be slower than the full size.
-        size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
-        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
-        return _apply_orientation(pixels, orientation)
+            if orientation in ROTATED:
+                turned = Image.fromarray(pixels)
+                turned.getexif()[ORIENTATION] = orientation
+                pixels = np.asarray(ImageOps.exif_transpose(turned))
+        return pixels
     except Exception:  # Pillow decides whether the file is damaged
         return None
 
@@ -173,20 +170,6 @@ def _scans(data: bytes) -> int:
         count += marker[0] == b"\xff\xda"
         position = marker.end() + int.from_bytes(data[marker.end() : marker.end() + 2])
     return count
-
-
-def _apply_orientation(pixels: np.ndarray, orientation: int) -> np.ndarray:
-    """Rotates and flips an image to upright, given its EXIF orientation (1..8; other values mean upright)."""
-    flips = {
-        2: lambda x: x[:, ::-1],
-        3: lambda x: x[::-1, ::-1],
-        4: lambda x: x[::-1],
-        5: lambda x: x.swapaxes(0, 1),
-        6: lambda x: x[::-1].swapaxes(0, 1),
-        7: lambda x: x[::-1, ::-1].swapaxes(0, 1),
-        8: lambda x: x[:, ::-1].swapaxes(0, 1),
-    }
-    return np.ascontiguousarray(flips[orientation](pixels)) if orientation in flips else pixels
 
 
 def is_plain(data: bytes) -> bool:

@@ -37,7 +37,7 @@ class Marker:
     skipped: list[Any]  # images that were left out, with the reasons
 
 
-def record_reader(directory: Path, split: str, min_side: int = 0, upright: bool = True) -> Read:
+def record_reader(directory: Path, split: str, upright: bool) -> Read:
     """`Split.read` for packed images."""
 
     @functools.cache
@@ -48,17 +48,17 @@ def record_reader(directory: Path, split: str, min_side: int = 0, upright: bool 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         stored = records()
         with reading(f"{directory}, image {index} of {split}", REMEDY):
-            return decode.rgb(stored[index], min_side, upright=upright)
+            return decode.rgb(stored[index], upright=upright)
 
     return read
 
 
-def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -> Read:
+def file_reader(files: Sequence[str], upright: bool = True) -> Read:
     """`Split.read` for images in separate files."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(files[index]):
-            return decode.rgb(File(Path(files[index])).read(), min_side, upright=upright)
+            return decode.rgb(File(Path(files[index])).read(), upright=upright)
 
     return read
 
@@ -87,37 +87,32 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
             raise DataError(f"has changed since it was written; {REMEDY}")
 
 
-def load(data: Data, name: str, recipe: Recipe) -> dict[str, Split]:
+def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     """The splits of a prepared data set, or of an unprepared folder that the recipe reads in place."""
-    path, how = data.path, (data.decoded_side, data.exif_rotation)
+    path, upright = data.path, data.exif_rotation
     directory = Path(path).expanduser()
-    marker = read_marker(directory) if path else None
-    if marker is None and path and directory.is_dir() and recipe.in_place:
+    exists = bool(path) and directory.is_dir()
+    marker = read_marker(directory) if exists else None
+    if marker is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe)
-        return _with_gallery({key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()})
+        return {key: part._replace(read=file_reader(part.files, upright)) for key, part in scanned.items()}
     if marker is None:
-        what = "not a prepared data set" if path and directory.is_dir() else "no such directory"
-        remedy = f"dml-jax prepare --name={name} --source=… --output={path} creates one"
+        what = "not a prepared data set" if exists else "no such directory"
+        remedy = f"dml-jax prepare --name={data.name} --source=… --output={path} creates one"
         if recipe.in_place:
             remedy = "give one with --config.data.path, prepared or with one subfolder per class"
         raise DataError(f"data.path={path}: {what}; {remedy}")
-    if marker["name"] != name:
-        raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {name!r}")
+    if marker["name"] != data.name:
+        raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {data.name!r}")
     for file, (size, _) in marker["files"].items():
         if not (directory / file).is_file() or (directory / file).stat().st_size != size:
             raise DataError(f"{directory / file}: missing or of the wrong size; {REMEDY}")
     _check_digest(directory, INDEX, marker)
     splits = split_metadata.load(directory / INDEX)
     for key in splits:
-        read = record_reader(directory / RECORDS, key, *how)
+        read = record_reader(directory / RECORDS, key, upright)
         splits[key] = splits[key]._replace(read=read, content=marker["sha256"])
-    return _with_gallery(splits)
-
-
-def _with_gallery(loaded: dict[str, Split]) -> dict[str, Split]:
-    if "gallery" in loaded:
-        loaded["test"] = loaded["test"]._replace(gallery=loaded["gallery"])
-    return loaded
+    return splits
 
 
 def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, Split]:

@@ -7,8 +7,6 @@ import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -71,10 +69,10 @@ def test_each_image_is_decoded_once_on_all_cores(
     others = threading.Barrier(4)  # until as many threads as cores have arrived
     decode_image = decode.rgb
 
-    def count(data: bytes, min_side: int = 0) -> np.ndarray:
+    def count(data: bytes) -> np.ndarray:
         decoded.append(data)
         others.wait(60)
-        return decode_image(data, min_side)
+        return decode_image(data)
 
     monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
     monkeypatch.setattr(decode, "rgb", count)
@@ -210,34 +208,6 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
         "duplicates,within a class,train/a/1.jpg,train/a/same.png",
         "near duplicates,within a class,test/d/0.jpg,test/d/large.jpg",
     ]
-
-
-def test_duplicates_are_left_out(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
-    copies(PHOTOS)
-    (PHOTOS / "train" / "b" / "also.jpg").write_bytes((PHOTOS / "train" / "a" / "2.jpg").read_bytes())
-    assert execute(prepare, *OPTIONS)[0] == 2
-    out = prepared("--drop=duplicates")
-    assert "left out: 5 images" in out
-    assert json.loads(marker())["skipped"] == [
-        ["test/d/0.jpg", "a duplicate of test/d/large.jpg"],
-        ["train/a/2.jpg", "the same image as train/b/also.jpg of another class"],
-        ["train/a/copy.jpg", "a duplicate of train/a/1.jpg"],
-        ["train/a/same.png", "a duplicate of train/a/1.jpg"],
-        ["train/b/also.jpg", "the same image as train/a/2.jpg of another class"],
-    ]
-    assert "near duplicates across splits: 1" in out
-    assert "duplicates within a class" not in out
-    assert "was prepared with another drop" in fails(prepare, *OPTIONS)
-
-
-def test_the_largest_of_all_duplicates_in_a_class_is_kept() -> None:
-    """Also where the first resembles only some of them, and none of them the largest."""
-    entries: list[Any] = [SimpleNamespace(id=str(i), class_name="ab"[i == 5]) for i in range(6)]
-    facts: Any = {i: SimpleNamespace(height=10, width=width) for i, width in enumerate((5, 8, 8, 9, 7, 6))}
-    found = [check.Pair(i, j, 0, False) for i, j in ((0, 1), (2, 3), (1, 2), (4, 5))]
-    assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 1, 2), "a duplicate of 3")
-    facts[3].width = 8
-    assert check.to_drop(entries, facts, found) == dict.fromkeys((0, 2, 3), "a duplicate of 1")
 
 
 def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., str]) -> None:

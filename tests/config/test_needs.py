@@ -18,7 +18,6 @@ AVERAGE, ALONE = "method.transform=average", "method.losses=auxiliary"
 WITHOUT_EFFECT = [
     "digits_hist data.path=photos/",
     "digits_hist data.image_size=32",
-    "digits_hist data.decode_scaled=true",
     "digits_hist data.training_size=16",
     "digits_hist data.interpolation=bicubic",
     "digits_hist data.crop_scale=0.5,1.0",

@@ -97,20 +97,6 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     store.verify(tmp_path / "out")
 
 
-@pytest.mark.parametrize("prepared_first", [True, False])
-def test_scaled_decoding_is_an_option_of_the_data(prepared_first: bool, tmp_path: Path) -> None:
-    for i in range(8):
-        pictures.write(tmp_path / "photos" / f"class {i // 2}" / f"{i}.jpg", seed=i, height=80, width=120)
-    path = tmp_path / "photos"
-    if prepared_first:
-        prepare("folder", [path], tmp_path / "out")
-        path = tmp_path / "out"
-    cropped = Data(name="folder", path=str(path), crop="centre", image_size=32, resize=40)
-    for data, shape in ((cropped, (80, 120, 3)), (dataclasses.replace(cropped, decode_scaled=True), (40, 60, 3))):
-        read = formats.load(data)["train"].read
-        assert read(0, None).shape == shape
-
-
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [

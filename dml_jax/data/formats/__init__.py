@@ -6,8 +6,8 @@ files of the original distribution to images, labels and splits; `cub.py` is a s
     load(data: config.Data) -> dict[str, Split]
 
 as `digits.py`, which raises DataError or ConfigError if `data.path` is not what it expects. The splits are "train" and
-"test", whose classes are disjoint, and optionally "validation", which shares no class with "test". If queries are
-retrieved from a separate gallery, it is both `splits["test"].gallery` and the split "gallery".
+"test", whose classes are disjoint, and optionally "validation", which shares no class with "test". If the test images
+are queries, the images among which they are retrieved are the split "gallery".
 
 Its test is a miniature of the original files in `tests/data/layouts.py` and an entry in `LAYOUTS` of
 `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.
@@ -33,7 +33,9 @@ def load(data: Data) -> dict[str, Split]:
     if is_url(data.path):
         data = replace(data, path=str(store.staged(data.path)))
     module = configs.module("data", data.name)
-    found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, data.name, module.RECIPE)
+    found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, module.RECIPE)
+    if "gallery" in found:
+        found["test"] = found["test"]._replace(gallery=found["gallery"])
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
     if data.split == "all":
@@ -79,5 +81,5 @@ def load_labelled(path: Path, data: Data, session: str = "") -> Split:
     classes = class_folders([str(path)], session)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    split = Split(labels, files, store.file_reader(files, data.decoded_side), list(classes), files=files)
+    split = Split(labels, files, store.file_reader(files), list(classes), files=files)
     return sessions.added(split, session)

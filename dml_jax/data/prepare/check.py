@@ -23,6 +23,7 @@ CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of
 TABLE = "duplicates.csv"
 MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
+KINDS = ("duplicates", "near duplicates")
 PLACES = ("within a class", "across classes", "across splits")
 
 
@@ -32,8 +33,6 @@ class ImageFacts(NamedTuple):
     sha256: bytes  # digest of the file
     pixels: bytes  # digest of its size and pixels, 16 bytes
     difference: np.ndarray  # uint8 [16], see `difference_hash`
-    height: int  # in pixels
-    width: int
     rotated: bool  # whether its EXIF orientation is not upright
 
 
@@ -85,9 +84,7 @@ def _inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> Imag
     use(data, pixels)
     contiguous = np.ascontiguousarray(pixels)
     digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
-    return ImageFacts(
-        hashlib.sha256(data).digest(), digest, difference_hash(contiguous), height, width, decode.is_rotated(data),
-    )  # fmt: skip
+    return ImageFacts(hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.is_rotated(data))
 
 
 def difference_hash(pixels: np.ndarray) -> np.ndarray:
@@ -108,13 +105,15 @@ def inspect_images(
 
     `use` is called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
     """
-    found = {}
+    facts, reasons = {}, {}
     inspect = lambda i: _inspect_image(entries[i].file, partial(use, i))  # noqa: E731
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
-        found[i] = result
+        if isinstance(result, str):
+            reasons[i] = result
+        else:
+            facts[i] = result
         progress(i + 1)
-    facts = {i: result for i, result in found.items() if not isinstance(result, str)}
-    return facts, {i: result for i, result in found.items() if isinstance(result, str)}
+    return facts, reasons
 
 
 def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> dict[int, str]:
@@ -155,59 +154,22 @@ def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str
     return reasons
 
 
-class Pair(NamedTuple):
-    """Two images that are duplicates or near duplicates."""
+def find_duplicates(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[tuple[str, str, str, str]]:
+    """Rows of kind, place and both names, the most harmful first.
 
-    first: int  # position
-    second: int  # a larger position
-    place: int  # in `PLACES`
-    exact: bool  # whether the pixels are equal
-
-
-def find_duplicates(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[Pair]:
-    """Pairs each image with the first similar one in its class, in other classes of its split, and in other
-    splits."""
-    chosen = np.array(sorted(facts), np.int64)
-    if not len(chosen):
-        return []
+    Each image is paired with the first similar one in its class, in other classes of its split, and in other splits.
+    """
+    chosen = sorted(facts)
     splits, classes = ([getattr(entries[i], name) for i in chosen] for name in ("split", "class_name"))
     groups = np.stack([np.unique(names, return_inverse=True)[1] for names in (splits, classes)], axis=1)
     digests = np.stack([np.frombuffer(facts[i].pixels, np.uint8) for i in chosen])
     differences = np.stack([facts[i].difference for i in chosen])
     structured = np.flatnonzero(np.bitwise_count(differences).sum(1) >= MIN_BITS)
     similar = find_pairs(differences[structured], groups[structured], MAX_DISTANCE)
-    found = {(int(structured[i]), int(structured[j])): place for (i, j), place in similar.items()}
-    found |= find_pairs(digests, groups, 0)
-    named = {(int(chosen[i]), int(chosen[j])): place for (i, j), place in found.items()}
-    return [Pair(i, j, place, facts[i].pixels == facts[j].pixels) for (i, j), place in sorted(named.items())]
-
-
-def duplicates_table(entries: Sequence[Entry], pairs: Sequence[Pair]) -> list[tuple[str, str, str, str]]:
-    """Rows of the kind, the place and both names; the most harmful pairs first."""
-    ordered = sorted(pairs, key=lambda pair: (-pair.place, not pair.exact, pair.first))
-    kinds = ("near duplicates", "duplicates")
-    return [(kinds[exact], PLACES[place], entries[i].id, entries[j].id) for i, j, place, exact in ordered]
-
-
-def to_drop(entries: Sequence[Entry], facts: Mapping[int, ImageFacts], pairs: Sequence[Pair]) -> dict[int, str]:
-    """Positions of the images to leave out, with the reasons.
-
-    Of duplicates and near duplicates within a class, the largest image is kept (the first if several are as large).
-    Duplicates in several classes are all left out: at most one of their labels is right.
-    """
-    alike: dict[int, list[int]] = {}  # each image with its duplicates in its class; they share one list
-    across = {}
-    for first, second, _, exact in pairs:
-        if entries[first].class_name == entries[second].class_name:
-            together = alike.get(first, [first])
-            if (others := alike.get(second, [second])) is not together:
-                together += others
-                alike |= dict.fromkeys(together, together)
-        elif exact:
-            for one, other in ((first, second), (second, first)):
-                across[one] = f"the same image as {entries[other].id} of another class"
-    kept = {i: min(group, key=lambda j: (-facts[j].height * facts[j].width, j)) for i, group in alike.items()}
-    return {i: f"a duplicate of {entries[best].id}" for i, best in kept.items() if i != best} | across
+    places = {(int(structured[i]), int(structured[j])): place for (i, j), place in similar.items()}
+    places |= find_pairs(digests, groups, 0)
+    rows = sorted((-place, (digests[i] != digests[j]).any(), chosen[i], chosen[j]) for (i, j), place in places.items())
+    return [(KINDS[int(near)], PLACES[-place], entries[i].id, entries[j].id) for place, near, i, j in rows]
 
 
 def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dict[tuple[int, int], int]:

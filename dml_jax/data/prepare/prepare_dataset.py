@@ -42,11 +42,10 @@ class Request(NamedTuple):
     skip_bad: bool = False  # leave out unusable images instead of stopping
     subset: bool = False  # accept other counts than the complete data set's
     download: bool = False  # whether the sources are `archives` to be downloaded
-    drop: str | None = None  # "duplicates", see `check.to_drop`
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset", "drop")
+        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset")
         values = self._asdict() | self.options._asdict()
         return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
 
@@ -133,10 +132,9 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     entries, facts, reasons = check_images(
         entries, scratch / "encoded", request.short_side, request.pixels, console.update_progress
     )
-    dropped = check.to_drop(entries, facts, check.find_duplicates(entries, facts)) if request.drop else {}
     if recipe.counts is None:
-        reasons |= check.find_invalid(entries, {i: facts[i] for i in facts if i not in dropped})
-    skipped = [(entries[i].id, (reasons | dropped)[i]) for i in sorted(reasons | dropped)]
+        reasons |= check.find_invalid(entries, facts)
+    skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
     for name, reason in skipped:
         console.print(f"{name}: {reason}")
     if reasons and not request.skip_bad:
@@ -144,13 +142,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
             f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
             "out with --skip_bad"
         )
-    usable = [i for i in range(len(entries)) if i not in reasons and i not in dropped]
+    usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
     check.check_number_of_classes(kept, named)
 
     console.start_progress("writing images", len(kept))
     written = write_records(draft, kept, not request.pixels, console.update_progress)
-    pairs = check.duplicates_table(entries, check.find_duplicates(entries, {i: facts[i] for i in usable}))
+    pairs = check.find_duplicates(entries, {i: facts[i] for i in usable})
     write_csv(draft / check.TABLE, [("kind", "where", "first", "second"), *pairs])
     marker = written | {
         "name": request.name,
