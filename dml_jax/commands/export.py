@@ -5,8 +5,6 @@
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx");
               also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
-  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
-              --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
 model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; it
 includes the normalisation, and gives "embeddings", float32 [batch, D]. --push uploads the model with a card of its
@@ -23,14 +21,13 @@ from dml_jax.commands import cli
 from dml_jax.errors import printable
 from dml_jax.files import BUCKETS, expand_path
 
-FORMS = ("onnx", "parquet", "faiss")
+FORMS = ("onnx", "parquet")
 
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    cli.add_model(flags, required=False)
-    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
-    flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
+    cli.add_model(flags)
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
@@ -40,18 +37,13 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
     options = parser().read_plain(arguments)
-    if options.to == "faiss" or options.embeddings:
-        export_index(options)
-        return
     import jax
 
     from dml_jax.export import programs
     from dml_jax.inference.model import is_run, locate
 
-    cli.require(options.model, f"--model: missing; give {cli.MODELS}")
     cli.require(options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()
-    cli.require("faiss" not in forms, f"--to={options.to}: give faiss alone, with --embeddings")
     if "onnx" in forms:
         cli.check_installed(f"--to={options.to}", "jax2onnx", '-e ".[onnx]"')
         cli.require(
@@ -70,21 +62,6 @@ def execute(arguments: list[str]) -> None:
     cli.require(writable, f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else directory
     export(directory, forms, output, options)
-
-
-def export_index(options: argparse.Namespace) -> None:
-    """Writes a faiss index of Parquet files and prints its recall."""
-    from dml_jax.inference import large_search
-
-    alone = options.to == "faiss" and options.embeddings and options.output and not (options.model or options.push)
-    cli.require(alone, "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option")
-    cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
-    embeddings = large_search.table(options.embeddings, "--embeddings")
-    file = expand_path("--output", options.output) / "index.faiss"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    rows, recall = large_search.faiss(embeddings, file)
-    sample = f"of the {large_search.NEIGHBORS} nearest rows of {large_search.SAMPLE:,} queries"
-    print(f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe {large_search.PROBES})")
 
 
 def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet files of `parts`.
+"""Exact neighbours of more embeddings than a machine holds, from the Parquet files of `parts`.
 
 Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A block of queries reads
 the gallery block by block, so a process holds one block of each, however many rows there are. Candidates of different
@@ -20,15 +20,13 @@ from pyarrow import parquet
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.files import atomic_write, expand_path, is_url, reading
+from dml_jax.files import expand_path, is_url, reading
 from dml_jax.inference import inputs, parts, ray_engine
 
 QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
 BLOCKS = 64  # of queries, as far as these sizes allow
 GALLERY_BYTES = 2**26  # of a block of the gallery
 BATCH = 2**13  # rows that are decoded at a time
-SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
-LISTS, PER_LIST, PROBES = 2**16, 64, 32  # most lists of an index, rows to fit each to, and lists that a query reads
 
 Rows = tuple[np.ndarray, np.ndarray]  # numbers int64 [N] and embeddings float32 [N, D]
 
@@ -172,39 +170,3 @@ def search(
         for number in range(out.count):
             with _opened(str(out.file(number))) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
-
-
-def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
-    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of rows and recall.
-
-    The index holds a code for each row, an eighth of its float32 numbers, and its number. The recall is the share of
-    the `NEIGHBORS` nearest rows of a sample that a search of `PROBES` lists finds.
-    """
-    import faiss as library
-
-    total, width = sum(embeddings.rows), embeddings.dimensions
-    lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
-    codes = max(codes for codes in range(1, width // 2 + 1) if width % codes == 0) if width > 1 else 1
-    index = library.IndexIVFPQ(library.IndexFlatIP(width), width, lists, codes, 8, library.METRIC_INNER_PRODUCT)
-    index.train(_sample(embeddings, max(PER_LIST * lists, 256 * PER_LIST))[1])
-    for numbers, rows in embeddings.blocks(GALLERY_BYTES // 4 // width):
-        index.add_with_ids(rows, numbers)
-    with atomic_write(file) as draft:
-        library.write_index(index, str(draft))
-    numbers, rows = _sample(embeddings, SAMPLE)
-    most = len(rows), GALLERY_BYTES // 4 // width
-    exact, _ = nearest((numbers, rows), embeddings.blocks(most[1]), min(NEIGHBORS, total), False, most)
-    index.nprobe = PROBES
-    _, found = index.search(rows, exact.shape[1])
-    return total, float(np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)]))
-
-
-def _sample(embeddings: Table, count: int) -> Rows:
-    """Random rows of a set of embeddings, in their order; all if there are no more."""
-    total = sum(embeddings.rows)
-    chosen = np.sort(np.random.default_rng(0).choice(total, min(count, total), replace=False))
-    kept = []
-    for numbers, rows in embeddings.blocks(BATCH):
-        inside = chosen[slice(*np.searchsorted(chosen, (numbers[0], numbers[-1] + 1)))] - numbers[0]
-        kept.append((numbers[inside], rows[inside]))
-    return np.concatenate([part for part, _ in kept]), np.concatenate([part for _, part in kept])

@@ -156,7 +156,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([], "--model: missing"),
+        ([], "arguments are required: --model"),
         (["--model=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: --to=parquet and --push need the"),
         (["--model=x"], "--to: missing; give some of onnx,parquet, or --push=user/name"),
         (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
