@@ -81,10 +81,8 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
     mean = _mean(*entropies, average)
     if mean == 0:
         return 0.0
-    surprisals = (
-        -np.log(cells.class_sizes[cells.classes] / rows),
-        -np.log(cells.cluster_sizes[cells.clusters] / rows),
-    )
+    sizes = cells.class_sizes[cells.classes], cells.cluster_sizes[cells.clusters]
+    surprisals = tuple(-np.log(each / rows) for each in sizes)
     pointwise = np.log(cells.counts / rows) + surprisals[0] + surprisals[1]
     information = mutual_information(cells)
     weights = [mean / h if average == "geometric" else 1.0 for h in entropies]

@@ -107,10 +107,7 @@ def _assign(x: jax.Array, centers: jax.Array) -> jax.Array:
         best, nearest = peak[0], member[0]
         for g in range(1, groups):
             higher = peak[g] > best
-            best, nearest = (
-                jnp.where(higher, peak[g], best),
-                jnp.where(higher, member[g] + g * group_size, nearest),
-            )
+            best, nearest = jnp.where(higher, peak[g], best), jnp.where(higher, member[g] + g * group_size, nearest)
         return nearest
 
     size = min(len(x), max(BLOCK, BLOCK_SCORES // k))

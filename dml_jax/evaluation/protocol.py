@@ -123,10 +123,7 @@ def description(
     lone_queries: metrics.Lone = "miss",
 ) -> str:
     """One line that states how `evaluate` computed its metrics; `gallery` and `groups`: whether there are any."""
-    exclusion = {
-        "clean": "query excluded by index",
-        "paper": "first neighbour dropped (as in the authors' code)",
-    }
+    exclusion = {"clean": "query excluded by index", "paper": "first neighbour dropped (as in the authors' code)"}
     parts = [
         f"{protocol} protocol",
         f"exact {metric} ranking in float32"

@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from dml_jax.data.prepare.sources import stamp
 from dml_jax.errors import DataError, UserError, printable
 from dml_jax.inference.index import UNKNOWN, Index
 
@@ -169,7 +170,7 @@ class EnrolledClasses:
 
     def __init__(self, model: "EmbeddingModel", path: Path, decision: dict[str, Any]):
         self._model, self._path, self._decision = model, path, decision
-        self._version = self._stat()
+        self._version = stamp(path)
         self._index = self._load()
         self._counts: Counter[str] = Counter()
 
@@ -187,21 +188,14 @@ class EnrolledClasses:
             "index": {"images": len(self._index.images), "classes": len(self._index.classes)},
         }
 
-    def _stat(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def _load(self) -> Index:
         index = Index.load(self._model, self._path)
         index.nearest(index.embeddings[:1], **self._decision)  # measures the threshold, if it must
         return index
 
     def _reload(self) -> None:
-        version = self._stat()
-        if version in (self._version, None):
+        version = stamp(self._path)
+        if version == self._version or not self._path.exists():
             return
         self._version = version
         try:

@@ -10,21 +10,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dml_jax.evaluation._engine.counting_kernels import (
-    Reduction,
-    Side,
-    accumulate,
-    make_counter,
-    read_thresholds,
-)
-from dml_jax.evaluation._engine.tiles import (
-    REPLICATED,
-    SHARDED,
-    TiledRows,
-    product,
-    scores_of_keys,
-    sum_over_devices,
-)
+from dml_jax.evaluation._engine.counting_kernels import Reduction, Side, accumulate, make_counter, read_thresholds
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows, product, scores_of_keys, sum_over_devices
 
 Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 
@@ -54,25 +41,14 @@ class Targets(NamedTuple):
         return np.concatenate([position, np.where(size > 0, own, -1)], axis=1).astype(np.int32)
 
 
-class Budget(NamedTuple):
-    """Limits per device."""
-
-    panel_tiles: int  # tiles of either operand that are resident at once
-    cached_tiles: int  # tiles of scores kept from the first pass for the second
-
-
 def count_ranks(
-    gallery: TiledRows,
-    queries: TiledRows,
-    targets: Targets,
-    mesh: Mesh,
-    budget: Budget,
-    drop: int,
+    gallery: TiledRows, queries: TiledRows, targets: Targets, mesh: Mesh, limits: tuple[int, int], drop: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Ranks of the targets of each query, and the score of the nearest one after the first `drop`.
 
     The ranks int32 [m, R, T] are in any order along R, 1-based, without rows that the query excludes; 0 for these and
-    for unused targets. The scores float [m, T] are NaN for queries without targets.
+    for unused targets. The scores float [m, T] are NaN for queries without targets. The limits per device are the tiles
+    of either operand that are resident at once, and the tiles of scores kept from the first pass for the second.
     """
     symmetric = queries is gallery
     width = max(1, int(targets.size.max()))
@@ -91,7 +67,7 @@ def count_ranks(
         if num_targets[b] or (symmetric and num_targets[a])
     ]
     far = sorted(set(far) - set(near), key=lambda pair: pair[::-1])
-    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, budget)
+    passes = TilePasses(gallery, queries, num_targets, symmetric, mesh, *limits)
     scores = passes.run(read_thresholds, left, right, near, right.thresholds.dtype)
     used, thresholds, own, ties = positions[:, :-1] >= 0, scores[:, :-1], scores[:, -1:], right.ties
     omitted = None
@@ -100,8 +76,7 @@ def count_ranks(
     reached = np.where(used if omitted is None else used & ~omitted, thresholds, np.iinfo(thresholds.dtype).min)
     nearest = np.partition(reached, -1 - drop, axis=1)[:, -1 - drop] if drop else reached.max(axis=1)
     nearest_scores = scores_of_keys(nearest)
-    unreachable = np.iinfo(thresholds.dtype).max
-    right = right._replace(positions=positions, thresholds=np.where(used, thresholds, unreachable), ties=ties)
+    right = right._replace(thresholds=np.where(used, thresholds, np.iinfo(thresholds.dtype).max))
     left = right if symmetric else left
     counts = passes.run(make_counter(group, False), left, right, near, np.dtype(np.int32))
     counts += passes.run(make_counter(group, tiles_in_index_order(gallery)), left, right, far, np.dtype(np.int32))
@@ -157,7 +132,8 @@ class TilePasses:
     num_targets: np.ndarray  # int [m], largest number of targets in each tile of queries
     symmetric: bool  # each tile is reduced along both axes
     mesh: Mesh
-    budget: Budget
+    panel_tiles: int
+    cached_tiles: int
     cached_scores: dict[bytes, jax.Array] = field(default_factory=dict)  # of the first pass, by pairs of tiles
     operands: dict[tuple[int, bool], jax.Array] = field(default_factory=dict)  # the two panels used last
 
@@ -171,7 +147,7 @@ class TilePasses:
     ) -> np.ndarray:
         """One pass: the sum over the `pairs` of the reduction of each tile, [m, R or R + 1, T]."""
         result = np.zeros((self.queries.num_tiles, result_depth(reduction, right), self.queries.tile_size), dtype)
-        step = self.budget.panel_tiles
+        step = self.panel_tiles
 
         def panels(pair: Pair) -> tuple[int, int]:
             return pair[1] // step, pair[0] // step
@@ -193,7 +169,7 @@ class TilePasses:
                 scores = self.cached_scores.pop(key, None)
                 if scores is None:
                     scores = product(a, b, local, self.mesh, as_keys=True)
-                    if reduction is read_thresholds and len(self.cached_scores) < self.budget.cached_tiles:
+                    if reduction is read_thresholds and len(self.cached_scores) < self.cached_tiles:
                         self.cached_scores[key] = scores
                 sums = accumulate(scores, *device_sides, *sums, local, num_targets, self.mesh, reduction)
                 # Dispatch at most two tiles ahead, or all tiles would be allocated at once.

@@ -41,10 +41,7 @@ class Side(NamedTuple, Generic[Array]):
 
 
 # (keys, axis of the candidates, their side and tile, the side and tile of the queries, targets in use) -> [R, queries]
-Reduction = Callable[
-    [jax.Array, int, Side[jax.Array], jax.Array, Side[jax.Array], jax.Array, jax.Array],
-    jax.Array,
-]
+Reduction = Callable[[jax.Array, int, Side[jax.Array], jax.Array, Side[jax.Array], jax.Array, jax.Array], jax.Array]
 
 
 @partial(jax.jit, static_argnames=("mesh", "reduction"), donate_argnames=("rows", "columns"))

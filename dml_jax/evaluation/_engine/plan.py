@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dml_jax.evaluation._engine import query_metrics, tiles
-from dml_jax.evaluation._engine.count_ranks import Budget, Targets, count_ranks
+from dml_jax.evaluation._engine.count_ranks import Targets, count_ranks
 from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
@@ -87,7 +87,6 @@ def rank(
         right = TiledRows(queries, query_order, query_tile, metric, centering, dtype)
     tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * left.width * dtype.itemsize))
-    budget = Budget(panel_tiles=panel_tiles, cached_tiles=memory // 2 // tile_bytes)
 
     results = QueryResults.undefined(len(queries), task)
     results.relevant[:] = relevant
@@ -107,7 +106,9 @@ def rank(
             tiled(np.where(excluded >= 0, position[excluded], -1), -1),
             None if task.groups is None else (tiled(task.groups[0], 0), task.groups[1][order]),
         )
-        ranks, scores = count_ranks(left, right, targets, mesh, budget, int(task.drop_nearest))
+        ranks, scores = count_ranks(
+            left, right, targets, mesh, (panel_tiles, memory // 2 // tile_bytes), int(task.drop_nearest)
+        )
         results.nearest[query_order] = scores.reshape(-1)[: len(queries)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(queries)]
         ranks -= task.drop_nearest
