@@ -11,7 +11,6 @@ passing connects the images.
 
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,13 +26,6 @@ from dml_jax.methods.contract import Method, PyTree
 ANCHORS, NEIGHBORS = 6, 8  # rows and columns of the figure
 
 
-class Statistics(NamedTuple):
-    """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
-
-    divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
-    own_class: np.ndarray  # weight on nodes of the own class, the node itself included
-
-
 def reason_not_to(run: EvaluatedModel) -> str:
     """Why the analysis does not apply to a run; empty if it does."""
     method = run.config.method
@@ -42,43 +34,19 @@ def reason_not_to(run: EvaluatedModel) -> str:
     return "the run was trained without its network (method.losses=auxiliary)" if method.losses == "auxiliary" else ""
 
 
-def weights(
-    method: Method, network: mpn.MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
-) -> jax.Array:
-    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
-    embeddings, _ = method.encode(params, model_state, images, train=False)
-    variables = {"params": params["mpn"]}
-    nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
-    outputs: PyTree = network.apply(variables, nodes, method="propagate")
-    return jnp.stack([attention for _, attention in outputs])
-
-
-def statistics(rows: np.ndarray, labels: np.ndarray) -> Statistics:
-    """Statistics of attention weights float [L, M, B, B], not negative with row sums 1, for labels int [B]."""
-    own = labels[:, None] == labels[None, :]
-    logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
-    return Statistics(np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1))
-
-
-def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
-    """Rows [..., B] divided by their sum, in float64."""
-    rows = np.asarray(attention, np.float64)
-    return rows / rows.sum(axis=-1, keepdims=True)
-
-
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
     method, batch = run.model.method, run.training_batch
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
-    compute = jax.jit(partial(weights, method, network))
+    compute = jax.jit(partial(mpn.batch_attention, method, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
     classes, node = run.split("train").classes, run.node
     for state in run.models():
-        rows = normalised(compute(state.params, state.model_state, batch.images))
+        rows = mpn.normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
-        found.append(statistics(rows, labels))
+        found.append(mpn.attention_statistics(rows, labels))
         node_rows.append(rows[-1, :, node])  # of the last layer
-    series = Statistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
+    series = mpn.AttentionStatistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
     nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
@@ -112,7 +80,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     ]
 
 
-def plot_statistics(path: Path, *, steps: list[int], series: Statistics, uniform: float) -> None:
+def plot_statistics(path: Path, *, steps: list[int], series: mpn.AttentionStatistics, uniform: float) -> None:
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for axes, values in ((left, series.divergence), (right, series.own_class)):

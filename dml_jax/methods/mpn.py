@@ -22,7 +22,7 @@ Challenge).
 """
 
 import functools
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -209,6 +209,37 @@ def refine(
         return unit(readout(outputs, network.config))
 
     return lax.map(refine_one, batches, batch_size=max(1, NODES // batches.shape[1]))
+
+
+class AttentionStatistics(NamedTuple):
+    """Attention of each layer and head, averaged over the nodes of a batch: float [L, M] each."""
+
+    divergence: np.ndarray  # KL(weights || uniform), in nats; at most log N
+    own_class: np.ndarray  # weight on nodes of the own class, the node itself included
+
+
+def batch_attention(
+    method: Method, network: MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
+) -> jax.Array:
+    """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
+    embeddings, _ = method.encode(params, model_state, images, train=False)
+    variables = {"params": params["mpn"]}
+    nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
+    outputs: PyTree = network.apply(variables, nodes, method="propagate")
+    return jnp.stack([attention for _, attention in outputs])
+
+
+def attention_statistics(rows: np.ndarray, labels: np.ndarray) -> AttentionStatistics:
+    """AttentionStatistics of attention weights float [L, M, B, B], not negative with row sums 1, for labels int [B]."""
+    own = labels[:, None] == labels[None, :]
+    logs = np.log(np.where(rows > 0, rows * rows.shape[-1], 1))
+    return AttentionStatistics(np.sum(rows * logs, axis=-1).mean(axis=-1), np.sum(rows * own, axis=-1).mean(axis=-1))
+
+
+def normalised(attention: np.ndarray | jax.Array) -> np.ndarray:
+    """Rows [..., B] divided by their sum, in float64."""
+    rows = np.asarray(attention, np.float64)
+    return rows / rows.sum(axis=-1, keepdims=True)
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:

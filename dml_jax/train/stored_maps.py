@@ -178,18 +178,13 @@ class Head:
         and the weight on nodes of the own class."""
         with experiment.batches(0, 1) as batches:
             images, labels, _ = next(batches)
-        method, (params, model_state) = experiment.method, (state.params, state.model_state)
         network = mpn.MessagePassingNetwork(experiment.config.method, len(experiment.splits["train"].classes))
-        embeddings, _ = method.encode(params, model_state, jnp.asarray(images, jnp.float32), train=False)
-        nodes: PyTree = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
-        outputs: PyTree = network.apply({"params": params["mpn"]}, nodes, method="propagate")
-        weights = np.stack([np.asarray(attention, np.float64) for _, attention in outputs])
-        weights /= weights.sum(axis=-1, keepdims=True)
-        logs = np.log(np.where(weights > 0, weights * weights.shape[-1], 1))
-        own = labels[:, None] == labels
+        maps = jnp.asarray(images, jnp.float32)
+        weights = mpn.batch_attention(experiment.method, network, state.params, state.model_state, maps)
+        found = mpn.attention_statistics(mpn.normalised(weights), labels)
         return {
-            "attention_divergence": float((weights * logs).sum(axis=-1).mean()),
-            "attention_own_class": float((weights * own).sum(axis=-1).mean()),
+            "attention_divergence": float(found.divergence.mean()),
+            "attention_own_class": float(found.own_class.mean()),
         }
 
 

@@ -40,7 +40,7 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.
         patched.setattr(mpn, "attend", watched)
         expected = forward(params, model_state, batch.images)
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    found = jax.jit(partial(attention.weights, method, network))(params, model_state, batch.images)
+    found = jax.jit(partial(mpn.batch_attention, method, network))(params, model_state, batch.images)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.shape == (2, 2, 16, 16)
     total = np.asarray(found).sum(axis=-1)

@@ -21,6 +21,7 @@ from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError
 from dml_jax.evaluation import geometry
+from dml_jax.methods import mpn
 
 
 def units(seed: int, count: int, width: int = 6) -> np.ndarray:
@@ -35,7 +36,7 @@ def test_attention_statistics() -> None:
     weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
     weights[1] = 0.15
     labels = np.array([0, 0, 1, 1, 1])
-    found = attention.statistics(attention.normalised(weights), labels)
+    found = mpn.attention_statistics(mpn.normalised(weights), labels)
     for layer, head in np.ndindex(2, 3):
         divergence, own = [], []
         for i in range(5):

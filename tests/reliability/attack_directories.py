@@ -1,4 +1,4 @@
-"""Hostile directories: runs, prepared data sets, and what the library exports."""
+"""Hostile directories: runs, prepared data sets; and hostile weights."""
 
 import functools
 import json
@@ -7,23 +7,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import safetensors.numpy
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
-from dml_jax import manifest
-from dml_jax.backbones.weights import store as converted
+from dml_jax.backbones.weights import tensor_files
 from dml_jax.data import split_metadata, store
 from dml_jax.data.formats import folder
 from dml_jax.data.split import Split, unread
-from dml_jax.errors import DataError
-from dml_jax.evaluation.open_set import Photographs
-from dml_jax.export import embedding_files
-from dml_jax.inference import inputs, parts
-from dml_jax.inference.index import Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.jsonl import JsonLines
 from tests.reliability import mutations, sandbox
@@ -94,89 +88,24 @@ def _read_prepared(directory: Path) -> None:
     )
 
 
-# Exported and unfinished embeddings, indexes of enrolled classes, converted weights.
-
-PLAN = parts.plan([inputs.Unit("files", ("a", "b", "c"), "/")], parts.Facts("x", "y", 1, True, "jax"))
+WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
 
 
-class _Embedder:
-    fingerprint, own_distance = "f", False
-
-    def embed(self, images: Any) -> np.ndarray:
-        return np.ones((len(images), 2), np.float32)
-
-    def embed_each(self, groups: Any, on_bad: Any) -> Any:
-        for group in groups:
-            rows = self.embed(group)
-            rows[1] = np.nan
-            on_bad(DataError("b: not an image"))
-            yield rows
-
-    def unseen(self) -> tuple[Photographs, list[str]]:
-        rows = np.tile(np.eye(2, dtype=np.float32)[:1] - np.eye(2, dtype=np.float32)[1:], (40, 1))
-        return Photographs(rows, np.arange(40) // 8, np.array([""] * 40)), list("abcde")
-
-
-@functools.cache
-def _exports() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        rows = np.eye(3, dtype=np.float32)
-        embedding_files.write(root / "e", rows, np.arange(3), ["a", "b", "c"], config_hash="x", step=1)
-        index = Index(_Embedder())
-        index.add({"x": [np.zeros((2, 2, 3), np.uint8)] * 2})
-        index.expect()  # so that the calibration is saved as well
-        index.save(root / "i.npz")
-        with parts.opened(root / "s", PLAN) as written:
-            list(parts.embed(_Embedder(), [(written.file(0), inputs.Unit("files", ("a", "b", "c"), "/"))]))
-        converted.write(root / "w", {"backbone/params/a": rows}, {"architecture": "resnet"})
-        return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
-
-
-@st.composite
-def _damaged_exports(draw: DrawFn) -> Files:
-    files = dict(_exports())
-    name = draw(st.sampled_from(sorted(files)))
-    text = name.endswith(".json")
-    files[name] = draw(mutations.json_file(json.loads(files[name])) if text else mutations.damaged(files[name]))
-    if draw(st.booleans()) and name[0] in "ew" and not name.endswith(("manifest.json", "weights.json")):
-        files |= _confirmed(files, name)
-    return files
-
-
-def _confirmed(files: Files, name: str) -> Files:
-    """The digests that confirm a damaged file."""
-    if name[0] == "w":
-        content = json.loads(files["w/weights.json"])
-        return {"w/weights.json": json.dumps(content | {"weights_sha256": sha256(files[name]).hexdigest()}).encode()}
-    with tempfile.TemporaryDirectory() as folder:
-        for path, content in files.items():
-            if path.startswith("e/"):
-                Path(folder, path[2:]).write_bytes(content)
-        Path(folder, manifest.NAME).unlink()
-        manifest.write(Path(folder), {})
-        return {"e/manifest.json": Path(folder, manifest.NAME).read_bytes()}
-
-
-def _read_exports(directory: Path) -> None:
-    sandbox.read_all(
-        [
-            lambda: embedding_files.read(directory / "e"),
-            lambda: parts.Parts(directory / "s", PLAN).summary(3),
-            lambda: parts.Parts(directory / "s", PLAN).usable_names(),
-            lambda: list(parts.Parts(directory / "s", PLAN).usable_rows()),
-            lambda: Index.load(_Embedder(), directory / "i.npz").classify([np.zeros((2, 2, 3), np.uint8)]),
-            lambda: converted.read(directory / "w"),
-        ]
-    )
+def _read_weights(directory: Path) -> None:
+    tensor_files.finite(tensor_files.read(directory / "w.safetensors"), "w.safetensors")
 
 
 ATTACKS = {
+    "weights": Attack(
+        mutations.damaged(safetensors.numpy.save(WEIGHTS)).map(lambda content: {"w.safetensors": content}),
+        _read_weights,
+        lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out"],
+        share=20,
+    ),
     "work directory": Attack(
         _work_directory(),
         _read_work_directory,
         lambda d: ["main", CONFIG, f"--workdir={d}", "--mode=evaluate", "--quiet"],
     ),
     "prepared data": Attack(_prepared_data(), _read_prepared, lambda d: ["prepare", f"--verify={d}"]),
-    "exported files": Attack(_damaged_exports(), _read_exports),
 }

@@ -9,7 +9,7 @@ from hypothesis.strategies import DrawFn
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.config.files import load_config
-from tests.reliability import attack_data, attack_directories, attack_models
+from tests.reliability import attack_data, attack_directories
 from tests.reliability.sandbox import CONFIG, Attack, Files
 
 
@@ -52,6 +52,5 @@ ATTACKS = {
         lambda d: ["main", CONFIG, f"--workdir={d}/run", *_lines(d), "--mode=show"],
     ),
     **attack_data.ATTACKS,
-    **attack_models.ATTACKS,
     **attack_directories.ATTACKS,
 }

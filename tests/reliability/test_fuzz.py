@@ -1,11 +1,7 @@
 """Hostile input ends in success or in one error line; `python -m benchmarks.faults` runs the same with more cases."""
 
-import os
-import tempfile
 import warnings
-from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
@@ -41,27 +37,8 @@ def _fail(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize(
-    ("read", "wanted"),
-    [
-        (lambda d: _fail(KeyError("x")), "KeyError at "),
-        (lambda d: (d.parent / "dml_jax-outside").touch(), "open outside: "),
-        (lambda d: os.symlink("/etc", d.parent / "dml_jax-outside"), "os.symlink outside: "),
-        (lambda d: os.system("true"), "os.system"),
-        (lambda d: all(True for _ in iter(int, 1)), "TooLong"),
-        (lambda d: np.ones(30_000_000).sum(), "MiB of memory"),
-    ],
-)
-def test_the_sandbox_notices(read: object, wanted: str) -> None:
-    try:
-        outcome = sandbox.run(read, {"a/b": b"x"}, seconds=2, memory=2**27)  # type: ignore[arg-type]
-    finally:
-        (Path(tempfile.gettempdir()) / "dml_jax-outside").unlink(missing_ok=True)
-    assert outcome.kind == "failure"
-    assert wanted in outcome.text
-
-
-def test_the_sandbox_accepts() -> None:
+def test_the_sandbox() -> None:
+    assert sandbox.run(lambda d: _fail(KeyError("x")), {"a/b": b"x"}).text.startswith("KeyError at ")
     assert sandbox.run(lambda d: (d / "c").write_bytes((d / "a").read_bytes()), {"a": b"x"}).kind == "success"
     assert sandbox.run(lambda d: _fail(DataError("two\nlines")), {}) == ("error", "error: two lines")
 
