@@ -81,7 +81,7 @@ def _prepared_data(draw: DrawFn) -> Files:
 def _read_prepared(directory: Path) -> None:
     sandbox.read_all(
         [
-            lambda: store.load(configs.Data(name="folder", path=str(directory)), "folder", folder.RECIPE),
+            lambda: store.load(configs.Data(name="folder", path=str(directory)), folder.RECIPE),
             lambda: store.verify(directory),
             lambda: split_metadata.load(directory / store.INDEX),
         ]
