@@ -1,5 +1,6 @@
 """Batch normalisation that matches PyTorch's to rounding."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax.typing import Dtype as ArrayDtype
 from jax.sharding import Mesh, PartitionSpec
 
@@ -39,8 +41,26 @@ def _statistics(x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     rows = x.reshape(-1, x.shape[-1])
     near = rows[: len(rows) // len(x)].mean(axis=0)
     offsets = rows - near[None]
-    offset = offsets.mean(axis=0)
-    return near, offset, jnp.maximum(jnp.square(offsets).mean(axis=0) - jnp.square(offset), 0.0)
+    offset, square = (total / len(rows) for total in _sums(offsets, jnp.square(offsets)))
+    return near, offset, jnp.maximum(square - jnp.square(offset), 0.0)
+
+
+def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
+    """The sums of arrays [..., C] of one shape over all but the last axis, each [C]."""
+
+    def on_cpu(*terms: jax.Array) -> tuple[jax.Array, ...]:
+        # XLA would compute the terms anew for each sum. Together it does so once, and vectorises sums of few rows.
+        channels = terms[0].shape[-1]
+        few = math.gcd(terms[0].size // channels, 8)
+        groups = [term.reshape(-1, few, channels) for term in terms]
+        zeros = [np.zeros((), term.dtype) for term in terms]
+        partial_sums = jax.lax.reduce(groups, zeros, lambda a, b: list(map(jnp.add, a, b)), (1,))
+        return tuple(each.sum(axis=0) for each in partial_sums)
+
+    def default(*terms: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(term.sum(axis=tuple(range(term.ndim - 1))) for term in terms)
+
+    return jax.lax.platform_dependent(*terms, cpu=on_cpu, default=default)
 
 
 def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -77,9 +97,8 @@ def _standardize_backward(
     x, scale, mean, factor = saved
     grad = gradients[0]
 
-    def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> tuple[jax.Array, jax.Array]:
-        axes = tuple(range(x.ndim - 1))
-        return (grad * ((x - _row(mean, x)) * _row(factor, x))).sum(axis=axes), grad.sum(axis=axes)
+    def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> tuple[jax.Array, ...]:
+        return _sums(grad * ((x - _row(mean, x)) * _row(factor, x)), grad)
 
     def summed(axis: str, *arrays: jax.Array) -> jax.Array:
         return jax.lax.psum(jnp.stack(sums(*arrays)), axis)

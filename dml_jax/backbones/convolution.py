@@ -198,10 +198,17 @@ def _kernel_gradient(
     rows, columns = ((n - 1) * stride + 1 for n, stride in zip(grad.shape[1:3], strides, strict=True))
     flat = grad.reshape(-1, grad.shape[-1])
     slices = [padded[:, :, j : j + columns : strides[1]] for j in range(shape[1])]
-    if x.shape[-1] < 128:
+    if x.shape[-1] <= 128:
         # One matrix product for the shifts within a row: larger matrices, and fewer and longer copies. Without the
         # barrier, XLA would compute every shift again from the unpadded inputs.
         slices = [lax.optimization_barrier(jnp.concatenate(slices, axis=-1))]
+        if strides[0] == 1:
+            # Likewise for the shifts along a column, of the gradient in the other direction: one product for all.
+            around = jnp.pad(grad, ((0, 0), (shape[0] - 1, shape[0] - 1), (0, 0), (0, 0)))
+            below = [around[:, i : i + padded.shape[1]] for i in reversed(range(shape[0]))]
+            moved = lax.optimization_barrier(jnp.concatenate(below, axis=-1))
+            product = slices[0].reshape(-1, slices[0].shape[-1]).T @ moved.reshape(-1, moved.shape[-1])
+            return product.reshape(shape[1], shape[2], shape[0], shape[3]).transpose(2, 0, 1, 3)
     products = [
         part[:, i : i + rows : strides[0]].reshape(-1, part.shape[-1]).T @ flat
         for i in range(shape[0])
