@@ -8,7 +8,6 @@ import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -246,20 +245,6 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
-
-
-def test_embeddings_that_are_not_finite(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no reason to leave an image out, and do not pass for embeddings of good ones."""
-
-    class Overflowing(Tiny):
-        def _project(self, *arguments: Any) -> Any:
-            return super()._project(*arguments).at[:, 0].set(np.nan)
-
-    (photos / "00.jpg").write_text("no")
-    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Overflowing())
-    code, _, err = run("--skip_bad")
-    assert (code, sorted(os.listdir("out.parquet"))) == (2, ["_plan.json"])
-    assert err.startswith("error: photos/01.jpg: the model's embedding is not finite; use another ")
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

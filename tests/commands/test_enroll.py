@@ -1,9 +1,7 @@
 """Enrolled classes: the index, the command, and their error messages."""
 
-import json
 import re
 import shutil
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,15 +12,12 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import config as configs
-from dml_jax.commands import embed, enroll
-from dml_jax.data import formats
-from dml_jax.data.formats import folder
-from dml_jax.data.prepare import sources
+from dml_jax.commands import enroll
 from dml_jax.errors import CheckpointError, DataError
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import embedding_files
+from dml_jax.files import locked
 from dml_jax.inference.index import Index
 from tests import tiny_model
 
@@ -105,8 +100,6 @@ def test_remove(photos):
     assert (index.classes, index.images, index.labels.tolist()) == (other.classes, other.images, [0, 0, 0, 1, 1, 1])
     np.testing.assert_array_equal(index.embeddings, other.embeddings)
     assert index.classify(photos["green"][:1], threshold=-3)[0] != ["green"]
-    with pytest.raises(DataError, match="bleu: is not enrolled; did you mean blue"):
-        index.remove("bleu")
     index.add({"green": photos["green"]})
     assert index.classify(photos["green"], threshold=-3)[0] == ["green"] * 3
     for name in ("red", "green", "blue"):
@@ -135,8 +128,6 @@ def test_restore(photos, tmp_path):
     )
     np.testing.assert_array_equal(index.embeddings[3:], before)
     assert index.classify(photos["blue"], false_accept_rate=0.1)[0] == ["blue"] * 3
-    with pytest.raises(DataError, match="blue: is not a removed class; removed: green"):
-        index.restore("blue")
     index.add({"green": photos["green"][:1]})
     with pytest.raises(DataError, match=r"0\.png: has been enrolled since green was removed; remove that first"):
         index.restore("green")
@@ -150,6 +141,7 @@ def test_best(photos):
         per_class = [max(range(3 * c, 3 * c + 3), key=lambda i: row @ index.embeddings[i]) for c in (0, 1)]
         assert found.tolist() == sorted(per_class, key=lambda i: -(row @ index.embeddings[i]))
         np.testing.assert_allclose(values, index.embeddings[found] @ row, atol=1e-6)
+    assert index.best(1.1 * rows, 2)[1].max() == 1  # rows in float32 may be a little longer than 1
 
 
 def test_failed_enrolment_changes_nothing(photos, tmp_path):
@@ -273,8 +265,6 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         ((tmp_path / "moved",), ".png: is already enrolled as lime; give each image once"),
         (("--list", "--remove=red"), "--list and --classify: change and check nothing; leave the other options out"),
         ((tmp_path / "none",), "there is no such directory"),
-        (("--remove=wren",), "wren: is not enrolled"),
-        (("--rename=wren:x",), "wren: is not enrolled"),
         (("--rename=blue:lime",), "lime: is the name of another class"),
         (("--rename=blue",), "--rename=blue: must be OLD:NEW"),
         ((later, "--session=^x_"), "session=^x_: fits none of 3 images, e.g."),
@@ -286,34 +276,6 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
     ):
         code, text = run(*arguments)
         assert (code, message in text) == (2, True), text
-
-
-def test_the_class_folders_of_training(tmp_path):
-    """Nested folders, folders of splits, hidden and empty folders, files that are not images."""
-    for name in (
-        "Fruit/Apple/Pink-Lady/1",
-        "Fruit/Apple/Pink-Lady/2",
-        "Fruit/Pear/1",
-        "Dairy/1",
-        "Dairy/2",
-        "Dairy/Milk/1",
-    ):
-        picture(tmp_path / "flat" / f"{name}.png", "red")
-    (tmp_path / "flat" / "Dairy" / "notes.txt").write_text("text")
-    picture(tmp_path / "flat" / ".cache" / "1.png", "red")
-    (tmp_path / "flat" / "empty").mkdir()
-    shutil.copytree(tmp_path / "flat" / "Fruit", tmp_path / "split" / "train" / "Fruit")
-    shutil.copytree(tmp_path / "flat" / "Dairy", tmp_path / "split" / "test" / "Dairy")
-    for root in ("flat", "split"):
-        found = formats.class_folders([str(tmp_path / root)])
-        entries = folder.find(dict(sources.walk(tmp_path / root)), sources.Options())
-        assert set(found) == {"Fruit/Apple/Pink-Lady", "Fruit/Pear", "Dairy", "Dairy/Milk"}
-        assert {(name, file) for name, files in found.items() for file in files} == {
-            (entry.class_name, entry.file.path) for entry in entries
-        }
-        assert sum(map(len, found.values())) == len(entries) == 6
-    with pytest.raises(DataError, match=r"split: .*flat also has a class Dairy; rename one"):
-        formats.class_folders([str(tmp_path / "flat"), str(tmp_path / "split")])
 
 
 def test_the_unseen_classes_of_a_run(tmp_path):
@@ -347,92 +309,41 @@ def test_the_unseen_classes_of_a_run(tmp_path):
         Model.unseen(model)
 
 
-class Reader(Colours):
-    """`Colours` with the parts of `Model` that the commands use."""
-
-    step = 3
-    finished = True
-    config = None
-    config_hash = ""
-    runtime = "jax"
-
-    def read(self, path):
-        self.embed([path])
-        return np.asarray(Image.open(path))
-
-    def embed_each(self, groups, on_bad=None):
-        for group in groups:
-            rows = []
-            for item in group:
-                try:
-                    rows += [*self.embed([getattr(item, "content", item)])]
-                except DataError as error:
-                    if on_bad is None:
-                        raise
-                    on_bad(error)
-                    rows.append(np.full(4, np.nan, np.float32))
-            yield np.stack(rows)
-
-
-def test_commands_at_the_same_time(photos, tmp_path, monkeypatch):
+def test_one_command_at_a_time(photos, tmp_path, monkeypatch):
     """The second waits until the first has written; no class is lost."""
     path = tmp_path / "i.npz"
-    embedding, go_on, seen = threading.Event(), threading.Event(), []
-
-    class Slow(Colours):
-        def embed(self, images):
-            seen.append(Index.load(Colours(), path).classes if path.exists() else [])
-            embedding.set()
-            assert go_on.wait(60)
-            return super().embed(images)
-
-    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Slow())
-    folders = []
-    for name in COLOURS:
-        picture(tmp_path / f"of_{name}" / name / "1.png", name)
-        folders.append(str(tmp_path / f"of_{name}"))
-    with ThreadPoolExecutor(4) as pool:
-        tasks = [pool.submit(enroll.execute, ["--model=w", f"--index={path}", folders[0]])]
-        assert embedding.wait(60)
-        tasks += [pool.submit(enroll.execute, ["--model=w", f"--index={path}", folder]) for folder in folders[1:]]
-        time.sleep(0.2)  # they could embed their images now, if they did not wait
-        go_on.set()
-        for task in tasks:
-            task.result(60)
-    assert [len(classes) for classes in seen] == [0, 1, 2, 3]
-    assert sorted(Index.load(Colours(), path).classes) == sorted(COLOURS)
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
+    index = Index(Colours())
+    index.add({"old": photos["red"]})
+    with ThreadPoolExecutor(1) as pool:
+        with locked(path):
+            waiting = pool.submit(enroll.execute, ["--model=w", f"--index={path}", str(tmp_path / "gallery")])
+            time.sleep(0.2)  # it could embed its images now, if it did not wait
+            index.rename("old", "red")
+            index.save(path)
+        waiting.result(60)
+    assert Index.load(Colours(), path).classes == ["red", "blue", "green", "grey"]
     assert not list(tmp_path.glob(".*"))
 
 
 def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
     """As `prepare`: hidden files and those of file managers are ignored, --skip_bad lists the others."""
-    gallery = tmp_path / "gallery"
+    gallery, model = tmp_path / "gallery", Colours()
     for name in (".hidden.png", "Thumbs.db", "__MACOSX/a.png", ".git/a.png", "bad\x1b.png"):
         (gallery / "red" / name).parent.mkdir(exist_ok=True)
         (gallery / "red" / name).write_text("no")
-    model = Reader()
+    monkeypatch.setattr(Colours, "read", lambda self, path: self.embed([path]), raising=False)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: model)
-    monkeypatch.setattr(configs, "digest", str)
-
-    out, index = f"--output={tmp_path / 'out'}", f"--index={tmp_path / 'i.npz'}"
-    for command, arguments, listed in ((embed, [out, gallery], "unusable"), (enroll, [index, gallery], "error")):
-        code, _, err = execute(command, "--model=w", *arguments)
-        assert (code, err.splitlines()[0]) == (2, f"{listed}: {gallery}/red/bad\\x1b.png: not an image")
-        code, _, err = execute(command, "--model=w", "--skip_bad", *arguments)
-        assert (code, err) == (0, f"left out: {gallery}/red/bad\\x1b.png: not an image\n")
-    ids = json.loads((tmp_path / "out" / "ids.json").read_text())
-    assert sorted(ids) == sorted(file for files in photos.values() for file in files)
-    assert Index.load(model, tmp_path / "i.npz").images == [str(Path(i).resolve()) for i in sorted(ids)]
-
+    index, reason = f"--index={tmp_path / 'i.npz'}", f"{gallery}/red/bad\\x1b.png: not an image\n"
+    assert execute(enroll, "--model=w", index, gallery)[::2] == (2, f"error: {reason}")
+    assert execute(enroll, "--model=w", "--skip_bad", index, gallery)[::2] == (0, f"left out: {reason}")
+    assert sorted(Index.load(model, tmp_path / "i.npz").images) == sorted(file for files in photos.values() for file in files)
     tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
     code, text, _ = execute(
         enroll, "--model=w", index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png"
     )
     assert (code, text.count("\n"), "\x1b" in text) == (0, 1, False)
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
-    code, _, err = execute(embed, "--model=w", f"{out}2", "--skip_bad", gallery / "red" / "bad\x1b.png")
-    assert code == 2
-    assert err.splitlines()[-1].startswith("error: 1 of 1 image cannot be used; all errors are in ")
 
 
 def test_an_index_refuses_a_distance_of_ones_own() -> None:

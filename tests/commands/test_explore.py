@@ -20,7 +20,6 @@ from PIL import Image
 from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.commands import explore, serve
-from dml_jax.errors import DataError
 from dml_jax.serving.explorer import PAGE, SHOWN, Explorer, Part
 from tests.analysis.runs import Run
 from tests.analysis.test_page import Page
@@ -178,17 +177,6 @@ def test_images(port: int) -> None:
         assert image.size == (4, 5)
         assert np.abs(np.asarray(image).astype(int) - 9).max() <= 2
     assert fetch(port, "images/gallery/large/9")[0] == 200
-
-
-def test_an_image_that_has_been_moved(run: Run, capfd: pytest.CaptureFixture[str]) -> None:
-    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        raise DataError(f"caf\udce9/{index}.png: missing")
-
-    queries = part(run)
-    made = Explorer("title", queries._replace(split=queries.split._replace(read=read)))
-    with serving(Colours(), routes=made.routes()) as port:
-        assert ask(port, None, path="images/query/small/9") == (400, {"error": r"caf\udce9/9.png: missing"})
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
