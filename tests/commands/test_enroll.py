@@ -337,7 +337,8 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
     index, reason = f"--index={tmp_path / 'i.npz'}", f"{gallery}/red/bad\\x1b.png: not an image\n"
     assert execute(enroll, "--model=w", index, gallery)[::2] == (2, f"error: {reason}")
     assert execute(enroll, "--model=w", "--skip_bad", index, gallery)[::2] == (0, f"left out: {reason}")
-    assert sorted(Index.load(model, tmp_path / "i.npz").images) == sorted(file for files in photos.values() for file in files)
+    enrolled = Index.load(model, tmp_path / "i.npz").images
+    assert sorted(enrolled) == sorted(file for files in photos.values() for file in files)
     tabbed = picture(tmp_path / "new" / "x\t\x1b[2J.png", "red")
     code, text, _ = execute(
         enroll, "--model=w", index, "--skip_bad", "--classify", tabbed, gallery / "red" / "bad\x1b.png"
