@@ -19,9 +19,9 @@ from typing import Any, cast
 from dml_jax.errors import CheckpointError, PeerError, UserError
 from dml_jax.files import is_url, reason
 
-WRITERS = ".writers"  # in the bucket: objects with increasing numbers, whose last one names the process that may write
+WRITER = ".writer"  # in the bucket: the object that names the process that may write
 RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
-IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", f"{WRITERS}/")  # directories that are not copied
+IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # what is not copied
 
 
 def check_url(option: str, url: str) -> str:
@@ -47,15 +47,10 @@ def _client() -> Any:
 
 @dataclass
 class _Copy:
-    """The local files of a run; `there` are the bucket's files.
-
-    `writer` is the object that lets this process write, and `own` its contents, which name the process: the numbers of
-    objects start again once all are removed.
-    """
+    """The local files of a run; `there` are the bucket's files, `own` is this process's name if it may write."""
 
     directory: Path
     url: str
-    writer: str = ""
     own: str = ""
     there: dict[str, int] = field(default_factory=dict)  # time of the last change by name
 
@@ -101,10 +96,9 @@ def working_copy(option: str, url: str | Path, *, writing: bool, active: bool = 
             raise
         finally:
             _copies.remove(copy)
-            if copy.writer:
-                with suppress(Exception):
-                    if _named(copy.writer) == copy.own:
-                        _client().rm_file(copy.writer)
+            with suppress(Exception):
+                if copy.own and _writer(copy) == copy.own:
+                    _client().rm_file(f"{copy.root}/{WRITER}")
 
 
 def read_copy(option: str, url: str) -> Path:
@@ -162,41 +156,32 @@ def push(directory: Path) -> None:
 
 def check_writer(directory: Path) -> None:
     """Raises CheckpointError if another process has taken over a run in a bucket that this one writes."""
-    if (copy := _copy_of(directory)) and copy.writer:
-        newest = _writers(copy)[-1:]
-        if (other := _named(newest[0]) if newest else "") != copy.own:
-            other = other or "a process that has ended"
-            raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
+    if (copy := _copy_of(directory)) and copy.own and (other := _writer(copy)) != copy.own:
+        other = other or "a process that has ended"
+        raise CheckpointError(f"{copy.url}: {other} has taken over this run, so this process ends")
 
 
-def _writers(copy: _Copy) -> list[str]:
-    return sorted(_client().find(f"{copy.root}/{WRITERS}"))
-
-
-def _named(writer: str) -> str:
-    """The process that an object names; empty if it has been removed meanwhile."""
+def _writer(copy: _Copy) -> str:
+    """The process that may write; empty if there is none."""
     try:
-        return str(_client().cat_file(writer).decode())
+        return str(_client().cat_file(f"{copy.root}/{WRITER}").decode())
     except FileNotFoundError:
         return ""
 
 
 def _take_over(option: str, copy: _Copy) -> None:
-    """Creates the next writer's object; of several processes that do it at once, one gets it."""
-    earlier = _writers(copy)
-    number = int(earlier[-1].rpartition("/")[2]) + 1 if earlier else 1
-    writer = f"{copy.root}/{WRITERS}/{number:09d}"
+    """Replaces the writer; of several processes that do it at once, the last one writes, and the others end."""
+    if earlier := _writer(copy):
+        print(f"{copy.url}: taking over from {earlier}", flush=True)
+        with suppress(FileNotFoundError):  # it has just ended
+            _client().rm_file(f"{copy.root}/{WRITER}")
     own = f"process {os.getpid()} on {socket.gethostname()} ({uuid.uuid4().hex[:8]})"
     try:
-        _client().pipe_file(writer, own.encode(), mode="create")  # with ifGenerationMatch=0
+        _client().pipe_file(f"{copy.root}/{WRITER}", own.encode(), mode="create")  # with ifGenerationMatch=0
     except FileExistsError:
-        if (other := _named(writer)) != own:  # and not a repetition, because the first answer was lost
+        if (other := _writer(copy)) != own:  # and not a repetition, because the first answer was lost
             raise CheckpointError(f"{option}={copy.url}: {other} has just started this run") from None
-    copy.writer, copy.own = writer, own
-    for path in earlier:
-        with suppress(FileNotFoundError):  # it has just ended
-            print(f"{copy.url}: taking over from {_client().cat_file(path).decode()}", flush=True)
-            _client().rm_file(path)
+    copy.own = own
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,7 @@ import pytest
 
 from dml_jax import buckets
 from dml_jax.errors import CheckpointError, PeerError
-from dml_jax.train.checkpoint import Checkpoints
 from tests import emulator
-from tests.train.test_checkpoint import equal, state
 
 pytest.importorskip("gcsfs")
 pytest.importorskip("gcp_storage_emulator")
@@ -58,33 +55,6 @@ def test_a_command_that_fails_before_training_leaves_nothing(client: Any) -> Non
     assert client.find("bucket/runs") == []
 
 
-@pytest.mark.slow
-def test_checkpoints_and_a_lost_upload(client: Any) -> None:
-    warned: list[str] = []
-    for _ in range(2):  # the second time, nothing is left but what is in the bucket
-        with (
-            buckets.working_copy("--workdir", URL, writing=True) as copy,
-            closing(Checkpoints(copy / "checkpoints", lambda: state(0), warned.append, run={})) as store,
-        ):
-            if not warned and not store.steps():
-                for step in (10, 20):
-                    (copy / "metrics.jsonl").write_text(f"{step}\n")
-                    store.save("latest", state(step), {"best": step / 100})
-                    assert client.cat_file("bucket/runs/one/metrics.jsonl") == f"{step}\n".encode()
-                assert not any((copy / "checkpoints").rglob("*"))
-                continue
-            found = store.restore()
-            assert found
-            assert equal(found[0], 20)
-            lost = next(p for p in client.find("bucket/runs/one/checkpoints/latest/20") if "/ocdbt.process_0/d/" in p)
-            client.rm_file(lost)
-            found = store.restore()
-            assert found
-            assert equal(found[0], 10)
-            assert "latest/20/state/" in warned[0]
-            assert store.steps() == [10]
-
-
 def test_a_process_that_another_has_replaced_writes_nothing_more(
     client: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -98,26 +68,27 @@ def test_a_process_that_another_has_replaced_writes_nothing_more(
                 with buckets.working_copy("--workdir", URL, writing=True, active=False):  # of the same run
                     pass
                 buckets.push(second)
-            with buckets.working_copy("--workdir", URL, writing=True):  # whose object has the first one's number
+            with buckets.working_copy("--workdir", URL, writing=True):
                 buckets.push(first)
 
     with pytest.raises(CheckpointError, match=rf"{URL}: process \d+ on .* has taken over this run, so this"):
         overtaken()
     assert f"{URL}: taking over from process {os.getpid()} on " in capsys.readouterr().out
     assert client.cat_file("bucket/runs/one/a") == b"second"
-    assert client.find(f"bucket/runs/one/{buckets.WRITERS}") == []
+    assert client.find("bucket/runs/one") == ["bucket/runs/one/a"]
 
 
 def test_of_two_that_start_at_once_one_writes(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     both = threading.Barrier(2)
-    writers = buckets._writers
+    writer = buckets._writer
 
-    def late(copy: Any) -> list[str]:
-        found = writers(copy)
-        both.wait()
+    def late(copy: Any) -> str:
+        found = writer(copy)
+        if not found:
+            both.wait()
         return found
 
-    monkeypatch.setattr(buckets, "_writers", late)
+    monkeypatch.setattr(buckets, "_writer", late)
     outcomes: list[str] = []
 
     def start() -> None:

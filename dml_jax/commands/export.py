@@ -66,7 +66,7 @@ def execute(arguments: list[str]) -> None:
 
 def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:
     """Writes the forms of a model into `output`, and pushes them with the model to a repository."""
-    from dml_jax.export import embedding_files, hub, parquet, programs
+    from dml_jax.export import embedding_files, hub, programs
     from dml_jax.inference import graphs
     from dml_jax.inference.model import Model
     from dml_jax.train import model
@@ -85,7 +85,7 @@ def export(directory: Path, forms: tuple[str, ...], output: Path, options: argpa
     written = []
     for split in splits:
         written.append(output / f"{split.name}.parquet")
-        parquet.write(written[-1], embedding_files.read(split))
+        embedding_files.write_parquet(written[-1], embedding_files.read(split))
         print(printable(str(written[-1])))
     if trained:
         written.append(output / "model.onnx")

@@ -1,4 +1,4 @@
-"""Export of embeddings as NumPy arrays with a manifest, and of the metrics of every single query."""
+"""Export of embeddings as NumPy arrays with a manifest, or as Parquet, and of the metrics of every single query."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +16,7 @@ from dml_jax.files import atomic_directory, atomic_write, below_a_file, read_jso
 ARRAYS = ("embeddings.npy", "labels.npy")
 WRITTEN = {*ARRAYS, "ids.json", "metadata.json", "manifest.json"}
 REMEDY = "export it again"
+OWN = ("embedding", "id", "label")  # columns of Parquet
 # By key of `metrics.retrieval(per_query=True)`: the name in `queries.npz`.
 OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
 
@@ -141,3 +142,31 @@ def write_queries(directory: Path, arrays: Mapping[str, np.ndarray]) -> None:
     }
     with atomic_write(directory / "queries.npz") as draft, draft.open("wb") as file:
         np.savez(file, **small)
+
+
+def write_parquet(path: Path, exported: Exported) -> None:
+    """Writes one row per image as Parquet, for embedding-atlas, LanceDB, DuckDB and pandas, completely or not at all.
+
+    The columns are `embedding` (D float32 numbers), `id`, `label` if known, and those of the metadata, including the
+    `class_name` of every run. A metadata column whose name is taken gets the prefix `metadata_`.
+    """
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = np.ascontiguousarray(exported.embeddings, np.float32)
+    columns: dict[str, Any] = {
+        "embedding": pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(rows.reshape(-1)), rows.shape[1]),
+        "id": pyarrow.array(exported.ids, pyarrow.string()),
+    }
+    if exported.labels is not None:
+        columns["label"] = pyarrow.array(np.asarray(exported.labels, np.int64))
+    for name, values in exported.metadata.items():
+        column = name
+        while column in OWN or (column != name and column in exported.metadata):
+            column = f"metadata_{column}"
+        try:
+            columns[column] = pyarrow.array(values)
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError):  # values of several types
+            columns[column] = pyarrow.array([None if value is None else str(value) for value in values])
+    with atomic_write(path) as draft:
+        parquet.write_table(pyarrow.table(columns), draft)

@@ -79,4 +79,4 @@ def test_two_processes(client: Any) -> None:
     assert [json.loads(line)["step"] for line in lines][-1] == 60
     names = {path.removeprefix("bucket/two/") for path in client.find("bucket/two")}
     assert {"results.json", "report.html", "logs/host-0.log", "logs/host-1.log"} <= names
-    assert not any(name.startswith(buckets.WRITERS) for name in names)
+    assert buckets.WRITER not in names

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from dml_jax import run
 from dml_jax.data.split import Split
@@ -17,6 +19,7 @@ from dml_jax.export import embedding_files
 from tests.train.experiments import small
 
 ROWS = np.eye(3, 4, dtype=np.float32)
+VALUES = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
 
 
 def write(directory: Path) -> embedding_files.Exported:
@@ -128,3 +131,33 @@ def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert caught.value.filename == str(tmp_path / "test")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_of_parquet(tmp_path: Path) -> None:
+    embedding_files.write(
+        tmp_path / "test", VALUES, np.array([4, 0, 4]), ["a", "b", "ü"], config_hash="", step=1,
+        metadata={
+            "class_name": ["wren", "robin", "wren"], "label": [1.5, None, 2], "metadata_label": [1, 2, 3],
+            "mixed": [1, "x", None],
+        },
+    )  # fmt: skip
+    embedding_files.write_parquet(tmp_path / "test.parquet", embedding_files.read(tmp_path / "test"))
+    table = parquet.read_table(tmp_path / "test.parquet")
+    assert table.schema.field("embedding").type == pyarrow.list_(pyarrow.float32(), 5)
+    assert table.schema.field("label").type == pyarrow.int64()
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_pylist()).astype(np.float32), VALUES)
+    assert table.drop_columns("embedding").to_pydict() == {
+        "id": ["a", "b", "ü"],
+        "label": [4, 0, 4],
+        "class_name": ["wren", "robin", "wren"],
+        "metadata_metadata_label": [1.5, None, 2.0],
+        "metadata_label": [1, 2, 3],
+        "mixed": ["1", "x", None],
+    }
+
+
+def test_parquet_of_images_without_labels(tmp_path: Path) -> None:
+    embedding_files.write(tmp_path / "new", VALUES, None, ["a", "b", "c"], config_hash="", step=1)
+    embedding_files.write_parquet(tmp_path / "new.parquet", embedding_files.read(tmp_path / "new"))
+    assert parquet.read_table(tmp_path / "new.parquet").column_names == ["embedding", "id"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["new", "new.parquet"]

@@ -1,7 +1,6 @@
 """Every writer of files that are read again: killed at every operation on files, and two of them at once."""
 
 import os
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 from dml_jax import files, manifest
-from dml_jax.backbones.weights import store
 from dml_jax.export import embedding_files
 from dml_jax.train.records import workdir
 
@@ -37,18 +35,6 @@ def read_embeddings(path: Path) -> int:
     assert found.labels is not None
     (version,) = {*found.embeddings.ravel(), *found.labels, *(int(name.partition("-")[0]) for name in found.ids)}
     assert found.manifest["checkpoint_step"] == version
-    return int(version)
-
-
-def write_weights(path: Path, version: int) -> None:
-    if path.exists():
-        shutil.rmtree(path)  # converted weights are never replaced
-    store.write(path, {"a": np.full(3, version, np.float32)}, {"architecture": {"version": version}})
-
-
-def read_weights(path: Path) -> int:
-    arrays, metadata = store.read(path)
-    (version,) = {*arrays["a"].tolist(), metadata["architecture"]["version"]}
     return int(version)
 
 
@@ -131,18 +117,3 @@ def test_two_at_once(name: str, path: Path) -> None:
         assert writer.read(path) in (1, 2)
         if name == "run":
             manifest.check(path)
-
-
-def test_converted_weights_killed_at_every_operation(tmp_path: Path) -> None:
-    """They are there or not; the same command then writes them."""
-    code, points = 9, 0
-    while code == 9:
-        points += 1
-        code = ended(forked(lambda: write_weights(tmp_path / "w", 2), points))
-        if (tmp_path / "w").exists():
-            assert read_weights(tmp_path / "w") == 2
-        write_weights(tmp_path / "w", 1)
-        assert read_weights(tmp_path / "w") == 1
-        shutil.rmtree(tmp_path / "w")
-        assert not list(tmp_path.iterdir())
-    assert code == 0

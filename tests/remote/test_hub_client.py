@@ -112,10 +112,6 @@ def test_failures(
             r"timm/none: cannot be downloaded \(there is no such repository, branch or commit, .*\); check",
         ),
         (
-            "timm/secret",
-            r"timm/secret: cannot be downloaded \(there is no such repository, branch or commit, .*\); check",
-        ),
-        (
             "timm/gated",
             r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is restricted\. Please log in\.\)"
             r"; accept its conditions on its page of the hub, and log in with `hf auth login`",
@@ -127,9 +123,8 @@ def test_failures(
     ],
 )
 def test_what_is_not_there(source: str, message: str, hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("secret", "gated", "empty"):
+    for name in ("gated", "empty"):
         hub.repositories[f"timm/{name}"] = {} if name == "empty" else {"model.safetensors": b"x"}
-    hub.private.add("timm/secret")
     hub.gated.add("timm/gated")
     code, out, err = run(capsys, source)
     assert (code, out) == (2, "")

@@ -139,18 +139,6 @@ def test_precisions_that_a_device_does_not_have() -> None:
         compiling.describe(config, on_this_machine(1)._replace(mesh=tpu))
 
 
-@pytest.mark.parametrize("devices", [1, 2, 8])
-def test_tables_of_any_number_of_classes_are_spread(devices: int) -> None:
-    config = config_files.resolved(
-        str(ROOT / "configs" / "sop_baseline.py"), {"train.shard_classes": "true", "data.batch_size": "80"}
-    )
-    state = compiling.describe(config, on_this_machine(devices), classes=10**6).template()
-    rows = 10**6 + 192  # a multiple of 256
-    tables = [leaf for leaf in jax.tree.leaves(state) if leaf.shape == (rows, 512)]
-    assert len(tables) == 2  # classifier and momentum
-    assert all(leaf.sharding.shard_shape(leaf.shape) == (rows / devices, 512) for leaf in tables)
-
-
 def test_a_step_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {})
     monkeypatch.setattr(compiling, "compiled", lambda *_: {"memory": {"needed": 21.3 * 2**30}})
