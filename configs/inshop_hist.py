@@ -6,7 +6,7 @@ which the authors' code is based, reaches R@1 92.1 with the same backbone and 51
 et al. 2021, Table 2). Cost: not published.
 """
 
-from configs import sop_hist
-from configs.base import PAPER_PROTOCOL as PAPER_PROTOCOL
+from configs.base import PAPER_PROTOCOL
+from configs.recipes import hist
 
-get_config = sop_hist.on_many_classes("inshop", {})
+PAPER_PROTOCOL, VARIANTS, get_config = hist.on("inshop", {}, PAPER_PROTOCOL, **hist.SOP)

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 import pytest
 
@@ -22,9 +21,7 @@ from dml_jax.backbones.weights import store
 from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
-from dml_jax.data import samplers
 from dml_jax.errors import ConfigError, WeightsError
-from dml_jax.evaluation import metric_table
 from dml_jax.methods.contract import Batch, Method, TrainingSet
 from dml_jax.train import experiment as experiments
 from dml_jax.train import optimizers, step
@@ -34,6 +31,7 @@ ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
 NAMES += ["cub_student", "cars_student"]
+VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
 PAIRS = {  # without parameters of their own
     "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
@@ -67,23 +65,6 @@ def test_every_configuration_and_variant_resolves_without_a_warning() -> None:
         path = f"{ROOT / 'configs' / name}.py{':' if variant else ''}{variant}"
         for protocol in config_files.PROTOCOLS:
             config_files.resolved(path, {}, lambda text, path=path: pytest.fail(f"{path}: {text}"), protocol)
-
-
-@pytest.mark.parametrize("name", ["sop_hist", "sop_mpn", "sop_crt", "sop_diva"])
-def test_variants_for_many_devices(name: str) -> None:
-    """Each device has as many images, the rates grow with the batch, and no published number stands beside."""
-    own = resolved(name)
-    assert "`devices8` and `devices16` are not the paper's" in " ".join((module(name).__doc__ or "").split())
-    for devices in (8, 16):
-        config = resolved(name, f"devices{devices}")
-        assert config.data.batch_size % devices == 0
-        assert config.data.batch_size // devices in (60, 64)
-        assert (config.train.scale_rates, config.train.rates_for_batch) == ("sqrt", own.data.batch_size)
-        assert config.train.groups == own.train.groups
-        assert (config.paper, own.paper == {}) == ({}, False)
-        sampler = samplers.build(config.data, np.arange(59_551) % 11_318, 0)
-        assert len(sampler.batch(0)) == config.data.batch_size
-        assert sampler.first_step(config.train.epochs) > 10 * config.train.linear_warmup
 
 
 def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
@@ -193,12 +174,8 @@ def test_variants_and_protocols(name: str) -> None:
         assert (config.train.select, config.evaluation.protocol) == ("last", "clean")
         assert (config.train.reload_best_epochs, config.evaluation.nmi_average) == ((), "arithmetic")
         assert config.evaluation.clustering == {}
-        recalls = [f"recall@{k}" for k in config.evaluation.ks]
         for result in (result for sources in config.paper.values() for result in sources.values()):
-            metrics = {key: value for key, value in result.items() if not key.endswith("_stderr")}
-            assert set(metrics) <= {*recalls, "nmi"}
-            assert all(0.5 < value < 1 for value in metrics.values())
-            reported = [result[key] for key in recalls if key in result]
+            reported = [result[key] for k in config.evaluation.ks if (key := f"recall@{k}") in result]
             assert reported == sorted(reported)
 
         paper = resolved(name, variant, "paper")
@@ -211,13 +188,6 @@ def test_variants_and_protocols(name: str) -> None:
         authors = {"hist": ("k-means++", 10, 300), "diva": ("random", 1, 20)} if clustered else {}
         assert tuple(paper.evaluation.clustering.values()) == authors.get(method, ())
         assert paper.paper == config.paper
-
-
-def test_the_protocol_of_a_file_without_one() -> None:
-    """Has the two general keys, and the name of the clean one."""
-    clean, paper = resolved("digits_hist"), resolved("digits_hist", protocol="paper")
-    train = replace(clean.train, select="test")
-    assert paper == replace(clean, train=train, evaluation=replace(clean.evaluation, protocol="paper"))
 
 
 def test_the_protocol_of_a_stored_run(tmp_path: Path) -> None:
@@ -240,13 +210,7 @@ def test_a_damaged_stored_configuration(values: dict[str, Any], tmp_path: Path) 
             config_files.resolved(str(stored), overrides)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "truncated or damaged"), ("[" * 100_000, "truncated or damaged"), ("[]", "should be a valid dictionary"),
-        ('{"config": {}}', "holds no configuration"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "message"), [("{", "truncated or damaged"), ('{"config": {}}', "no configuration")])
 def test_a_file_that_stores_no_configuration(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ConfigError, match=message):
@@ -260,15 +224,9 @@ PRINTED = [  # copied from the papers, independently of `published.csv`
     ("cars_hist", "paper", HIST, {"recall@1": "89.8", "recall@2": "94.0", "nmi": "75.5"}),
     ("cub_hist:bn_inception", "reproduction", RE_HIST, {"recall@1": "68.7", "nmi": "70.3"}),
     ("cub_mpn", "paper", MPN, {"recall@8": "92.7", "nmi": "74.0"}),
-    (
-        "cars_mpn",
-        "authors' weights",
-        "[Re] Learning Intra-Batch Connections, MLRC",
-        {"recall@2": "92.7", "nmi": "70.9"},
-    ),
+    ("cars_mpn", "authors' weights", RE_MPN, {"recall@2": "92.7", "nmi": "70.9"}),
     ("mpn:ensembles-inshop/5 networks", "paper", MPN, {"recall@1": "93.4"}),
     ("sop_crt", "paper", CRT, {"recall@1": "83.41", "recall@1000": "99.31"}),
-    ("crt:gamma-cub/gamma=per_prototype", "paper", CRT, {"recall@1": "75.95"}),
     ("cub_diva:bn_inception", "paper", DIVA, {"recall@1": "66.8", "nmi": "70.0"}),
     ("diva:separate-cub/separate models", "paper", DIVA, {"recall@1": "48.7"}),
     ("hist:sizes-cars/embedding_dim=1024 hidden_dim=1024", "reproduction", RE_HIST, {"recall@1": "89.97"}),
@@ -292,19 +250,6 @@ def test_published_results_beside_runs() -> None:
     assert published.beside_runs("cub_baseline:multi_similarity")["paper"].keys() == {other}
     assert published.beside_runs("cub_mpn:refined")["paper"].keys() == {"paper (after refinement, reciprocal)"}
     assert published.beside_runs("inshop_hist") == {}
-
-
-def test_published_percentages_keep_their_digits() -> None:
-    for entry in published.entries():
-        result = next(r for r in published.results(entry.of[0]) if entry in r)
-        digits = metric_table.printed_digits({e.metric: e.fraction for e in result})
-        percent = entry.metric not in ("density", "spectral_decay")
-        assert (f"{100 * entry.fraction:.{digits}f}" if percent else f"{entry.fraction:.2f}") == entry.printed
-
-
-def test_published_spreads() -> None:
-    (fixed,) = (result for result in published.results("cars_mpn") if result[0].protocol == "clean")
-    assert [(entry.place, entry.printed, entry.spread) for entry in fixed] == [("Table 9", "86.7", "0.48")]
 
 
 def test_every_published_number_belongs_to_something() -> None:
@@ -360,17 +305,19 @@ def dimensions(name: str, variant: str) -> int:
             return 128
         case "baseline" if variant not in LARGE:
             return 128
+        case "vit":
+            return int(resolved(name, variant).backbone.width)
     return 512
 
 
-SLOW = ("hist", "mpn", "crt", "diva")
+SLOW = ("hist", "mpn", "crt", "diva", "vit")
 
 
 @pytest.mark.parametrize("method", ["baseline", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])
 def test_variants_build(method: str) -> None:
     """Shapes of parameters, loss and embedding; variants that differ only in numbers are traced once."""
     traced = set()
-    for name, variant in ((n, v) for n in NAMES if n.endswith(method) for v in variants(n)):
+    for name, variant in ((n, v) for n in NAMES + VIT if n.endswith(method) for v in variants(n)):
         config = resolved(name, variant)
         kinds = {key: value for key, value in flatten(asdict(config.method)).items() if not isinstance(value, float)}
         kinds["memory"] = bool(kinds.get("memory"))
@@ -401,25 +348,6 @@ def test_variants_build(method: str) -> None:
         assert embeddings.shape == (size, dimensions(name, variant))
 
 
-@pytest.mark.parametrize("variant", ["", "multi_similarity-vit_small", "hist-dino_vits16"])
-def test_vision_transformers(variant: str) -> None:
-    """The variants of losses on ViT-S start from weights of that network, on its class token, and build."""
-    config = resolved("cub_vit", variant)
-    loss, _, weights = (variant or "proxy_anchor-dinov2_vits14").partition("-")
-    assert replace(config.backbone, pretrained="none") == convert.published()[weights]
-    assert config.backbone.pretrained == f"weights/{weights}"
-    assert loss in (config.method.name, getattr(config.method, "loss", ""))
-    assert (config.name, config.paper) == ("-".join(filter(None, ("cub_vit", variant))), {})
-    backbone = shapes_only(config.backbone, 224)
-    made = configs.module("method", config.method.name).build(config.method, backbone, TrainingSet(100, 5_864))
-    optimizers.build(config.train, made, lambda step: 1.0)
-    rows = jax.ShapeDtypeStruct((90,), jnp.int32)
-    batch = Batch(jax.ShapeDtypeStruct((1, 90, 224, 224, 3), jnp.uint8), rows, rows)
-    params, state = jax.eval_shape(made.init, jax.random.key(0), batch)
-    images = jax.ShapeDtypeStruct((90, 224, 224, 3), jnp.uint8)
-    assert jax.eval_shape(made.embed, params, state, images).shape == (90, 384)
-
-
 def test_missing_weights_name_the_command() -> None:
     backbone = configs.module("backbone", "mit").build(resolved("cub_crt").backbone)
     wanted = "dml-jax convert --weights=FILE --output=weights/mit_b2"
@@ -445,12 +373,3 @@ def test_published_results_are_dropped_with_the_experiment(protocol: str | None)
     for key, value in (("method.tau", "16"), ("train.epochs", "2"), ("data.image_size", "128"), ("seed", "1")):
         kept = config_files.load_config(path, {key: value}, protocol)["paper"]
         assert bool(kept) == (key == "seed"), key
-
-
-@pytest.mark.parametrize("method", ["hist", "mpn", "student", "crt", "diva", "baseline"])
-def test_published_experiments_on_other_images(method: str) -> None:
-    """A published configuration also trains on a folder of images, for which it reports no numbers."""
-    path = str(ROOT / "configs" / f"cub_{method}.py")
-    values = config_files.load_config(path, {"data.name": "folder", "data.path": "data/flowers"}, "paper")
-    config = configs.resolve(values)
-    assert (config.data.name, config.data.path, config.paper) == ("folder", "data/flowers", {})

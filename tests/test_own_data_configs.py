@@ -51,12 +51,6 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     assert same == ["", "normalized_softmax"]
 
 
-@pytest.mark.parametrize(("name", "variant"), [case for case in CASES if case[0].startswith("omniglot")])
-def test_characters_are_not_mirrored(name: str, variant: str) -> None:
-    """The mirror image of a character is another class."""
-    assert configs.resolve(values(name, variant)).data.flip == 0
-
-
 def test_published_experiment_on_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "flowers", tuple(f"class {i}" for i in range(8)), each=4)

@@ -37,13 +37,6 @@ def test_every_published_number_of_a_paper_is_on_its_page(name: str) -> None:
     assert all(f"| {entry.printed}" in page for entry in shown)
 
 
-def test_a_result_has_the_name_by_which_the_commands_beside_it_give_it() -> None:
-    """In a table that shows what others show, too: the row of its own study."""
-    place = next(place for place in PAPERS["mpn"].places if place.name == "Table 8")
-    names = {name for name, _ in generate.printed_in(PAPERS["mpn"], place)}
-    assert {name[1:].partition("-")[0] for name in names} == {"mpn:test_time", "mpn:students"}
-
-
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_commands_of_a_page_exist(name: str) -> None:
     for command in (command for place in PAPERS[name].places for command in place.commands):
@@ -60,13 +53,6 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
             file, _, variant = option.removeprefix("--config=").partition(":")
             module = config_files.run_file("--config", file)
             assert variant in ("", *getattr(module, "VARIANTS", ()))
-
-
-def test_places() -> None:
-    assert generate.places("Tables 3 and 8") == {"Table 3", "Table 8"}
-    assert generate.places("Figures 6, 10-12") == {"Figure 6", "Figure 10", "Figure 11", "Figure 12"}
-    assert generate.places("quoted by Yuan et al., Table 3") == {"Table 3"}
-    assert generate.places("Figure 3a") == {"Figure 3a"}
 
 
 @pytest.mark.parametrize("name", PAPERS)

@@ -36,7 +36,6 @@ class Outer:
     share: Fraction = 0.5
     chance: Probability = 1.0
     two: AtLeastTwo = 2
-    flag: bool = False
     inner: Inner = Inner()
 
     def __post_init__(self) -> None:
@@ -49,19 +48,13 @@ class Outer:
         ({"tau": -1}, "method.tau=-1: must be greater than 0"),
         ({"tau": "x"}, "method.tau='x': must be a valid number"),
         ({"tau": 1e39}, "method.tau=1e+39: must be less than or equal to 3"),
-        ({"tau": float("nan")}, "method.tau=nan: must be a finite number"),
         ({"count": 3.0}, "method.count=3.0: must be a valid integer"),
         ({"count": 12}, "method.count=12: must be below ten"),
         ({"kind": "men"}, "method.kind='men': must be 'mean' or 'sum'"),
-        ({"pair": [1]}, "method.pair=[1]: has the wrong number of values"),
         ({"pair": [1, 2, 3]}, "method.pair=[1, 2, 3]: has the wrong number of values"),
         ({"pair": [1, -2]}, "method.pair[1]=-2: must be greater than 0"),
-        ({"pair": 3}, "method.pair=3: must be a valid array"),
-        ({"flag": 1}, "method.flag=1: must be a valid boolean"),
         ({"inner": {"rate": 0}}, "method.inner.rate=0: must be greater than 0"),
-        ({"inner": 3}, "method.inner=3: must be an object"),
         ({"inner": {"speed": 1}}, "method.inner.speed: there is no such key; known: rate"),
-        ({"tua": 1}, "method.tua: there is no such key; did you mean tau?"),
         ({"tua": 1, "count": -1}, "method.tua: there is no such key; did you mean tau?"),
     ],
 )

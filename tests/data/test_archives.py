@@ -57,17 +57,10 @@ def test_unpacks_regular_files(tmp_path: Path, name: str) -> None:
 LINK = 0o120777
 BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
     "zip link": (lambda p: zipped(p / "x.zip", {"l": b"/etc/passwd"}, LINK), "link or device"),
-    "symbolic link": (
-        lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.SYMTYPE, link="/etc/passwd")]),
-        "link or",
-    ),
-    "hard link": (lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.LNKTYPE, link="../x")]), "link or device"),
+    "tar link": (lambda p: tarred(p / "x.tar.gz", [info("l", tarfile.LNKTYPE, link="../x")]), "link or device"),
     "pipe": (lambda p: tarred(p / "x.tar.gz", [info("d", tarfile.FIFOTYPE)]), "link or device"),
     "not an archive": (lambda p: _written(p / "x.zip", b"hello"), "is truncated or damaged"),
-    "empty tar": (lambda p: _written(p / "x.tgz", b""), "is truncated or damaged"),
-    "damaged": (lambda p: _corrupted(p), "is truncated or damaged"),
     "truncated": (lambda p: _truncated(p), "is truncated or damaged"),
-    "lzma": (lambda p: _flipped(p, zipfile.ZIP_LZMA), "is truncated or damaged"),
     "second tar header": (lambda p: _second_header(p), "a header is damaged"),
 }
 
@@ -75,20 +68,6 @@ BAD: dict[str, tuple[Callable[[Path], Path], str]] = {
 def _written(path: Path, data: bytes) -> Path:
     path.write_bytes(data)
     return path
-
-
-def _corrupted(folder: Path) -> Path:
-    path = zipped(folder / "x.zip", {"a": b"0123456789" * 100}, compression=zipfile.ZIP_STORED)
-    data = bytearray(path.read_bytes())
-    data[200] ^= 255
-    return _written(path, bytes(data))
-
-
-def _flipped(folder: Path, compression: int) -> Path:
-    path = zipped(folder / "x.zip", {"a": os.urandom(1000).hex().encode()}, compression=compression)
-    data = bytearray(path.read_bytes())
-    data[60:100] = bytes(byte ^ 255 for byte in data[60:100])
-    return _written(path, bytes(data))
 
 
 def _second_header(folder: Path) -> Path:
@@ -134,13 +113,3 @@ def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tar = tarred(tmp_path / "x.tgz", [info("zeros", size=2**24)])
     with pytest.raises(DataError, match="200 times"):
         archives.unpack(tar, tmp_path / "blob")
-
-
-def test_rejects_encrypted(tmp_path: Path) -> None:
-    path = zipped(tmp_path / "x.zip", {"a": b"secret"}, compression=zipfile.ZIP_STORED)
-    data = bytearray(path.read_bytes())
-    for signature, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
-        data[data.index(signature) + flags] |= 1
-    path.write_bytes(bytes(data))
-    with pytest.raises(DataError, match="encrypted"):
-        archives.unpack(path, tmp_path / "blob")

@@ -2,13 +2,14 @@
 
 import dataclasses
 import io
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow_datasets as tfds
 from PIL import Image
 
 from dml_jax import config as configs
@@ -19,10 +20,10 @@ from dml_jax.data.formats import folder
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
-from dml_jax.data.split import Split, digest, hold_out, subset, unread
+from dml_jax.data.split import Split, digest, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments
-from tests.data import layouts, pictures, tfds_directories
+from tests.data import layouts, pictures
 from tests.train.experiments import small
 
 
@@ -86,40 +87,22 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
     assert splits["test"].gallery is splits.get("gallery")
     if "gallery" in splits:
         assert splits["gallery"].classes == splits["test"].classes
-    for split in splits.values():
-        for i in (0, len(split.ids) - 1):
-            image = split.read(i, None)
-            assert image.dtype == np.uint8
-            assert image.shape[2] == 3
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        store.MARKER, store.INDEX, store.RECORDS, check.TABLE,
-    }  # fmt: skip
+    assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {np.dtype(np.uint8)}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names == {store.MARKER, store.INDEX, store.RECORDS, check.TABLE}
     store.verify(tmp_path / "out")
 
 
-@pytest.mark.parametrize(
-    ("name", "damage", "message"),
-    [
-        ("cub", lambda root: (root / "images.txt").unlink(), "--source=.*CUB_200_2011: images.txt is missing"),
-        ("cub", lambda root: (root / "image_class_labels.txt").write_text("1 1\n"), r"images.txt: .* damaged \('2'\)"),
-        ("cub", lambda root: (root / "images.txt").write_bytes(b"\xff\xfe\x00"), "images.txt: .* damaged"),
-        ("inshop", lambda root: _edit(root / "Eval" / "list_eval_partition.txt", "query", "ask"), r"damaged \('ask'\)"),
-    ],
-)
-def test_invalid_image_lists(tmp_path: Path, name: str, damage: Callable[[Path], object], message: str) -> None:
-    if name == "cub":
-        layouts.cub(tmp_path)
-        root = tmp_path / "CUB_200_2011"
-    else:
-        root = layouts.inshop(tmp_path)
-    damage(root)
-    with pytest.raises(DataError, match=message):
-        prepare(name, [root], tmp_path / "out")
+def test_invalid_image_lists(tmp_path: Path) -> None:
+    layouts.cub(tmp_path)
+    root = tmp_path / "CUB_200_2011"
+    (root / "image_class_labels.txt").write_text("1 1\n")
+    with pytest.raises(DataError, match=r"images.txt: .* damaged \('2'\)"):
+        prepare("cub", [root], tmp_path / "out")
+    (root / "images.txt").unlink()
+    with pytest.raises(DataError, match=r"--source=.*CUB_200_2011: images.txt is missing"):
+        prepare("cub", [root], tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def _edit(path: Path, old: str, new: str) -> None:
-    path.write_text(path.read_text().replace(old, new))
 
 
 def test_official_counts_are_checked(tmp_path: Path) -> None:
@@ -174,10 +157,7 @@ def test_csv(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: has the columns path, label, n, n; must have path, label"),
-        ("file,label\na,b\n", "has the columns file, label"),
         ("path,label,split\na.jpg,b,training\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
-        ("path,label\na.jpg,\n", "line 2: needs a path, a label"),
-        ("path,label\na.jpg,b,c\n", "line 2: needs a path, a label"),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
         ("path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
     ],
@@ -217,9 +197,6 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
-    (tmp_path / "t.csv").write_text(text.replace("elm,val", "oak,val"), encoding="utf-8")
-    with pytest.raises(DataError, match="2 training, 1 validation and 2 test classes; at least 2 of each"):
-        prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "z")
 
 
 def test_a_data_set_with_a_validation_split_selects_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,31 +261,17 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     skipped = "skipped 4 files other than images, e.g. README"
     for _ in range(2):
         splits = load("folder", photos)
-        assert {name: list(split.ids) for name, split in splits.items()} == {
-            name: list(split.ids) for name, split in expected.items()
-        }
+        assert [split.ids for split in splits.values()] == [split.ids for split in expected.values()]
         assert splits["test"].note == skipped
     prepare("folder", [photos], tmp_path / "out", console=Console())
     assert skipped in capsys.readouterr().out.splitlines()
-    (photos / "oak" / "broken.jpg").write_text("text")
-    with pytest.raises(DataError, match=r"1 of 13 images cannot be used, the first is oak/broken\.jpg: not an image"):
-        load("folder", photos)
 
 
-def test_a_class_folder_inside_a_class_folder_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    photos = layouts.photos(tmp_path / "photos")
-    for seed, name in enumerate(("oak/2024/march/1.jpg", "oak/2024/march/2.jpg"), start=900):
-        pictures.write(photos / name, seed)
+def test_a_class_folder_inside_a_class_folder_is_named() -> None:
     warning = "warning: the class folder 'oak/2024/march' is inside the class folder 'oak' and counts as another class"
-    splits = load("folder", photos)
-    assert warning in splits["test"].note
-    assert "oak/2024/march" in [*splits["train"].classes, *splits["test"].classes]
-    prepare("folder", [photos], tmp_path / "out", console=Console())
-    assert warning in capsys.readouterr().out
-    assert folder.note({"deep/oak/1.jpg": File(tmp_path), "deep/elm/1.jpg": File(tmp_path)}) == ""
+    paths = ("oak/1.jpg", "oak/2024/march/1.jpg")
+    assert folder.note(dict.fromkeys(paths, File(Path()))).startswith(warning)
+    assert folder.note(dict.fromkeys(("deep/oak/1.jpg", "deep/elm/1.jpg"), File(Path()))) == ""
 
 
 def test_images_outside_of_class_folders(tmp_path: Path) -> None:
@@ -346,24 +309,10 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="has changed since it was written"):
         store.verify(tmp_path / "out")
-    records.unlink()
-    with pytest.raises(DataError, match=f"^{records}: is missing; prepare the data set again"):
-        store.verify(tmp_path / "out")
     marker = tmp_path / "out" / store.MARKER
     marker.write_text(marker.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")
-
-
-def test_a_marker_with_wrong_fields(tmp_path: Path) -> None:
-    prepare("folder", [layouts.photos(tmp_path / "photos")], tmp_path / "out")
-    marker = tmp_path / "out" / store.MARKER
-    whole = json.loads(marker.read_text())
-    for key in ("name", "sha256", "splits", "files", "request", "skipped"):
-        for content in (whole | {key: 5}, {k: v for k, v in whole.items() if k != key}):
-            marker.write_text(json.dumps(content))
-            with pytest.raises(DataError, match=rf"^{marker}: is truncated or damaged \({key}.*; prepare the data"):
-                load("folder", tmp_path / "out")
 
 
 def test_damaged_records_name_the_image(tmp_path: Path) -> None:
@@ -404,24 +353,51 @@ def test_image_formats_are_kept_or_become_png(tmp_path: Path) -> None:
         decode.rgb(raw[:-1])
 
 
+class Pictures(tfds.core.GeneratorBasedBuilder):
+    """(encoded image, class) by split, as tensorflow_datasets writes them."""
+
+    VERSION = tfds.core.Version("1.0.0")
+
+    def __init__(self, examples: dict[str, list[tuple[bytes, str]]], directory: Path) -> None:
+        self._examples = examples
+        super().__init__(file_format="array_record", data_dir=str(directory))
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        names = sorted({name for rows in self._examples.values() for _, name in rows})
+        features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(names=names)}
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
+        )
+
+    def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+        return {
+            split: ((i, {"image": io.BytesIO(image), "label": name}) for i, (image, name) in enumerate(rows))
+            for split, rows in self._examples.items()
+        }
+
+    def _generate_examples(self) -> None:
+        raise NotImplementedError
+
+
+def tfds_directory(directory: Path, examples: dict[str, list[tuple[bytes, str]]]) -> Path:
+    tfds.disable_progress_bar()
+    builder = Pictures(examples, directory)
+    builder.download_and_prepare()
+    return Path(builder.data_dir)
+
+
 def test_tfds_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Splits that share classes are merged; others keep theirs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(DataError, match="with the dataset_info"):
         load("tfds", tmp_path)
-    own = tfds_directories.write(
-        tmp_path / "own",
-        {
-            split: [(pictures.encoded(i), "abcd"[i // 2]) for i in rows]
-            for split, rows in (("train", range(4)), ("test", range(4, 8)))
-        },
-    )
-    splits = load("tfds", own)
+    rows = [(pictures.encoded(i), "abcd"[i // 2]) for i in range(8)]
+    splits = load("tfds", tfds_directory(tmp_path / "own", {"train": rows[:4], "test": rows[4:]}))
     assert counts(splits) == {"train": (4, 2), "test": (4, 2)}
     assert splits["test"].labels.tolist() == [0, 0, 1, 1]
     np.testing.assert_array_equal(splits["test"].read(3, None), decode.rgb(pictures.encoded(7)))
     rows = [(pictures.encoded(i), f"{i % 4}") for i in range(16)]
-    where = tfds_directories.write(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
+    where = tfds_directory(tmp_path / "other", {"train": rows[:8], "test": rows[8:]})
     splits = load("tfds", where)
     assert counts(splits) == {"train": (8, 2), "test": (8, 2)}
     assert splits["train"].classes == ["0", "1"]
@@ -457,11 +433,5 @@ def test_data_hash_covers_the_prepared_pixels(tmp_path: Path) -> None:
     prepare("folder", [photos], tmp_path / "b")
     prepare("folder", [photos], tmp_path / "c", short_side=16)
 
-    def of(name: str) -> str:
-        splits = load("folder", tmp_path / name)
-        held = hold_out(splits["train"]._replace(classes=["a", "b", "c", "d"]), 0.5)[0]
-        assert held.content == splits["train"].content
-        return digest(splits)
-
-    assert of("a") == of("b")
-    assert of("a") != of("c")
+    a, b, c = (digest(load("folder", tmp_path / name)) for name in "abc")
+    assert a == b != c

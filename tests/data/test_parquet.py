@@ -3,7 +3,6 @@
 import datetime
 import gc
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +115,10 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
         ({"label": None, "species": pa.array([1])}, "a.parquet/0 oak"),
         ({"label": pa.array(["a tree"])}, "a.parquet/0 a tree"),
         ({"label": None}, r"a\.parquet: has no column 'label'; it has image; rename one of them"),
-        ({"image": None}, r"a\.parquet: has no column 'image'; it has label; rename one of them"),
         ({"image": pa.array(["x.jpg"])}, r"a\.parquet: column 'image' is string instead of binary or struct<bytes"),
-        ({"image": pa.array([None], IMAGE)}, BAD_ROW),
         ({"image": pa.array([{"bytes": None, "path": "a.jpg"}], IMAGE)}, BAD_ROW),
         ({"label": pa.array([None], pa.int64())}, BAD_ROW),
-        ({"label": pa.array([""])}, BAD_ROW),
         ({"label": pa.array([4])}, BAD_ROW),
-        ({"label": pa.array([[1]])}, BAD_ROW),
         ({"split": pa.array(["dev"])}, BAD_ROW),
     ],
 )
@@ -154,18 +149,12 @@ def test_columns(tmp_path: Path, columns: dict[str, Any], expected: str) -> None
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     pq.write_table(table(range(4)), tmp_path / "a.parquet", compression="none")
     whole = (tmp_path / "a.parquet").read_bytes()
-    for damaged in (b"", whole[:-9], whole[:4] + bytes(len(whole) - 12) + whole[-8:]):
+    for damaged in (b"", whole[:4] + bytes(len(whole) - 12) + whole[-8:]):
         (tmp_path / "a.parquet").write_bytes(damaged)
         with pytest.raises(DataError, match=r"--source=.*a\.parquet: is truncated or damaged \(.*; write or copy it"):
             prepare(tmp_path / "a.parquet", tmp_path / "out")
-        assert not (tmp_path / "out").exists()
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match=r"found no \.parquet file; give one"):
-        prepare(tmp_path / "empty", tmp_path / "out")
-    os.mkfifo(tmp_path / "pipe.parquet")
-    for file in (File(tmp_path / "pipe.parquet"), File(tmp_path / "x.zip", 10, 100)):
-        with pytest.raises(DataError, match=r"found no \.parquet file; .* unpack archives"):
-            parquet.find({"a.parquet": file}, Options(scratch=tmp_path))
+    with pytest.raises(DataError, match=r"found no \.parquet file; .* unpack archives"):
+        parquet.find({"a.parquet": File(tmp_path / "x.zip", 10, 100)}, Options(scratch=tmp_path))
 
 
 def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,7 @@
 
 import io
 import shutil
-import socket
-import subprocess
 import tarfile
-import time
-import urllib.request
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -113,53 +107,27 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
         pass
 
 
-@pytest.fixture
-def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Emulators of both kinds of buckets; moto, which needs other libraries, is a command on the path."""
-    pytest.importorskip("gcp_storage_emulator")
-    if shutil.which("moto_server") is None:
-        pytest.skip("moto_server is not on the path")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"http://127.0.0.1:{port}"
-    keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "us-east-1"}
-    aws = keys | {"AWS_ENDPOINT_URL": address, "AWS_EC2_METADATA_DISABLED": "true"}
-    moto = subprocess.Popen(
-        ["moto_server", "-H", "127.0.0.1", "-p", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    try:
-        with emulator.running() as gcs:
-            for name, value in (gcs | aws).items():
-                monkeypatch.setenv(name, value)
-            for _ in range(600):
-                with suppress(OSError):
-                    urllib.request.urlopen(urllib.request.Request(f"{address}/bucket", method="PUT")).close()
-                    break
-                time.sleep(0.1)
-            yield
-    finally:
-        moto.kill()
-        moto.wait()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("there", ["gs://anonymous@bucket", "s3://bucket"])
-def test_buckets(there: str, bucket: Path, servers: None) -> None:
-    images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
-    for name, content in images.items():
-        with written(f"{there}/photos/{name}") as draft:
-            draft.write_bytes(content)
-    expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
-    assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
-    with pytest.raises(DataError, match="cannot be read"):
-        store.staged(there.replace("bucket", "none") + "/photos")
-    with written(f"{there}/shards/a.parquet") as draft:
-        parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
-    units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
-    with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as out:
-        pass
-    list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
-    assert out.missing() == []
-    rows = np.concatenate(list(out.usable_rows()))
-    np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)
+def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("gcp_storage_emulator")
+    there = "gs://anonymous@bucket"
+    with emulator.running() as environment:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        images = {path.relative_to(bucket).as_posix(): path.read_bytes() for path in sorted(bucket.rglob("*.png"))}
+        for name, content in images.items():
+            with written(f"{there}/photos/{name}") as draft:
+                draft.write_bytes(content)
+        expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
+        assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
+        with pytest.raises(DataError, match="cannot be read"):
+            store.staged(there.replace("bucket", "none") + "/photos")
+        with written(f"{there}/shards/a.parquet") as draft:
+            parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
+        units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
+        with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as out:
+            pass
+        list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
+        assert out.missing() == []
+        rows = np.concatenate(list(out.usable_rows()))
+        np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)

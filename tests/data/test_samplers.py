@@ -108,10 +108,7 @@ def test_one_class() -> None:
     ("name", "size", "images", "message"),
     [
         ("balanced", 40, 4, r"^data\.batch_size=40: .* 10 classes.* has 9; use at most data\.batch_size=36$"),
-        ("hist_balanced", 40, 4, "10 classes.* has 9"),
-        ("ms", 40, 4, "10 classes.* has 9"),
         ("shuffled", 50, 4, r"^data\.batch_size=50: .* only 49 images; use a smaller data\.batch_size$"),
-        ("diva", 50, 2, "only 49 images"),
         ("mpn_redraw", 13, 1, r"^data\.batch_size=13: .*prime"),
         ("mpn", 120, 1, "120 chunks"),
         ("balanced", 10, 4, r"^data\.images_per_class=4: must divide data\.batch_size=10"),

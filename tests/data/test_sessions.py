@@ -144,9 +144,3 @@ def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.
     assert len(json.loads((run / "config.json").read_text())["class_names"]) == 8
     code, _, text = train("none", "--config.data.session=^x_")
     assert (code, "session=^x_: fits none of" in text) == (2, True)
-
-
-def test_columns_of_prepared_data(tmp_path: Path) -> None:
-    photos = folder(tmp_path)
-    found = formats.load(Data(name="folder", path=str(photos), session="^(a|b)_"))
-    assert all(set(split.metadata["session"]) == {"a", "b"} for split in found.values())
