@@ -1,8 +1,6 @@
 """The checks of `dml-jax check` of a plug-in by itself; those of its training are in `conformance_training`."""
 
 import contextlib
-import functools
-import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -14,18 +12,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
+from jax.test_util import check_grads
 
 from dml_jax.backbones import functional, resnet
+from dml_jax.commands.cli import require
 from dml_jax.config import Data, modules
 from dml_jax.data import formats
+from dml_jax.errors import ConfigError, UserError
 from dml_jax.evaluation import own_distances
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet, zeros
 
 ROWS, CLASSES, WIDTH = 16, 4, 6  # of the batches by which functions are examined
-DIRECTIONS = 4  # of finite differences
 STEP = 1e-7  # length of a finite difference: short, as hinges of losses are kinks
 LARGEST = 1e-4  # largest relative error of a gradient
 GRADIENT = "check custom_vjp, stop_gradient and integer casts"
@@ -51,20 +50,6 @@ class Outcome:
     skipped: str = ""  # why
 
 
-class Failed(Exception):
-    """A check that does not hold."""
-
-
-class Skipped(Exception):
-    """A check that does not apply."""
-
-
-def require(holds: Any, problem: str) -> None:
-    """Raises `Failed` unless a condition holds."""
-    if not holds:
-        raise Failed(problem)
-
-
 class Plugin:
     """A module or function of the user, and the outcomes of its checks."""
 
@@ -85,17 +70,12 @@ class Plugin:
         self.outcomes.append(outcome)
         try:
             yield outcome
-        except Skipped as reason:
-            outcome.skipped = str(reason)
         except Exception as error:
             file = str((self.module or sys.modules[self.path.rpartition(".")[0]]).__file__)
             lines = [f":{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-            outcome.where, outcome.remedy = file, remedy
-            if isinstance(error, Failed):
-                outcome.problem = str(error)
-            else:
-                outcome.problem = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-                outcome.where += lines[-1] if lines else ""
+            outcome.where, outcome.remedy = file + "".join(lines[-1:]), remedy
+            kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
+            outcome.problem = kind + " ".join(str(error).split())[:300]
 
 
 def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | None) -> list[Outcome]:
@@ -113,27 +93,17 @@ def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | 
 
 
 def compare_gradient(value: Callable[[Any], jax.Array], x: Any) -> None:
-    """Raises `Failed` unless derivatives along random directions equal finite differences, in float64.
-
-    A kink between the two points may spoil one direction.
-    """
+    """Raises ConfigError unless the derivative along a random direction equals finite differences, in float64."""
     with jax.enable_x64(True):
-        start, tree_of = ravel_pytree(jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x))
-        run = jax.jit(jax.value_and_grad(lambda point: value(tree_of(point))))
-        gradient, errors = run(start)[1], []
-        for seed in range(DIRECTIONS):
-            along = np.random.default_rng(seed).normal(size=len(start))
-            difference = float(run(start + STEP * along)[0] - run(start - STEP * along)[0]) / (2 * STEP)
-            derivative = float(gradient @ along)
-            errors.append(abs(derivative - difference) / max(abs(difference), abs(derivative), 1e-3))
-    require(
-        sum(not error <= LARGEST for error in errors) <= 1,
-        f"the derivative differs from finite differences by {max(errors):.1e} of its value, in float64",
-    )
+        exact = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), x)
+        try:
+            check_grads(jax.jit(value), (exact,), 1, ["rev"], atol=1e-3 * LARGEST, rtol=LARGEST, eps=STEP)
+        except AssertionError as error:
+            raise ConfigError("the derivative differs from finite differences in float64") from error
 
 
 def require_finite(value: Callable[[Any], jax.Array], x: Any, what: str) -> None:
-    """Raises `Failed` unless value and gradient are finite."""
+    """Raises ConfigError unless value and gradient are finite."""
     found, gradient = jax.jit(jax.value_and_grad(value))(x)
     require(found.shape == (), f"{what}: returns shape {list(found.shape)}; a loss is a scalar")
     require(np.isfinite(found), f"{what}: the value is {found}")
@@ -141,11 +111,11 @@ def require_finite(value: Callable[[Any], jax.Array], x: Any, what: str) -> None
     require(finite, f"{what}: the gradient is not finite")
 
 
-def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Array], x: Callable[[], Any]) -> None:
+def check_degenerate(plugin: Plugin, value: Callable[[Any, np.ndarray], jax.Array], x: Any) -> None:
     """Checks the value and gradient of a loss of rows (a tree of arrays) and labels."""
     for name, (change, labels, remedy) in DEGENERATE.items():
         with plugin.check(name, remedy):
-            require_finite(lambda rows: value(rows, labels), jax.tree.map(change, x()), name)  # noqa: B023 used at once
+            require_finite(lambda rows: value(rows, labels), jax.tree.map(change, x), name)  # noqa: B023 used at once
 
 
 def check_name(plugin: Plugin) -> None:
@@ -164,11 +134,9 @@ def of_loss(plugin: Plugin) -> None:
     params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, WIDTH))
     whole = {"params": params, "rows": jnp.asarray(rows())}
 
-    def value(x: Any, labels: Any = LABELS) -> jax.Array:
+    def value(x: Any, labels: Any = LABELS) -> Any:
         given = x["rows"], jnp.asarray(labels), jax.random.key(1)
-        found: Any = criterion.apply({"params": x["params"]}, *given, method="values")
-        value: jax.Array = found[plugin.path]
-        return value
+        return criterion.apply({"params": x["params"]}, *given, method="values")[plugin.path]  # type: ignore[index]
 
     with plugin.check("scalar, finite", "return a scalar; see the losses in docs/api"):
         require_finite(value, whole, "a batch")
@@ -180,32 +148,12 @@ def of_loss(plugin: Plugin) -> None:
             x = rows().astype(np.float64)
             one, other = (float(jax.jit(value)({"params": params, "rows": x[i]}, LABELS[i])) for i in orders)
             require(np.isclose(one, other, rtol=1e-9), f"the value changes from {one} to {other} with the order")
-    check_degenerate(plugin, lambda x, labels: value({"params": params, "rows": x}, labels), rows)
+    check_degenerate(plugin, lambda x, labels: value({"params": params, "rows": x}, labels), rows())
     with plugin.check("bfloat16", "numerics.at_least_float32(embeddings)"):
         small = whole | {"rows": jnp.asarray(rows(), jnp.bfloat16)}
         require_finite(value, small, "bfloat16 embeddings")
         kind = value(small).dtype
         require(kind == jnp.float32, f"bfloat16 embeddings: the value is {kind}; compute in float32")
-    if importlib.util.find_spec("pytorch_metric_learning") and not params:
-        with plugin.check("pytorch-metric-learning", "compare the defaults of both") as outcome:
-            outcome.note = _as_pml(plugin.path, value)
-
-
-def _as_pml(path: str, value: Callable[..., jax.Array]) -> str:
-    """Compares with the loss of the same name, with the defaults of both."""
-    import torch
-    from pytorch_metric_learning import losses as theirs
-
-    wanted = path.rpartition(".")[2].replace("_", "").lower() + "loss"
-    named = next((name for name in dir(theirs) if name.lower() == wanted), None)
-    if named is None:
-        return f"it has no {wanted}"
-    x = rows().astype(np.float64)
-    with jax.enable_x64(True):
-        mine = float(value({"params": {}, "rows": x}))
-    other = float(getattr(theirs, named)()(torch.tensor(x), torch.tensor(LABELS)))
-    require(np.isclose(mine, other, rtol=1e-6), f"{mine:.9g}, and {named} with its defaults gives {other:.9g}")
-    return f"equals {named} to {abs(mine - other) / max(abs(other), 1e-30):.0e}"
 
 
 def of_distance(plugin: Plugin) -> None:
@@ -246,13 +194,6 @@ def of_sampler(plugin: Plugin) -> None:
         require(np.array_equal(forwards, backwards), "a batch depends on the batches drawn before it")
         others = [np.asarray(made(1).batch(step)) for step in range(10)]
         require(not np.array_equal(forwards, others), "the batches do not depend on the seed")
-    with plugin.check("epochs", "samplers.from_batches(batch, steps)"):
-        sampler = made()
-        for epoch in range(3):
-            first, after = sampler.first_step(epoch), sampler.first_step(epoch + 1)
-            require(after > first, f"epoch {epoch} has {after - first} steps")
-            of = [sampler.epoch(first), sampler.epoch(after - 1)]
-            require(of == [epoch, epoch], f"first and last step of epoch {epoch} belong to epochs {of}")
 
 
 def of_optimizer(plugin: Plugin) -> None:
@@ -262,14 +203,9 @@ def of_optimizer(plugin: Plugin) -> None:
         params: Any = {"kernel": jnp.asarray(rows()), "bias": jnp.ones(3)}
         value = lambda p: sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(p))  # noqa: E731
         state, first = made.init(params), float(value(params))
-
-        @jax.jit
-        def step(params: Any, state: Any) -> Any:
-            updates, state = made.update(jax.grad(value)(params), state, params)
-            return optax.apply_updates(params, updates), state
-
         for _ in range(10):
-            params, state = step(params, state)
+            updates, state = made.update(jax.grad(value)(params), state, params)
+            params = optax.apply_updates(params, updates)
         last = float(value(params))
         require(np.isfinite(last), "the parameters are not finite after ten steps")
         require(
@@ -322,33 +258,14 @@ def of_backbone(plugin: Plugin) -> None:
 
 
 def of_method(plugin: Plugin) -> None:
-    module = plugin.module
-    images = np.random.default_rng(0).integers(0, 256, (8, ROWS, 8, 8, 3)).astype(np.uint8)
-
-    @functools.cache
-    def built() -> Any:
-        made = module.build(module.Config(), resnet.build(SMALL_NETWORK), TrainingSet(ROWS, ROWS, np.arange(ROWS)))
-        own: Any = {"images": images[: made.hooks.views], "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
-        batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**own)
-        return made, batch, *made.init(jax.random.key(0), batch)
-
-    def loss(encoded: Any, labels: Any = LABELS) -> jax.Array:
-        made, batch, params, model_state = built()
-        whole = batch._replace(labels=jnp.asarray(labels))
-        step, new_key = jnp.zeros((), jnp.int32), jax.random.key(1)
-        value: jax.Array = made.loss(params, model_state, encoded, whole, step, new_key)[0]
-        return value
-
-    def encoded() -> Any:
-        made, batch, params, model_state = built()
-        found = made.encode(params, model_state, batch.images, train=True, key=jax.random.key(2))[0]
-        if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(found)):
-            raise Skipped("what it encodes holds integers")
-        return found
-
     check_name(plugin)
-    with plugin.check("contract", "see Method in docs/api/extending.md"):
-        made, batch, params, model_state = built()
+    with plugin.check("contract", "see Method in docs/api/extending.md") as outcome:
+        module = plugin.module
+        made = module.build(module.Config(), resnet.build(SMALL_NETWORK), TrainingSet(ROWS, ROWS, np.arange(ROWS)))
+        images = np.random.default_rng(0).integers(0, 256, (made.hooks.views, ROWS, 8, 8, 3)).astype(np.uint8)
+        own: Any = {"images": images, "labels": LABELS, "index": np.arange(ROWS, dtype=np.int32)}
+        batch = zeros(ROWS, (8, 8), made.hooks.views)._replace(**own)
+        params, model_state = made.init(jax.random.key(0), batch)
         for name, tree in (("params", params), ("model_state", model_state)):
             require("backbone" in tree, f'init: {name} has no "backbone"')
         require(
@@ -361,16 +278,24 @@ def of_method(plugin: Plugin) -> None:
         require(rows.ndim == 2 and len(rows) == ROWS, f"embed: gives shape {list(rows.shape)}; give [B, D]")
         alone = made.embed(params, model_state, batch.images[0][:3])
         require(np.allclose(alone, rows[:3], rtol=1e-3, atol=1e-4), "embed: depends on the other images of the batch")
-    with plugin.check("gradient", GRADIENT):
-        x = encoded()
-        try:
-            compare_gradient(loss, x)
-        except Failed as problem:
-            program = str(jax.make_jaxpr(loss)(x))
-            used = [name for name in ("stop_gradient", "custom_vjp") if name in program]
-            if not used:
-                raise
-            raise Skipped(f"{problem}; right if the {' and '.join(used)} of its loss mean this") from problem
+        encoded = made.encode(params, model_state, batch.images, train=True, key=jax.random.key(2))[0]
+    if outcome.problem:
+        return
+
+    def loss(encoded: Any, labels: Any = LABELS) -> Any:
+        whole = batch._replace(labels=jnp.asarray(labels))
+        return made.loss(params, model_state, encoded, whole, jnp.zeros((), jnp.int32), jax.random.key(1))[0]
+
+    if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(encoded)):
+        plugin.outcomes.append(Outcome("gradient", skipped="what it encodes holds integers"))
+        return
+    with plugin.check("gradient", GRADIENT) as outcome:
+        compare_gradient(loss, encoded)
+    if "finite differences" in outcome.problem:
+        program = str(jax.make_jaxpr(loss)(encoded))
+        if used := [name for name in ("stop_gradient", "custom_vjp") if name in program]:
+            outcome.skipped = f"{outcome.problem}; right if the {' and '.join(used)} of its loss mean this"
+            outcome.problem = ""
     check_degenerate(plugin, loss, encoded)
 
 

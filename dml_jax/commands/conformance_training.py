@@ -14,10 +14,12 @@ import jax.export
 import numpy as np
 
 import dml_jax
-from dml_jax.commands.conformance import SMALL_NETWORK, Failed, Outcome, Plugin, Skipped, require
+from dml_jax.commands.cli import require
+from dml_jax.commands.conformance import SMALL_NETWORK, Outcome, Plugin
 from dml_jax.config import Config, Data, Evaluation, Group, Train
 from dml_jax.config import files as config_files
 from dml_jax.data import formats
+from dml_jax.errors import ConfigError
 from dml_jax.export import programs
 from dml_jax.methods import baseline
 
@@ -25,6 +27,8 @@ STEPS, CHECKPOINT = 30, 3  # of the training, and between its checkpoints
 FEW = 3  # first steps whose losses must agree on 1 and 8 devices
 ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
 LIMIT = 600  # seconds for one training
+KEYS = {"distance": "method.distance", "sampler": "data.sampler", "optimizer": "train.optimizer", "data": "data.name",
+        "metric": "evaluation.metrics", "step": "evaluation.refine"}  # fmt: skip
 
 
 def configuration(plugin: Plugin) -> dict[str, Any]:
@@ -43,14 +47,11 @@ def configuration(plugin: Plugin) -> dict[str, Any]:
         ),
         evaluation=Evaluation(cluster=False, ks=(1, 2), full_ranking=True),
     )  # fmt: skip
-    path = plugin.path
-    names: dict[str, dict[str, Any]] = {
-        "distance": {"method.distance": path}, "sampler": {"data.sampler": path},
-        "optimizer": {"train.optimizer": path}, "data": {"data.name": path},
-        "metric": {"evaluation.metrics": [path]}, "step": {"evaluation.refine": [path]},
-    }  # fmt: skip
     values = config_files.ConfigDict(asdict(config))
-    for key, value in (names.get(plugin.kind, {}) | dict(plugin.overrides)).items():
+    own: dict[str, Any] = {}
+    if plugin.kind in KEYS:
+        own[KEYS[plugin.kind]] = [plugin.path] if plugin.kind in ("metric", "step") else plugin.path
+    for key, value in (own | dict(plugin.overrides)).items():
         config_files.apply_override(values, key, value)
     return values.to_dict()
 
@@ -73,13 +74,13 @@ class Run:
         )  # fmt: skip
 
     def finish(self, *more: str) -> None:
-        """Runs the main command to its end; raises `Failed` with its last line if it fails."""
+        """Runs the main command to its end; raises ConfigError with its last line if it fails."""
         process = self.start(*more)
         try:
             output, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
             process.kill()
-            raise Failed(f"does not end within {LIMIT} s") from None
+            raise ConfigError(f"does not end within {LIMIT} s") from None
         lines = [line for line in output.splitlines() if line.strip()]
         require(not process.returncode, f"ends with {process.returncode}: {lines[-1] if lines else ''}")
 
@@ -117,7 +118,6 @@ def train(plugin: Plugin, directory: Path) -> None:
     if outcome.problem:
         plugin.outcomes.append(Outcome("everything after training", skipped="until it trains"))
         return
-    results = json.loads((whole.directory / "results.json").read_text())
     with plugin.check("kill and resume", "keep state in params, model_state or the step only") as outcome:
         killed = Run(directory, "killed")
         step = killed.kill()
@@ -125,20 +125,14 @@ def train(plugin: Plugin, directory: Path) -> None:
         same = np.array_equal(whole.embeddings(), killed.embeddings())
         require(same, f"killed after step {step} and resumed, it ends with other embeddings")
         outcome.note = f"killed after step {step}: the same bits"
-    with plugin.check("evaluate", "embed must depend on parameters and image only") as outcome:
-        whole.finish("--mode=evaluate", f"--output={directory / 'again.json'}")
-        again = json.loads((directory / "again.json").read_text())
-        wrong = [name for name in results if "@" in name and not np.isclose(results[name], again[name], equal_nan=True)]
-        require(not wrong, f"evaluated again, {wrong} differ")
-        own = {name.removeprefix("own/"): value for name, value in results.items() if name.startswith("own/")}
-        more = "".join(f", {name} {value:.4g}" for name, value in own.items() if not name.endswith("_stderr"))
-        outcome.note = f"Recall@1 {results['recall@1']:.1%}{more}"
-    with plugin.check("refine", "return finite queries [Q, D]") as outcome:
-        if not results.get("refined"):
-            raise Skipped("it has no test-time step")
-        (name, metrics), *_ = results["refined"].items()
-        require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
-        outcome.note = f"Recall@1 {metrics['recall@1']:.1%}"
+    with plugin.check("evaluate", "return finite queries [Q, D] from a step at test time") as outcome:
+        results = json.loads((whole.directory / "results.json").read_text())
+        refined = {f"after {name}": metrics for name, metrics in results.get("refined", {}).items()}
+        for name, metrics in refined.items():
+            require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
+        shown = {name: metrics["recall@1"] for name, metrics in ({"Recall@1": results} | refined).items()}
+        shown |= {key.removeprefix("own/"): value for key, value in results.items() if key.startswith("own/")}
+        outcome.note = ", ".join(f"{key} {value:.4g}" for key, value in shown.items() if not key.endswith("_stderr"))
     with plugin.check("load", "embed must depend on parameters and image only") as outcome:
         model = dml_jax.load(whole.directory, trust_code=True)
         split = formats.load(model.config.data)["test"]

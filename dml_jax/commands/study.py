@@ -19,7 +19,6 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +29,6 @@ from dml_jax.studies.definition import CLAIMED
 if TYPE_CHECKING:
     from dml_jax.studies.definition import Study
     from dml_jax.studies.plan import Settings
-
-say = partial(print, flush=True)  # at once
 
 
 def parser() -> cli.Parser:
@@ -96,7 +93,7 @@ def execute(arguments: list[str]) -> None:
         runner.print_commands(root, trials)
         return
     with runner.locked(root):
-        stop_if(runner.run_all(root, trials, options.jobs, say))
+        stop_if(runner.run_all(root, trials, options.jobs))
     tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, options.columns)
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
@@ -126,16 +123,16 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     code = 0
     if options.list:
         for line in claims.listed(papers, data):
-            say(line)
+            print(line)
     else:
         (root / "trials").mkdir(parents=True, exist_ok=True)
         with runner.locked(root):
             heads = claims.on_maps(trials)
             others = [trial for trial in trials if trial not in heads]
-            code = runner.run_heads(root, heads, say) if heads else 0
-            code = code or runner.run_all(root, others, options.jobs, say)
+            code = runner.run_heads(root, heads) if heads else 0
+            code = code or runner.run_all(root, others, options.jobs)
     missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
-    say(f"{len(trials)} trials, {missing} not finished")
+    print(f"{len(trials)} trials, {missing} not finished")
     if options.list:
         return
     file = output / f"{data}.csv"
@@ -176,7 +173,7 @@ def make_table(options: Namespace) -> None:
 def stop_if(code: int) -> None:
     """Exits after a signal that stopped the command."""
     if code:
-        say("stopped; the same command continues")
+        print("stopped; the same command continues")
         sys.exit(code)
 
 
@@ -211,7 +208,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     plan.write_facts(root, name, study, settings, search=stated)
     storage = storage_of(root, options.storage)
     with runner.locked(root):
-        stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage, say))
+        stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage))
     search.publish(plan.read_facts(root) or {}, storage, root, Console().rich)
 
 

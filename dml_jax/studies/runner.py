@@ -13,10 +13,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
@@ -27,8 +28,8 @@ from dml_jax.studies import outcomes
 from dml_jax.studies.plan import Trial
 
 POLL = 0.5  # seconds between two looks at a process
-AGAIN = "trained again"  # ends what a log says of a trial that failed and is trained again
 ERROR = "error: "  # begins the last line of a log of a trial that failed
+say = partial(print, flush=True)  # at once
 
 
 class Slot(NamedTuple):
@@ -38,13 +39,13 @@ class Slot(NamedTuple):
     environment: dict[str, str]
 
     def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Starts `python -m ARGUMENTS` and appends its output to a file; it ends when its standard input is closed.
+        """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard input is closed.
 
         Also binds this thread to the cores, because the process inherits them.
         """
         if self.cores and hasattr(os, "sched_setaffinity"):  # macOS does not bind processes to cores
             os.sched_setaffinity(0, self.cores)
-        with open(log, "ab") as output:
+        with open(log, "wb") as output:
             return subprocess.Popen(
                 [sys.executable, "-m", "dml_jax.studies.runner", *arguments], stdin=subprocess.PIPE, stdout=output,
                 stderr=subprocess.STDOUT, env={**os.environ, **self.environment}, start_new_session=True,
@@ -78,8 +79,7 @@ def _devices() -> list[str]:
 class Progress:
     """State that the jobs of this command share: when `stop` is set, it ends with the exit code `code`."""
 
-    print: Callable[[str], None]
-    stop: threading.Event
+    stop: threading.Event = field(default_factory=threading.Event)
     code: int = 0
 
 
@@ -116,13 +116,13 @@ def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict
     return found
 
 
-def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable[[str], None]) -> int:
+def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> int:
     """Trains all trials that are not finished, each after the trials that it needs.
 
     The result is 0, or 128 + the number of the signal that stopped the command.
     """
     free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
-    with ThreadPoolExecutor(jobs) as pool, stoppable(print_line) as progress:
+    with ThreadPoolExecutor(jobs) as pool, stoppable() as progress:
         while not progress.stop.is_set():
             done = outcomes.finished(trials)
             taken = {*done, *failed, *(name for name, _ in busy.values())}
@@ -140,9 +140,9 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int, print_line: Callable
 
 
 @contextmanager
-def stoppable(print_line: Callable[[str], None]) -> Iterator[Progress]:
+def stoppable() -> Iterator[Progress]:
     """Sets `Progress.stop` on SIGTERM, Ctrl-C and errors, so that the processes of trials are stopped."""
-    progress = Progress(print_line, threading.Event())
+    progress = Progress()
 
     def stop(number: int, frame: FrameType | None) -> None:
         progress.code = 128 + number
@@ -157,7 +157,7 @@ def stoppable(print_line: Callable[[str], None]) -> Iterator[Progress]:
             signal.signal(number, handler)
 
 
-def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], None]) -> int:
+def run_heads(root: Path, trials: Sequence[Trial]) -> int:
     """Trains heads on stored maps, all in one process (`train.stored_maps`); see `run_all`."""
     listed = []
     for trial in trials:
@@ -169,13 +169,12 @@ def run_heads(root: Path, trials: Sequence[Trial], print_line: Callable[[str], N
                        "members": [str(member) for member in trial.members], "weights": trial.weights})  # fmt: skip
     file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
     files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
-    print_line(f"{len(trials)} heads on stored maps; see {log}")
-
-    with stoppable(print_line) as progress:
+    say(f"{len(trials)} heads on stored maps; see {log}")
+    with stoppable() as progress:
         with slots(1)[0].start(["dml_jax.train.stored_maps", str(file)], log) as process:
             code = wait_for(process, progress)
         if code and not progress.stop.is_set():
-            print_line(f"not all heads could be trained; see {log}")
+            say(f"not all heads could be trained; see {log}")
     return progress.code
 
 
@@ -197,24 +196,21 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
         (trial.directory / "results.json").unlink(missing_ok=True)
     began = time.monotonic()
-    progress.print(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
-    if failure(root, trial.name):
-        with log.open("a", encoding="utf-8") as file:
-            file.write(f"{AGAIN}\n")  # so that an earlier error is not taken for the reason
+    say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     with slot.start(command(root, trial), log) as process:
         code = wait_for(process, progress)
     if not outcomes.missing(trial):
-        progress.print(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
+        say(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
         return True
     if progress.stop.is_set():
         return False
-    reason = last_line(log).removeprefix(ERROR).removeprefix(AGAIN) or f"exit code {code}"
+    reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
     if code < 0:
         reason = f"its process was killed by signal {-code}; see {log}"
     if failure(root, trial.name) != reason:
         with log.open("a", encoding="utf-8") as file:
             file.write(f"{ERROR}{reason}\n")
-    progress.print(f"{trial.name}: failed: {reason}")
+    say(f"{trial.name}: failed: {reason}")
     return False
 
 

@@ -7,10 +7,12 @@ Commands with directories of their own may share a storage, e.g. a database serv
 
 import importlib
 import json
+import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 from rich.console import Console
@@ -24,22 +26,15 @@ from dml_jax.studies.runner import Progress, Slot
 from dml_jax.studies.tables import Cell, Table
 
 
-def library() -> Any:
-    """The optuna package."""
+def open_storage(url: str, name: str) -> Any:
+    """The optuna study of that name, created if there is none."""
     try:
         optuna = importlib.import_module("optuna")
     except ImportError:
         raise ConfigError("a search needs optuna: pip install optuna") from None
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-    return optuna
-
-
-def open_storage(url: str, name: str) -> Any:
-    """The optuna study of that name, created if there is none."""
-    optuna = library()
     from sqlalchemy.pool import NullPool  # a requirement of optuna
 
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
         # Connections that a pool kept would still be open at the end.
         storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
@@ -47,20 +42,6 @@ def open_storage(url: str, name: str) -> Any:
     except Exception as error:  # each database has errors of its own
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
-
-
-def suggested(trial: Any, search: Search) -> dict[str, Any]:
-    """The values of a trial of optuna; existing ones do not change."""
-    found: dict[str, Any] = {}
-    for name, values in search.space.items():
-        match values:
-            case Uniform(low, high, log):
-                found[name] = trial.suggest_float(name, low, high, log=log)
-            case Integers(low, high):
-                found[name] = trial.suggest_int(name, low, high)
-            case _:
-                found[name] = trial.suggest_categorical(name, values)
-    return found
 
 
 def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
@@ -79,99 +60,96 @@ def example(search: Search) -> dict[str, Any]:
     return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
 
 
-def begun(study: Any) -> dict[str, Any]:
-    """The last of optuna's trials of each work directory: an interrupted trial is followed by another one."""
-    return {trial.user_attrs["directory"]: trial for trial in study.trials if "directory" in trial.user_attrs}
+def begun(study: Any) -> list[Any]:
+    """The trials that have a work directory."""
+    return [trial for trial in study.get_trials(deepcopy=False) if "directory" in trial.user_attrs]
 
 
-class Unsuccessful(Exception):
-    """A trial that failed or was interrupted."""
-
-
-def train(asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress) -> float:
-    """Trains the run of a trial of optuna; its best evaluation."""
-    root, study, split = settings.root, asked.study, "test" if settings.paper else "validation"
-    if "directory" not in asked.user_attrs:  # else it continues an interrupted one
-        asked.set_user_attr("directory", str((root / f"trial-{asked.number:04d}").resolve()))
-    name = Path(asked.user_attrs["directory"]).name
-    parameters = suggested(asked, search)
-    for other in study.get_trials(deepcopy=False, states=(library().trial.TrialState.COMPLETE,)):
-        if other.params == parameters:  # the seed, and so the result, would be the same
-            progress.print(f"{name}: has the values and so the result of another trial")
+def train(
+    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress
+) -> float | None:
+    """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
+    name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
+    for other in begun(study):
+        if other.state.name == "COMPLETE" and other.params == asked.params:  # the result would be the same
+            runner.say(f"{name}: has the values and so the result of another trial")
             return float(other.value)
     try:
-        trial = make_trial(search, settings, name, parameters)
+        trial = make_trial(search, settings, name, asked.params)
     except UserError as error:
-        progress.print(f"{name}: not possible: {error}")
-        raise Unsuccessful from error
-    if not outcomes.missing(trial) or runner.execute(root, trial, slot, progress):
-        key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
-        progress.print(f"{name}: {metric} {best:.4f} on the {split} classes")
-        return best
-    if progress.stop.is_set():
-        study.stop()
-        study.enqueue_trial(asked.params, {"directory": asked.user_attrs["directory"]})
-    raise Unsuccessful
+        runner.say(f"{name}: not possible: {error}")
+        return None
+    if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, progress):
+        return None
+    key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
+    runner.say(f"{name}: {metric} {best:.4f} on the {split} classes")
+    return best
 
 
-def run(
-    name: str,
-    search: Search,
-    settings: Settings,
-    metric: str,
-    jobs: int,
-    storage: str,
-    print_line: Callable[[str], None],
-) -> int:
+def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str) -> int:
     """Trains the missing trials of a search; see `runner.run_all`."""
-    study, states = open_storage(storage, name), library().trial.TrialState
-    for trial in begun(study).values():  # those that a killed command with this directory has not ended
-        if trial.state == states.RUNNING and Path(trial.user_attrs["directory"]).parent == settings.root.resolve():
-            study.tell(trial.number, state=states.FAIL)
-            study.enqueue_trial(trial.params, {"directory": trial.user_attrs["directory"]})
-    known = begun(study).values()
-    missing = search.trials - len(known) + sum(trial.state == states.WAITING for trial in known)
-    samplers, seed = library().samplers, len(study.trials)
+    study, root, next_trial = open_storage(storage, name), settings.root.resolve(), threading.Lock()
+    from optuna import distributions, exceptions, samplers, trial
+
+    warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)
+    seed = len(study.trials)
     study.sampler = (
         samplers.RandomSampler(seed)
         if search.sampler == "random"
         else samplers.TPESampler(seed=seed, multivariate=True)
     )
-    free: SimpleQueue[Slot] = SimpleQueue()
-    for slot in runner.slots(jobs):
-        free.put(slot)
-    with runner.stoppable(print_line) as progress:
+    kinds: dict[type, Any] = {Uniform: distributions.FloatDistribution, Integers: distributions.IntDistribution}
+    space = {
+        key: distributions.CategoricalDistribution(values)
+        if isinstance(values, tuple)
+        else kinds[type(values)](**asdict(values))
+        for key, values in search.space.items()
+    }
+    mine = (found for found in begun(study) if Path(found.user_attrs["directory"]).parent == root)
+    interrupted = [found for found in mine if found.state == trial.TrialState.RUNNING]
 
-        def objective(asked: Any) -> float:
-            slot = free.get()
-            try:
-                return train(asked, search, settings, metric, slot, progress)
-            finally:
-                free.put(slot)
+    def work(slot: Slot) -> None:
+        while not progress.stop.is_set():
+            with next_trial:
+                if interrupted:
+                    asked = interrupted.pop(0)
+                elif len(begun(study)) < search.trials:
+                    asked = study.ask(space)
+                    asked.set_user_attr("directory", str(root / f"trial-{asked.number:04d}"))
+                else:
+                    return
+            value = train(study, asked, search, settings, metric, slot, progress)
+            if value is not None:
+                study.tell(asked.number, value)
+            elif not progress.stop.is_set():  # else the next command continues it
+                study.tell(asked.number, state=trial.TrialState.FAIL)
 
-        if missing > 0:
-            study.optimize(objective, missing, n_jobs=jobs, catch=(Unsuccessful,))
+    with ThreadPoolExecutor(jobs) as pool, runner.stoppable() as progress:
+        list(pool.map(work, runner.slots(jobs)))
     return progress.code
 
 
-def table(study: Any, facts: Mapping[str, Any]) -> Table:
-    """The trials of a search, best first, with the result of the best on the test classes, and its command."""
-    made, metric = list(begun(study).values()), facts["metric"]
+def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
+    """Prints and writes the trials of a search, best first, with the result of the best on the test classes.
+
+    report.csv has one line per trial.
+    """
+    made, metric = begun(open_storage(storage, facts["study"])), facts["metric"]
     done = [trial for trial in made if trial.state.name == "COMPLETE"]
     if not done:
         raise CheckpointError(f"{facts['title']}: no trial of the search is finished; see the logs of the trials")
     best = max(done, key=lambda trial: (trial.value, -trial.number))
-    names = {trial.number: Path(trial.user_attrs["directory"]).name for trial in made}
     parameters = sorted({name for trial in made for name in trial.params})
     rows = []
     for trial in sorted(made, key=lambda trial: -(trial.value or 0.0)):
-        value = trial.value
-        objective = Cell("–") if value is None else Cell(f"{100 * value:.1f}", value, trial.number == best.number)
+        value = "–" if trial.value is None else f"{100 * trial.value:.1f}"
         params = [trial.params.get(name) for name in parameters]
-        cells = [Cell(f"{v:.4g}" if isinstance(v, float) else str(v)) for v in params]
-        rows.append((Cell(names[trial.number]), objective, Cell(trial.state.name.lower()), *cells))
-    results = outcomes.read_results(Path(best.user_attrs["directory"]))
+        texts = [trial.state.name.lower(), *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in params)]
+        name = Path(trial.user_attrs["directory"]).name
+        rows.append((Cell(name), Cell(value, best=trial is best), *map(Cell, texts)))
+    directory = Path(best.user_attrs["directory"])
+    results = outcomes.read_results(directory)
     test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
     compared = (
         "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
@@ -180,22 +158,17 @@ def table(study: Any, facts: Mapping[str, Any]) -> Table:
     )  # fmt: skip
     notes = (
         f"Trials are compared on {compared}.",
-        f"{names[best.number]} on the test classes: {test}. {results.get('protocol', '')}",
-        f"To train with its values: python -m dml_jax.main --config={best.user_attrs['directory']}/config.json"
+        f"{directory.name} on the test classes: {test}. {results.get('protocol', '')}",
+        f"To train with its values: python -m dml_jax.main --config={directory}/config.json"
         + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
     )
     head = ("", f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
-    return Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
-
-
-def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
-    """Prints the table of a search and writes it, with one line per trial in report.csv."""
-    study = open_storage(storage, facts["study"])
-    made = table(study, facts)
-    tables.print_table(made, console)
-    tables.write(output, [made], facts["source"])
+    table = Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
+    tables.print_table(table, console)
+    tables.write(output, [table], facts["source"])
     lines = [
-        {"directory": directory, "state": trial.state.name.lower(), "value": trial.value, **trial.params}
-        for directory, trial in begun(study).items()
+        {"directory": trial.user_attrs["directory"], "state": trial.state.name.lower(), "value": trial.value}
+        | trial.params
+        for trial in made
     ]
     tables.write_csv(output / "report.csv", lines)

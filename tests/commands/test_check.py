@@ -19,7 +19,7 @@ MISTAKES = {
          "bfloat16"],
     ),
     "def a(embeddings, labels):\n    return embeddings.sum(axis=1)": (
-        ["scalar, finite", "gradient", "order of the rows", *conformance.DEGENERATE, "bfloat16"],
+        ["scalar, finite", "order of the rows", *conformance.DEGENERATE, "bfloat16"],
     ),
     "def a(embeddings, labels):\n    return (jnp.arange(len(labels)) * embeddings[:, 0]).sum()": (
         ["order of the rows", "bfloat16"],
@@ -123,7 +123,6 @@ def test_the_papers_of_this_package_pass(name: str) -> None:
 def test_diva_differs_by_its_reversed_gradients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     reversed_gradients = examined("diva")
     assert not any(one.problem for one in reversed_gradients.values())
-    assert "finite differences by 1.1e+00" in reversed_gradients["gradient"].skipped
     assert "stop_gradient" in reversed_gradients["gradient"].skipped
     monkeypatch.setattr("dml_jax.methods.diva.equations.reverse_gradient", lambda x: x)
     assert examined("diva")["gradient"] == conformance.Outcome("gradient")
