@@ -20,8 +20,6 @@ CELLS = 16  # thumbnails per side
 COMPONENTS = 50  # principal components from which the maps are computed
 PERPLEXITY = 30.0  # of t-SNE: effective number of neighbours
 
-Project = Callable[[np.ndarray], np.ndarray]
-
 
 def largest(labels: np.ndarray) -> list[int]:
     """The most frequent classes in labels int [N], which maps colour, in increasing order."""
@@ -94,19 +92,16 @@ def tsne(rows: np.ndarray) -> np.ndarray:
 
 def by_components(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split on its first two principal components."""
-    return _map(run, split, None, "components", "Principal components")
+    return _map(run, split, "components", "Principal components")
 
 
 def by_tsne(run: EvaluatedModel, split: str) -> list[Finding]:
     """A map of a split by t-SNE."""
-    return _map(run, split, tsne, "tsne", "t-SNE")
+    return _map(run, split, "tsne", "t-SNE")
 
 
-def _map(run: EvaluatedModel, split: str, project: Project | None, name: str, title: str) -> list[Finding]:
-    """A map of at most MOST random images of a split; with `run.classes`, of their images first, and shows only these.
-
-    `project` maps rows [N, D] to points [N, 2]; without it, these are the first principal components.
-    """
+def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding]:
+    """A map of at most MOST random images; with `run.classes`, of their images first, and it shows only these."""
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
     if run.classes:
@@ -114,13 +109,13 @@ def _map(run: EvaluatedModel, split: str, project: Project | None, name: str, ti
         order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
     rows = np.sort(order[:MOST])
     components, share = principal_components(run.embeddings(split)[rows])
-    if project is None:
+    if name == "components":
         points = components[:, :2]
         axes = (f"first component ({share[0]:.0%} of the variance)", f"second component ({share[1]:.0%})")
         meaning = f"They explain {share[:2].sum():.0%} of the variance; classes separated by other directions overlap."
     else:
         run.console.print(f"{title} of {len(rows):,} embeddings")
-        points, axes = project(components), (f"first coordinate of {title}", "second coordinate")
+        points, axes = tsne(components), (f"first coordinate of {title}", "second coordinate")
         meaning = (
             f"Computed from {components.shape[1]} principal components, which explain {share.sum():.0%} of the "
             "variance. Distances between groups that are far apart mean little."

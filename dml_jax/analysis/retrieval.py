@@ -17,18 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
-PAIRS = 10  # confused pairs of classes in the report
-EXAMPLES = 4  # pictures of each pair
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
+CONFUSED = ("class", "other_class", "confusions", "queries_of_both")
 FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
     "query": (drawing.INK, "-"),
     "right": (drawing.BLUE, "-"),
     "wrong": (drawing.ORANGE, (0, (2, 1.2))),
     "": (drawing.GREY, "-"),
 }
-FRAMES = (
-    "✓, solid blue frame: the class of the query; ✗, dashed orange frame: another class; the number is the cosine. "
-)
 
 
 def gallery_of(run: EvaluatedModel, split: str) -> str:
@@ -83,7 +79,8 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     return [
         Finding(
             "retrieval",
-            f"Sampled queries of the split '{split}' and their nearest images, nearest first. {FRAMES}Half of the "
+            f"Sampled queries of the split '{split}' and their nearest images, nearest first. ✓, solid blue frame: "
+            "the class of the query; ✗, dashed orange frame: another class; the number is the cosine. Half of the "
             "queries are sampled from those whose nearest image is of another class, so that more failures are shown "
             "than there are. The CSV file lists all queries.",
             partial(plot_pictures, rows=strips),
@@ -145,32 +142,13 @@ def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, i
 def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Recall@1 by class, and confused pairs of classes."""
     data, gallery = run.split(split), run.split(gallery_of(run, split))
-    distances, indices = search(run, split, 1)
-    nearest = gallery.labels[indices[:, 0]]
+    nearest = gallery.labels[search(run, split, 1)[1][:, 0]]
     classes, recall, counts = recall_by_class(data.labels, nearest)
     names, pairs = data.classes, confused_pairs(data.labels, nearest)
     size = dict(zip(classes.tolist(), counts.tolist(), strict=True))
     order = np.argsort(recall, kind="stable")
     rows = [(names[classes[i]], float(recall[i]), int(counts[i])) for i in order]
     confused = [(names[a], names[b], n, size.get(a, 0) + size.get(b, 0)) for a, b, n in pairs]
-
-    def examples(a: int, b: int) -> list[Picture]:
-        found = np.flatnonzero(((data.labels == a) & (nearest == b)) | ((data.labels == b) & (nearest == a)))
-        shown: dict[frozenset[str], list[Picture]] = {}  # show mutual nearest neighbours once
-        for query in found[np.argsort(distances[found, 0], kind="stable")].tolist():
-            other = int(indices[query, 0])
-            images = frozenset((data.ids[query], gallery.ids[other]))
-            if images not in shown and len(shown) < EXAMPLES:
-                shown[images] = [
-                    picture(data, query, mark="query"),
-                    picture(gallery, other, f"{1 - distances[query, 0]:.3f}", "wrong"),
-                ]
-        return [each for pair in shown.values() for each in pair]
-
-    strips = [
-        (f"{names[a]} / {names[b]}: {n:,} of {queries:,} queries, {n / queries:.0%}", examples(a, b))
-        for (a, b, n), (_, _, _, queries) in zip(pairs[:PAIRS], confused, strict=False)
-    ]
     return [
         Finding(
             "classes",
@@ -182,12 +160,11 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
         ),
         Finding(
             "confused_classes",
-            "The most frequently confused pairs of classes, with the fraction of the queries of both whose nearest "
-            "image is of the other class. Each query is followed by that image and their cosine, most similar first.",
+            "Pairs of classes, most confused first: how many queries of both have a nearest image of the other class.",
             None,
-            ("class", "other_class", "confusions", "queries_of_both"),
+            CONFUSED,
             confused,
-            strips,
+            table=html.listing([column.replace("_", " ") for column in CONFUSED], confused, "confused classes"),
         ),
     ]
 

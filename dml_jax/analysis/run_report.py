@@ -1,6 +1,5 @@
 """Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,16 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dml_jax.analysis import (
-    attention,
-    curves,
-    embedding_maps,
-    findings,
-    heat_maps,
-    html,
-    retrieval,
-    spectra,
-)
+from dml_jax.analysis import attention, curves, embedding_maps, findings, heat_maps, html, retrieval, spectra
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
@@ -74,18 +64,10 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
     paper = {
-        name + _distance_of(results, metrics): {**metrics, "digits": metric_table.printed_digits(metrics)}
+        name: {**metrics, "digits": metric_table.printed_digits(metrics)}
         for name, metrics in published(asdict(config)).items()
     }
     return [*results.get("controls", {}).items(), *ours, *paper.items()]
-
-
-def _distance_of(results: Mapping[str, Any], published: Mapping[str, float]) -> str:
-    """The difference from a published Recall@1 in units of both intervals together; empty without a printed ±."""
-    if not (interval := published.get("recall@1_stderr")):
-        return ""
-    apart = (results["recall@1"] - published["recall@1"]) / math.hypot(interval, results["recall@1_stderr"])
-    return f" (ours {apart:+.1f} times the combined ±)"
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:
@@ -173,20 +155,14 @@ def _results(config: Config, results: dict[str, Any]) -> str:
     columns = metric_table.columns(results)
     listed = rows(config, results)
     cells = [[name, *(metric_table.cell(numbers, entry) for entry in columns)] for name, numbers in listed]
-    ours = next(i for i, (_, numbers) in enumerate(listed) if numbers is results)
+    ours = [numbers for _, numbers in listed].index(results)
     head = ("in %", *(entry.heading for entry in columns))
     table = html.table(head, cells, "results, in %", ours=ours)
     rules = "".join(f"<li>{text(rule)}</li>" for rule in results["protocol"].split("; "))
-    verification = ""
-    if "equal_error_rate" in results:
-        verification = (
-            "<p>Verification of image pairs (same class or not): equal error rate "
-            f"{results['equal_error_rate']:.1%} at a cosine threshold of {results['equal_error_cosine']:.3f}.</p>"
-        )
     return (
         f"<p>{text(in_words(results))}</p>{table}"
         f'<p class="note">± is one standard error over the queries. {text(_explanations(results))}</p>'
-        f"{verification}<h3>How it was measured</h3><ul>{rules}</ul>"
+        f"<h3>How it was measured</h3><ul>{rules}</ul>"
     )
 
 

@@ -52,17 +52,6 @@ def test_the_nearest_images_are_shown(separate: bool) -> None:
         assert [float(picture.note) for picture in pictures[1:]] == pytest.approx(cosines[expected], abs=6e-4)
 
 
-def test_pictures_of_confused_classes() -> None:
-    """Each pair of images once, the most similar first, only of the two classes."""
-    angles = np.radians([0, 1, 90, 93, 180, 181.5, 270, 271])
-    run = Run(np.stack([np.cos(angles), np.sin(angles)], axis=1), [0, 1, 0, 1, 0, 1, 2, 2], ["a", "b", "c"])
-    ((label, pictures),) = retrieval.class_findings(run, "test")[1].pictures
-    assert label == "a / b: 6 of 6 queries, 100%"
-    assert [{picture.image for picture in pictures[i : i + 2]} for i in (0, 2, 4)] == [
-        {"0", "1"}, {"4", "5"}, {"2", "3"},
-    ]  # fmt: skip
-
-
 def test_a_map_states_the_explained_variance() -> None:
     rng = np.random.default_rng(0)
     run = Run(rng.normal(size=(40, 5)) * [4, 2, 1, 1, 1], np.arange(40) % 9, list("abcdefghi"))
