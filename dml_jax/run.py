@@ -261,7 +261,6 @@ def evaluated(
     directory: Path,
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
-    **options: Any,
 ) -> EvaluatedModel:
     """A model with the data of its run, for analyses."""
 
@@ -276,7 +275,6 @@ def evaluated(
         dict(embeddings),
         sampler=experiment.sampler,
         before_training=before_training,
-        **options,
     )
 
 
