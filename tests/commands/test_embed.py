@@ -112,11 +112,6 @@ def test_changes_between_two_tries_are_refused(run: Execute, photos: Path, monke
     assert (code, "plan.json: is truncated or damaged" in err, err.endswith(remedy)) == (2, True, True)
     Path("out.parquet/_plan.json").rename("out.parquet/notes")
     assert run()[2] == f"error: {where}: holds other files; give another directory\n"
-    shutil.rmtree("out.parquet")
-    Path("out.parquet").write_text("")
-    assert run()[2].startswith(f"error: {where}: cannot be used (File exists)")
-    Path("out.parquet").unlink()
-    assert run()[0] == 0
 
 
 def test_damaged_parts_are_named(run: Execute) -> None:

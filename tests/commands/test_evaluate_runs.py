@@ -11,7 +11,7 @@ import pytest
 
 from dml_jax import manifest
 from dml_jax.commands import cli, evaluate
-from dml_jax.evaluation import metrics, protocol
+from dml_jax.evaluation import protocol
 from dml_jax.export import embedding_files
 from tests.commands.conftest import Fails
 
@@ -88,16 +88,18 @@ def test_against_numpy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 def test_one_run(tmp_path: Path) -> None:
     """With the settings of the run, unless the command line gives others."""
-    points = member(tmp_path / "a", 0, 6, evaluation={"lone_queries": "omit", "full_ranking": True})
+    settings = {"lone_queries": "omit", "full_ranking": True, "cluster": True, "nmi_average": "geometric"}
+    points = member(tmp_path / "a", 0, 6, evaluation=settings)
     labels, output = np.arange(ROWS) % 4, tmp_path / "a.json"
     for options, ks in (((), (1, 2)), (("--ks=3",), (3,))):
         assert run([tmp_path / "a"], *options, f"--output={output}") == 0
         results = json.loads(output.read_text())
-        expected = metrics.retrieval(points, labels, ks=ks, lone_queries="omit", full_ranking=True)
+        expected = protocol.evaluate(points, labels, ks=ks, lone_queries="omit", full_ranking=True, average="geometric")
         assert {key: results[key] for key in expected} == expected
         assert (results["model"], results["selected"]) == (str(tmp_path / "a"), "last")
         assert "members" not in results
         assert "without a relevant row left out" in results["protocol"]
+        assert "NMI (geometric mean of entropies)" in results["protocol"]
 
 
 def test_weights(tmp_path: Path) -> None:
@@ -123,20 +125,6 @@ def test_queries_and_gallery(tmp_path: Path) -> None:
     results = json.loads((tmp_path / "ab" / "results.json").read_text())
     np.testing.assert_allclose(results["recall@1"], recall(np.asarray(cosine), labels, labels), rtol=1e-9)
     assert (tmp_path / "ab" / "embeddings" / "gallery" / "manifest.json").is_file()
-
-
-def test_evaluation_options(tmp_path: Path) -> None:
-    """Those of the first member."""
-    options = {"cluster": True, "nmi_average": "geometric", "full_ranking": True}
-    for seed, name in enumerate("ab"):
-        member(tmp_path / name, seed, 6, evaluation=options if name == "a" else {})
-    assert run([tmp_path / "a", tmp_path / "b"], f"--export={tmp_path / 'ab'}") == 0
-    results = json.loads((tmp_path / "ab" / "results.json").read_text())
-    assert "NMI (geometric mean of entropies)" in results["protocol"]
-    rows = embedding_files.read(tmp_path / "ab" / "embeddings" / "test").embeddings
-    expected = protocol.evaluate(rows, np.arange(ROWS) % 4, ks=(1, 2), average="geometric", full_ranking=True)
-    assert {"nmi", "map", "precision@1"} <= expected.keys()
-    assert {key: results[key] for key in expected} == expected
 
 
 def test_selection_of_the_members(tmp_path: Path) -> None:

@@ -26,11 +26,8 @@ def broken(row, value):
         (broken([3, 7], np.nan), "embeddings: 2 of 12 rows hold NaN or infinity, first row 3"),
         (broken(11, np.inf), "1 of 12 rows"),
         (X[0], r"of shape \[4\]; give real numbers \[N, D\]"),
-        (X[None], r"of shape \[1, 12, 4\]"),
         (X[:0], r"of shape \[0, 4\]"),
-        (X[:, :0], r"of shape \[12, 0\]"),
         (X.astype(complex), "holds complex128"),
-        (X.astype(str), "give real numbers"),
         (X.astype(object), "holds object"),
     ],
 )
@@ -71,20 +68,15 @@ def test_any_integers_are_valid_labels():
     [
         ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
         ({"ks": (0,)}, "ks: K=0"),
-        ({"ks": 12}, "ks: K=12"),
         ({"gallery": X}, "gallery_labels: holds object"),
-        ({"gallery": X[:0], "gallery_labels": Y[:0]}, r"gallery: holds float32 of shape \[0, 4\]"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
         ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery"),
-        ({"gallery": X[:5], "gallery_labels": Y[:5], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
-        ({"gallery": X, "gallery_labels": Y}, "gallery: equals the queries, so every query would find itself"),
         ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
         (
             {"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)},
             "exclude: 12 for query 0; must be a gallery row of the query's class",
         ),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.full(12, -2)}, "exclude: -2 for query 0"),
         ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: 0 for query 3"),
     ],
 )
@@ -127,10 +119,8 @@ def test_files(tmp_path):
         (tmp_path, "cannot be read"),
         (tmp_path / "objects.npy", ".*Python objects in dtype"),
         (tmp_path / "x.npz", "is truncated or damaged"),
-        (write(tmp_path / "text.npy", b"1 2 3"), "is truncated or damaged"),
         (write(tmp_path / "nothing.npy", b""), "is truncated or damaged"),
         (write(tmp_path / "short.npy", content[:-8]), "is truncated or damaged"),
-        (write(tmp_path / "shorter.npy", content[:40]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
             check_inputs.load(path)

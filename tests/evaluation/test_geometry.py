@@ -16,21 +16,6 @@ def units(x):
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_density_is_the_ratio_of_mean_distances():
-    points, labels = rows(0), np.random.default_rng(1).integers(0, 12, 90)
-    labels[:2] = 50, 51  # singleton classes
-    intra, centers = [], []
-    for c in np.unique(labels):
-        members = units(points[labels == c])
-        centers.append(units(points[labels == c].mean(0)))
-        if len(members) > 1:
-            distances = 1 - members @ members.T
-            intra.append(distances[~np.eye(len(members), dtype=bool)].mean())
-    distances = 1 - np.array(centers) @ np.array(centers).T
-    inter = distances[~np.eye(len(centers), dtype=bool)].mean()
-    assert metrics.density(points, labels) == pytest.approx(np.mean(intra) / inter, rel=1e-12)
-
-
 def test_density_needs_two_classes_and_a_pair():
     right, up, diagonal = [1.0, 0], [0, 2.0], [0.5**0.5, 0.5**0.5]
     between = 1 - np.cos(3 * np.pi / 8)  # the centre of the first class is at 22.5 degrees

@@ -61,23 +61,6 @@ def test_prefixes():
         protocol.evaluate(points, labels, prefixes=(3, 17))
 
 
-def test_lone_queries_are_misses_or_omitted():
-    points, labels = sample(5)
-    labels[:10] = np.arange(100, 110)
-    labels[8:10] = 200  # eight queries without another image of their class, and a class of two
-    lone = np.arange(len(labels)) < 8
-    misses, omitted = (protocol.evaluate(points, labels, cluster=False, lone_queries=how) for how in ("miss", "omit"))
-    assert misses["lone_queries"] == omitted["lone_queries"] == 8
-    others = metrics.retrieval(
-        points[~lone], labels[~lone], gallery=points, gallery_labels=labels, exclude=np.flatnonzero(~lone)
-    )
-    assert {**others, "lone_queries": 8} == omitted
-    assert misses["recall@1"] == pytest.approx(others["recall@1"] * (~lone).mean())
-    assert misses["map@r"] == omitted["map@r"]
-    every = metrics.retrieval(points[:8], labels[:8], ks=1, lone_queries="omit")
-    assert np.isnan([every[key] for key in ("recall@1", "recall@1_stderr", "macro_recall@1", "mrr", "map@r")]).all()
-
-
 def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
     points, labels = sample(1)
     points[::2] = points[1::2]  # every row has a duplicate

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import threadpoolctl
 from sklearn import cluster, metrics
 
 from dml_jax.errors import ConfigError, DataError
@@ -15,18 +14,6 @@ def blobs(count: int, each: int, spread: float, seed: int = 0) -> tuple[np.ndarr
     labels = rng.permutation(np.repeat(np.arange(count), each))
     points = np.eye(8)[labels] + spread * rng.normal(size=(len(labels), 8))
     return (points / np.linalg.norm(points, axis=1, keepdims=True)).astype(np.float32), labels
-
-
-def test_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = []
-
-    def fit_predict(self: cluster.OPTICS, points: np.ndarray) -> np.ndarray:
-        threads.extend(pool["num_threads"] for pool in threadpoolctl.threadpool_info())
-        return np.arange(len(points))
-
-    monkeypatch.setattr(cluster.OPTICS, "fit_predict", fit_predict)
-    refinement_batches.cluster(np.eye(3), "optics")
-    assert set(threads) == {1}
 
 
 @pytest.mark.parametrize(
@@ -61,12 +48,7 @@ def test_noise_is_a_cluster_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("kind", "points", "eps", "words"),
     [
-        (
-            "dbscan",
-            np.eye(8, dtype=np.float32),
-            0.9,
-            "finds 0 clusters and 8 images of noise among 8 images; set another",
-        ),
+        ("dbscan", np.eye(8, dtype=np.float32), 0.9, "finds 0 clusters and 8 images of noise among 8 images; set"),
         ("dbscan", blobs(3, 10, 0.02)[0], 1.9, r"finds 1 cluster and 0 images .*refine_eps \(=1.9"),
         ("kmeans", np.ones((9, 4), np.float32) / 2, 0.9, "among 9 images; the embeddings are too close"),
     ],

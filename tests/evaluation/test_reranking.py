@@ -90,12 +90,8 @@ def test_weight_one_gives_the_original_ranking_and_duplicates_are_handled():
 
 def test_invalid_arguments():
     x, _ = points(20, 4)
-    for message, options in (
-        ("k=20: there are 19 candidates", {"k": 20, "k1": 5}),
-        ("re-ranking: compares the 20 nearest of 20 rows", {"k": 3, "k1": 20}),
-    ):
-        with pytest.raises(DataError, match=message.replace(".", r"\.")):
-            reranking.search(x, x, exclude_self=True, **options)
+    with pytest.raises(DataError, match="re-ranking: compares the 20 nearest of 20 rows"):
+        reranking.search(x, x, 3, k1=20, exclude_self=True)
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -114,19 +110,13 @@ def test_metrics_of_lists_equal_those_of_distances(own):
     means, _ = brute.retrieval(far, relevant, (1, 4, 20), omitted=omitted, labels=query_labels)
     brute.check({key: value for key, value in found.items() if key != "mrr"}, (means, {}))
     assert found["lone_queries"] == 3
-    blocks, relevant = (
-        np.array_split(indices, 3),
-        metrics.relevant_counts(query_labels, gallery_labels, exclude_self=own),
-    )
-    assert relevant.max() == (9 if own else 8)
+    blocks = np.array_split(indices, 3)
+    relevant = metrics.relevant_counts(query_labels, gallery_labels, exclude_self=own)
     assert metrics.of_blocks_of_lists(blocks, query_labels, gallery_labels, relevant, (1, 4, 20), "miss") == found
-    has = np.array([np.isin(gallery_labels, label).sum() > own for label in query_labels])
-    kept = metrics.of_ranked_lists(indices[has], query_labels[has], gallery_labels, ks=(4,)) if not own else None
     omitted = metrics.of_ranked_lists(
         indices, query_labels, None if own else gallery_labels, ks=(4,), lone_queries="omit"
     )
-    assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(has) / has.sum())
-    assert kept is None or {**kept, "lone_queries": 3} == omitted
+    assert omitted["recall@4"] == pytest.approx(found["recall@4"] * len(queries) / (len(queries) - 3))
 
 
 def test_invalid_lists():

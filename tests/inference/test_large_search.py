@@ -51,18 +51,6 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_search, "GALLERY_BYTES", 4 * 16 * 100)
 
 
-def test_blocks_of_rows(tmp_path: Path) -> None:
-    points = embeddings(500, 0)
-    table = large_search.table(write(tmp_path / "a", points), "--embeddings")
-    assert (sum(table.rows), table.dimensions) == (500, 16)
-    for start, stop in ((0, None), (63, 211), (140, 141), (499, 600)):
-        blocks = list(table.blocks(64, start, stop))
-        assert [len(rows) for _, rows in blocks[:-1]] == [64] * (len(blocks) - 1)
-        numbers = np.concatenate([found for found, _ in blocks])
-        np.testing.assert_array_equal(numbers, np.arange(start, min(stop or 500, 500)))
-        np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), points[start:stop])
-
-
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("alone", [True, False])
 def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone: bool) -> None:
