@@ -4,8 +4,7 @@ Published: R@1 87.6, and 84.1 with BN-Inception, at the epoch and with the test-
 set. No reproduction is known. Section 4 of the paper gives alpha = 0.1 for ResNet-50; the authors' command, which
 is followed here, has another.
 
-Ablations: configs/studies/diva.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
-than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """
 
 from configs.recipes import diva

@@ -1,11 +1,11 @@
 """MPN on Cars196: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
 Published for the authors' protocol: R@1 88.1; a reproduction (ML Reproducibility Challenge) reports 87.3. Without
-selection on the test set, the paper reports 86.7 ± 0.5 (Table 9); compare the clean protocol with this number. All
-numbers: configs/published.csv. Cost: 3.5 hours on a Titan X (the reproduction).
+selection on the test set, the paper reports 86.7 ± 0.5 (Table 9); compare the clean protocol with this number. Cost:
+3.5 hours on a Titan X (the reproduction).
 
 The classifier's input is the concatenation of both layers' outputs; the network that the authors evaluate after message
-passing has one layer and four heads (`refined`). For the sources of the other settings, see configs/recipes/mpn.py.
+passing has one layer and four heads (`refined`).
 """
 
 from configs.recipes import mpn as recipe

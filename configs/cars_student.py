@@ -3,8 +3,6 @@
 The student learns class probabilities. Its variants use the other form of this loss in the code (`distillation_kl`), or
 learn the refined embeddings (`imitation`) or their distances (`relational`). Published (Table 8): R@1 85.6, 85.6 for
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.
-
-The other settings are MPN's; see configs/recipes/mpn.py.
 """
 
 from configs.recipes import mpn

@@ -1,8 +1,6 @@
 """CRT on CUB-200-2011: MiT-B2, 128-d (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
 
-Published: R@1 78.98 (Table 3); how the epoch was selected is not stated. Its ablations are studies,
-configs/studies/crt.py; all numbers: configs/published.csv. Cost: not published. For the variants, and the values
-chosen where the paper is silent, see configs/recipes/crt.py.
+Published: R@1 78.98 (Table 3); how the epoch was selected is not stated. Cost: not published.
 """
 
 from configs.recipes import crt

@@ -4,8 +4,7 @@ Published: R@1 69.2, and 66.8 with BN-Inception, at the epoch and with the test-
 set. A user of the authors' command obtained 68.35 (issue 1 of their repository). With BN-Inception, alpha is 0.1 as in
 the code, not 0.15 as in the paper.
 
-Ablations: configs/studies/diva.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
-than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """
 
 from configs.recipes import diva

@@ -1,9 +1,8 @@
 """HIST on CUB-200-2011: ResNet-50 or BN-Inception, 512-d (Lim, Yun, Park, Choi, CVPR 2022).
 
 Published for the authors' protocol: R@1 71.6 (best run), 71.4 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
-2022) reports 70.1, and 72.3 with the values that it found (`retuned`). No results are published for a fixed schedule.
-All numbers: configs/published.csv. Cost: 1.7 hours on a V100, 1.1 with BN-Inception (the reproduction). For the sources
-of the settings, see configs/recipes/hist.py.
+2022) reports 70.1, and 72.3 with the values that it found (`retuned`). Cost: 1.7 hours on a V100, 1.1 with BN-Inception
+(the reproduction).
 """
 
 from dataclasses import replace

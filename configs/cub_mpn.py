@@ -1,11 +1,10 @@
 """MPN on CUB-200-2011: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
 Published for the authors' protocol: R@1 70.3; a reproduction (ML Reproducibility Challenge) reports 70.1. Without
-selection on the test set, the paper reports 67.1 ± 0.7 (Table 9); compare the clean protocol with this number. All
-numbers: configs/published.csv. Cost: 2.5 hours on a Titan X (the reproduction).
+selection on the test set, the paper reports 67.1 ± 0.7 (Table 9); compare the clean protocol with this number. Cost:
+2.5 hours on a Titan X (the reproduction).
 
 Batches are 6 classes x 9 images in the paper's tables; the authors' code draws a new factorisation of 54 every epoch.
-For the sources of the other settings, see configs/recipes/mpn.py.
 """
 
 from configs.recipes import mpn as recipe

@@ -1,9 +1,7 @@
 """Losses from the literature on Stanford Online Products: ResNet-50, 512-d or 128-d.
 
 Published: R@1 78.2 (normalised softmax), 80.0 (Proxy-Anchor), 80.7 (ProxyNCA++), 72.7 (margin, 128-d), 76.49
-(multi-similarity, 128-d, 227 x 227 pixels), 80.6 (contrastive with memory, 128-d). Margin and multi-similarity were
-trained with other recipes than the one used here. All numbers and their sources: configs/published.csv. No results are
-published for a fixed schedule. Cost: not published. For the sources of the settings, see configs/recipes/baseline.py.
+(multi-similarity, 128-d, 227 x 227 pixels), 80.6 (contrastive with memory, 128-d). Cost: not published.
 """
 
 from configs.recipes import baseline

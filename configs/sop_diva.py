@@ -4,10 +4,8 @@ Published: R@1 79.6, and 78.1 with BN-Inception, at the epoch and with the test-
 set. No reproduction is known. Section 4 of the paper gives alpha = 0.2 for BN-Inception; the authors' command, which
 is followed here, has another.
 
-Ablations: configs/studies/diva.py; all numbers: configs/published.csv. Cost: hours not published; 10 to 15 % more
-than a single task, within 12 GB. For the sources of the settings, see configs/recipes/diva.py.
-`devices8` and `devices16` are not the paper's: see configs/recipes/large_batch.py; their queues are about as long as
-the paper's.
+Cost: hours not published; 10 to 15 % more than a single task, within 12 GB. `devices8` and `devices16` are not the
+paper's: see configs/recipes/large_batch.py; their queues are about as long as the paper's.
 """
 
 from configs.recipes import diva, large_batch

@@ -1,10 +1,8 @@
 """HIST on Stanford Online Products: ResNet-50 or BN-Inception, 512-d (Lim, Yun, Park, Choi, CVPR 2022).
 
 Published for the authors' protocol: R@1 81.6 (best run), 81.4 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
-2022) reports 80.7, and 81.0 with the values that it found (`retuned`). No results are published for a fixed schedule.
-All numbers: configs/published.csv. Cost: 7.2 hours on a V100, 9.3 with BN-Inception (the reproduction). For the sources
-of the settings, see configs/recipes/hist.py. `devices8` and `devices16` are not the paper's: see
-configs/recipes/large_batch.py.
+2022) reports 80.7, and 81.0 with the values that it found (`retuned`). Cost: 7.2 hours on a V100, 9.3 with BN-Inception
+(the reproduction). `devices8` and `devices16` are not the paper's: see configs/recipes/large_batch.py.
 """
 
 from configs.recipes import hist, large_batch

@@ -1,13 +1,13 @@
 """MPN on Stanford Online Products: ResNet-50, 512-d (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
 
 Published for the authors' protocol: R@1 81.4; a reproduction (ML Reproducibility Challenge) reports 81.0. Without
-selection on the test set, the paper reports 81.1 ± 0.1 (Table 9); compare the clean protocol with this number. All
-numbers: configs/published.csv. Cost: 30 hours on a Titan X (the reproduction).
+selection on the test set, the paper reports 81.1 ± 0.1 (Table 9); compare the clean protocol with this number. Cost: 30
+hours on a Titan X (the reproduction).
 
 The authors' configuration file for this data set uses the auxiliary loss only (`auxiliary`), which leaves the message
 passing network untrained; the paper describes both losses and varies layers and heads on this data set. Since it is
-unknown which of the two gave the published results, both list them. For the sources of the other settings, see
-configs/recipes/mpn.py. `devices8` and `devices16` are not the paper's: see configs/recipes/large_batch.py.
+unknown which of the two gave the published results, both list them. `devices8` and `devices16` are not the paper's: see
+configs/recipes/large_batch.py.
 """
 
 from configs.recipes import large_batch

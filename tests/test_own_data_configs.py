@@ -40,10 +40,7 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     assert losses == set(baseline.LOSSES)
     expected = flatten(values(f"{data}_hist", ""))
     for variant, settings in found.items():
-        config = configs.resolve(values(f"{data}_baseline", variant))
-        assert config.name == "-".join(filter(None, (f"{data}_baseline", variant)))
-        assert (config.method.memory > 0) == variant.endswith("-memory")
-        assert config.method.embedding_dim == 64
+        assert (settings["method.memory"] > 0) == variant.endswith("-memory")
         assert {k: v for k, v in settings.items() if k.startswith(kept)} == {
             k: v for k, v in expected.items() if k.startswith(kept)
         }

@@ -55,21 +55,6 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
             assert variant in ("", *getattr(module, "VARIANTS", ()))
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_links_to_measurements_lead_to_the_study(name: str) -> None:
-    """A section of the measurements that names it, or the file of measured claims."""
-    text = (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8")
-    for place in PAPERS[name].places:
-        studies = {word.partition("-")[0] for command in place.commands for word in command.split("--study=")[1:]}
-        headings, measured = generate.stored_results(place)
-        for heading in headings:
-            section = text.split(f"## {heading}\n")[1].split("\n## ")[0]
-            assert any(f"`{study}-omniglot`" in section for study in studies), (place.name, heading)
-        for data in measured:
-            rows = (ROOT / f"benchmarks/claims/{data}.csv").read_text(encoding="utf-8")
-            assert any(f"\n{study}," in rows for study in studies), (place.name, data)
-
-
 def test_the_page_of_claims() -> None:
     """Has every claim, and a verdict on each that has a study on a data set with measurements."""
     text = generate.claims()

@@ -99,18 +99,11 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     store.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
     Path("empty").mkdir()
     for options, message in (
-        ([], "the following arguments are required: --model"),
         (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),
-        (
-            ["--model=resnet50"],
-            "resnet50: is not a work directory (no config.json) and holds no converted weights (no "
-            "weights.json); give lite0, the weights of an installed package, or convert published ones with `dml-jax",
-        ),
         (["--model=old"], "old/weights.json: size: there is no such key; "),
         (["--model=other"], "other: the tensors do not match the network; missing: params/blocks_0/"),
         (["--model=other", "--checkpoint=best"], "--checkpoint=best: other holds published weights, not checkpo"),
     ):
         assert cli.exit_code(lambda options=options: embed.execute([*options, str(photos)])) == 2
         error = capsys.readouterr().err
-        assert error.count("\n") == 1
         assert error.startswith(f"error: {message}"), error

@@ -6,26 +6,18 @@ dml-jax study --claims=diva --on=photos
 from dml_jax.studies.definition import Claim
 
 TITLE = "DiVA"
+ALL = "D + DaNCE + S + I"
 CLAIMS = (
-    Claim(
-        "dance", "DaNCE improves on the discriminative task alone, by 0.9 points of R@1 on CUB.",
-        "Section 4.1, Table 1", "diva:tasks", ("D", "D + DaNCE"),
-    ),
-    Claim(
-        "shared", "The class-shared task improves on the discriminative task alone, by 1.5 points.",
-        "Section 4.1, Table 1", "diva:tasks", ("D", "D + S"),
-    ),
-    Claim(
-        "intra", "The intra-class task improves on the discriminative task alone, by 1.3 points.",
-        "Section 4.1, Table 1", "diva:tasks", ("D", "D + I"),
-    ),
-    Claim(
-        "all-tasks", "All four tasks improve on the discriminative task alone, by 2.8 points.",
-        "Section 4.1, Table 1", "diva:tasks", ("D", "D + DaNCE + S + I"),
-    ),
-    Claim(
-        "fourth-task", "Each added task improves: all four are better than D, DaNCE and S.",
-        "Section 4.1, Table 1", "diva:tasks", ("D + DaNCE + S", "D + DaNCE + S + I"),
+    *(
+        Claim(name, says, "Section 4.1, Table 1", "diva:tasks", (fewer, more))
+        for name, fewer, more, says in (
+            ("dance", "D", "D + DaNCE",
+             "DaNCE improves on the discriminative task alone, by 0.9 points of R@1 on CUB."),
+            ("shared", "D", "D + S", "The class-shared task improves on the discriminative task alone, by 1.5 points."),
+            ("intra", "D", "D + I", "The intra-class task improves on the discriminative task alone, by 1.3 points."),
+            ("all-tasks", "D", ALL, "All four tasks improve on the discriminative task alone, by 2.8 points."),
+            ("fourth-task", "D + DaNCE + S", ALL, "Each added task improves: all four are better than D, DaNCE and S."),
+        )
     ),
     Claim(
         "dance-weights", "DaNCE is better than plain NCE.",

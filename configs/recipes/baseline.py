@@ -11,7 +11,8 @@ msight-tech/research-xbm). All others share one recipe designed to compare losse
 normalisation (Roth et al., ICML 2020; code Confusezius/Revisiting_Deep_Metric_Learning_PyTorch). In that recipe,
 `triplet` uses semi-hard mining.
 
-The papers do not state everything. On In-Shop, the shared recipe is SOP's. It lacks `cross_entropy`, `cosface`,
+The papers do not state everything, and no results are published for a fixed schedule; margin and multi-similarity were
+published with other recipes. On In-Shop, the shared recipe is SOP's. It lacks `cross_entropy`, `cosface`,
 `subcenter_arcface`, `sup_con`, `smooth_ap` and `recall_at_k`; the first three use ArcFace's settings here (the authors
 of the last train on batches of about 400 to 4,000 images). For Proxy-Anchor with ResNet-50 on SOP and In-Shop, the
 authors' command for BN-Inception is used, the only one they give. The file of ProxyNCA++ for Cars196 is missing, so

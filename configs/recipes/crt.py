@@ -8,7 +8,7 @@ and of the first author's earlier work (github.com/kanshichao/CBML): Adam with w
 before cropping 16 % or more of the area, and frozen batch norm. Three are stated nowhere: the stochastic depth of MiT,
 for which the rate of its authors' code is used (`drop_path=0.1`); the width of the hidden layers of Gamma, 512; and the
 length. On CUB, 40 epochs with the learning rate divided by 10 after 16 and 32 are close to the multi-similarity loss's
-code, 3,000 steps with decays after 1,200 and 2,400.
+code, 3,000 steps with decays after 1,200 and 2,400. The ablations are studies, `configs/studies/crt.py`.
 """
 
 from dataclasses import replace

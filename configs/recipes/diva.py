@@ -69,11 +69,7 @@ PRINTED = {
     "train.epochs": 150,
     "train.groups.model.weight_decay": 5e-4,
 }
-GROUPS = {
-    "model": Group(1e-5, weight_decay=4e-4),
-    "beta": Group(5e-4),
-    "psi": Group(1e-5),
-}
+GROUPS = {"model": Group(1e-5, weight_decay=4e-4), "beta": Group(5e-4), "psi": Group(1e-5)}
 
 
 def on(
@@ -137,14 +133,10 @@ class Ablations(NamedTuple):
 
     def tasks(self, *names: str, **method: Any) -> dict[str, Any]:
         """Overrides that train some of the tasks: the dimensions are divided among them, none are decorrelated."""
-        weights = {"ensemble": (1.0, 1.0, 1.0, 1.0)} if len(names) == 1 else {}
-        options = {
-            "tasks": names,
-            "embedding_dim": self.dimensions // len(names),
-            "directions": (),
-            **weights,
-            **method,
-        }
+        options = {"tasks": names, "embedding_dim": self.dimensions // len(names), "directions": ()}
+        if len(names) == 1:
+            options["ensemble"] = (1.0, 1.0, 1.0, 1.0)
+        options |= method
         return self.overrides | {f"method.{key}": value for key, value in options.items()}
 
 

@@ -40,7 +40,6 @@ Dtype = Literal["float32", "bfloat16"]
 HEAD = "head."  # prefix of the keys of the second section of the type `Train`
 Config = TypeVar("Config")
 IMPORT_PATH = "an import path"
-Problem = tuple[str, str]  # key and message
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +151,8 @@ class Needs:
     holds: Callable[[Any], Any]  # of the whole configuration
 
 
-def settled(config: Config) -> tuple[Config, list[Problem]]:
-    """The configuration with the defaults of all options without effect, and a problem for each of them."""
+def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
+    """The configuration with the defaults of all options without effect, and key and message for each of them."""
     problems: dict[str, str] = {}
     while (reset := _reset(config, "", config, problems)) != config:
         config = reset

@@ -105,7 +105,13 @@ def load_config(
       trust_code: also imports the modules that a `config.json` names.
     """
     stored = path.endswith(".json")
-    values = _stored(path, protocol) if stored else _from_python(path, protocol)
+    values, stated = (_stored(path, protocol), None) if stored else _from_python(path)
+    if protocol == "paper":
+        with running(f"--config={path}"):
+            for key, value in {**PRECISION, **(AUTHORS if stated is None else stated)}.items():
+                apply_override(values, key, value)
+        if stated is not None:
+            values.name += "-paper"
     own_batch_size = flatten(values).get("data.batch_size")
     if "backbone.name" in overrides:
         _choose_network(values, overrides["backbone.name"])
@@ -142,23 +148,14 @@ def _stored(path: str, protocol: str | None) -> ConfigDict:
     if protocol == "clean" and flatten(values).get("evaluation.protocol") == "paper":
         raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
     with running(f"--config={path}"):  # whatever the keys are called
-        config = ConfigDict(values)
-    for key, value in (PRECISION | AUTHORS).items() if protocol == "paper" else ():
-        apply_override(config, key, value)
-    return config
+        return ConfigDict(values)
 
 
-def _from_python(path: str, protocol: str | None) -> ConfigDict:
+def _from_python(path: str) -> tuple[ConfigDict, Mapping[str, Any] | None]:
+    """The configuration of a Python file, and its PAPER_PROTOCOL."""
     module, made = run_variant("--config", path, "get_config")
     with running(f"--config={path}"):
-        config = ConfigDict(made)
-        if protocol == "paper":
-            stated = getattr(module, "PAPER_PROTOCOL", None)
-            for key, value in (PRECISION | (AUTHORS if stated is None else stated)).items():
-                apply_override(config, key, value)
-            if stated is not None:
-                config.name += "-paper"
-    return config
+        return ConfigDict(made), getattr(module, "PAPER_PROTOCOL", None)
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:

@@ -26,9 +26,8 @@ SAMPLERS = ("balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva"
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
 ImportPath = Annotated[str, AfterValidator(Named(()))]
 Crop = Literal["none", "random_resized", "random", "centre"]
-BUILT_IN = ("digits",)  # data sets that come with a requirement
 WITHOUT_CLASSES = ("shuffled", "mpn_redraw")  # samplers that do not draw images by class
-READ = Needs(f"another data.name than {', '.join(BUILT_IN)}", lambda c: c.data.name not in BUILT_IN)
+READ = Needs("another data.name than digits", lambda c: c.data.name != "digits")
 BY_CLASS = Needs(
     f"evaluation.refine or another data.sampler than {', '.join(WITHOUT_CLASSES)}",
     lambda c: c.data.sampler not in WITHOUT_CLASSES or c.evaluation.refine,

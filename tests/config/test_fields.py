@@ -12,7 +12,6 @@ from dml_jax.config.fields import AtLeastTwo, Fraction, Positive, PositiveInt, P
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import signature
 from dml_jax.methods.baseline import LOSSES
-from tests.train.experiments import values
 
 
 @section
@@ -116,10 +115,3 @@ def test_every_option_has_a_meaning() -> None:
         known = show.meanings(kind)
         for field in fields_of(kind):
             assert field.name in known or field.name == "name" or is_dataclass(field.type), (kind, field.name)
-
-
-def test_a_misplaced_key_of_a_configuration() -> None:
-    given = values(steps=5)
-    given["evaluation"]["every"] = 3
-    with pytest.raises(ConfigError, match=r"evaluation\.every: there is no such key; .*train\.evaluate_every"):
-        configs.resolve(given)

@@ -20,86 +20,23 @@ from dml_jax.data import formats
 from dml_jax.errors import ConfigError
 from tests.train.experiments import values
 
-MODULES = {
-    "__init__": "",
-    "hyp": '''
-from dml_jax.config.fields import Positive, section
-from dml_jax.methods import baseline
-from mypaper import losses
-
-GROUPS = baseline.GROUPS
-
-
-@section
-class Config:
-    """Options of the paper's method."""
-
-    name: str = "mypaper.hyp"
-    scale: Positive = 2.0  # of the distances
-
-
-def build(config, backbone, data):
-    options = {"scale": config.scale}
-    return baseline.build(baseline.make_config("mypaper.losses.spread", options, embedding_dim=8), backbone, data)
-''',
-    "net": '''
-from dml_jax.backbones import resnet
-from dml_jax.config.fields import section
-
-
-@section
-class Config(resnet.Config):
-    """Options of the paper's network."""
-
-    name: str = "mypaper.net"
-    depths: tuple[int, ...] = (1,)  # one stage
-    widths: tuple[int, ...] = (4,)  # of that stage
-
-
-build = resnet.build
-''',
-    "photos": """
+PLUGINS = Path(__file__).parents[1] / "plugins"
+MARK = """
 from pathlib import Path
-from dml_jax.data.formats.digits import load
-
-(Path(__file__).parent / "photos_imported").touch()
-""",
-    "losses": """
-from pathlib import Path
-
-from dml_jax.config.fields import Positive
-from dml_jax.losses import contrastive
-
-(Path(__file__).parent / "losses_imported").touch()
-
-
-def spread(embeddings, labels, *, scale: Positive = 1.0):
-    return contrastive(scale * embeddings, labels)
-""",
-}
+Path(f"{__file__}.imported").touch()
+"""
 CONFIG = """
 from configs.base import experiment
-from dml_jax.backbones import resnet
 from dml_jax.config import Data, Evaluation, Group, Train
-from dml_jax.methods import baseline
+from mypaper import method, network
 
-VARIANTS = ("method", "loss")
-
-def get_config(variant):
-    if variant == "method":
-        from mypaper import hyp, net
-        backbone, method = net.Config(), hyp.Config()
-    else:
-        import mypaper.losses
-        backbone = resnet.Config(block="basic", depths=(1,), widths=(4,), stem="small")
-        options = {"triplet": {}, "spread": {"scale": 3.0}}
-        method = baseline.make_config("triplet+mypaper.losses.spread", options, embedding_dim=8)
+def get_config():
     return experiment(
         "paper",
         data=Data(name="mypaper.photos", batch_size=16, images_per_class=4),
-        backbone=backbone,
-        method=method,
-        train=Train(groups={name: Group(1e-3) for name in baseline.GROUPS}, steps=2),
+        backbone=network.Config(width=4),
+        method=method.Config(embedding_dim=8),
+        train=Train(groups={name: Group(1e-3) for name in method.GROUPS}, steps=2),
         evaluation=Evaluation(cluster=False),
     )
 """
@@ -112,8 +49,9 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     Path("mypaper").mkdir()
-    for name, text in MODULES.items():
-        Path(f"mypaper/{name}.py").write_text(text)
+    for name in ("method", "network", "loss", "photos"):
+        code = (PLUGINS / f"{name}.py").read_text().replace("tests.plugins", "mypaper")
+        Path(f"mypaper/{name}.py").write_text(code + MARK)
     Path("paper.py").write_text(CONFIG)
     yield tmp_path
     forget()
@@ -123,64 +61,56 @@ def forget() -> None:
     """Removes the code of the paper from this process, as if it had not been imported."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "mypaper"]:
         del sys.modules[name]
-    for mark in Path("mypaper").glob("*_imported"):
+    for mark in Path("mypaper").glob("*.imported"):
         mark.unlink()
 
 
-def marks() -> set[str]:
-    return {path.name.removesuffix("_imported") for path in Path("mypaper").glob("*_imported")}
+def imported() -> set[str]:
+    return {path.name.partition(".")[0] for path in Path("mypaper").glob("*.imported")}
 
 
 def status(*arguments: str) -> int:
     return cli.exit_code(lambda: main.execute([*arguments, "--quiet"]))
 
 
-@pytest.mark.parametrize("variant", ["method", "loss"])
 def test_code_is_trained_by_its_import_path_and_loaded_with_consent_only(
-    variant: str, paper: Path, capsys: pytest.CaptureFixture[str]
+    paper: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = (
-        f"--config=paper.py:{variant}",
-        "--workdir=run",
-        f"--config.method.{'' if variant == 'method' else 'spread.'}scale=4.0",
-    )
+    arguments = ("--config=paper.py", "--workdir=run", "--config.method.temperature=0.5")
     assert status(*arguments) == 0, capsys.readouterr().err
     stored = json.loads(Path("run/config.json").read_text())["config"]
-    assert stored["data"]["name"] == "mypaper.photos"
-    assert stored["method"]["scale" if variant == "method" else "spread"] == (
-        4.0 if variant == "method" else {"scale": 4.0}
-    )
-    assert status(*arguments) == 0  # has finished
+    assert (stored["data"]["name"], stored["method"]["temperature"]) == ("mypaper.photos", 0.5)
+    assert status(*arguments) == 0
     assert "finished" in capsys.readouterr().out
     images = np.zeros((2, *dml_jax.load("run").shape, 3), np.uint8)  # imported already
 
     forget()
-    name = {"method": "backbone.name='mypaper.net'", "loss": "method.loss='mypaper.losses.spread'"}[variant]
+    name = "backbone.name='mypaper.network'"
     with pytest.raises(ConfigError, match=f"^{name}: .* --trust_code .*trust_code=True.*$"):
         dml_jax.load("run")
     assert status("--config=run/config.json", "--workdir=other") == 2
     assert capsys.readouterr().err.startswith(f"error: {name}: mypaper.")
     assert cli.exit_code(lambda: embed.execute(["--model=run", "paper.py"])) == 2
-    assert marks() == set()
-    assert not [module for module in sys.modules if module.startswith("mypaper")]
+    assert imported() == set()
 
     sys.path.insert(0, str(paper))
     assert dml_jax.load("run", trust_code=True).embed(list(images)).shape == (2, 8)
-    assert marks() == {"losses", "photos"}
+    assert imported() == {"method", "network", "photos"}
     forget()
     assert status("--config=run/config.json", "--workdir=run", "--trust_code") == 0
 
 
 def test_a_command_line_names_code(paper: Path) -> None:
-    found = config_files.load_config("paper.py:loss", {"data.name": "digits"})
-    Path("config.json").write_text(found.to_json())
     sys.path.insert(0, str(paper))
+    named = {"method.loss": "triplet+mypaper.loss.attraction"}
+    found = config_files.load_config("digits_baseline", {**named, "method.attraction.scale": "3.0"})
+    Path("config.json").write_text(found.to_json())
     forget()
-    with pytest.raises(ConfigError, match=r"method\.loss='mypaper\.losses\.spread': mypaper\.losses is not imported"):
+    with pytest.raises(ConfigError, match=r"method\.loss='mypaper\.loss\.attraction': mypaper\.loss is not imported"):
         config_files.resolved("config.json", {"method.embedding_dim": "4"})
-    config = config_files.resolved("config.json", {"method.loss": "mypaper.losses.spread"})
-    assert config.method.options["mypaper.losses.spread"].scale == 3.0
-    assert marks() == {"losses"}
+    config = config_files.resolved("config.json", named)
+    assert config.method.options["mypaper.loss.attraction"].scale == 3.0
+    assert imported() == {"loss"}
 
 
 def test_another_network_starts_from_its_defaults() -> None:
@@ -194,7 +124,7 @@ def test_another_network_starts_from_its_defaults() -> None:
 def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:
     sys.path.insert(0, str(paper))
     config = configs.resolve(values(steps=1) | {"data": {"name": "mypaper.photos"}})
-    assert marks() == set()
+    assert imported() == set()
     with pytest.raises(ConfigError, match=r"data\.name='mypaper\.photos': .* --trust_code"):
         formats.load(config.data)
 
@@ -206,6 +136,6 @@ def test_code_that_cannot_be_imported_or_does_not_fit(paper: Path) -> None:
         configs.import_code({"data": {"name": "nowhere.photos"}})
     with pytest.raises(ConfigError, match=r"^backbone\.name='mypaper\.broken': .* \(ZeroDivision"):
         configs.import_code({"backbone": {"name": "mypaper.broken"}})
-    configs.import_code({"method": {"name": "mypaper.losses"}})
-    with pytest.raises(ConfigError, match=r"method\.name='mypaper\.losses': does not define build\(\)"):
-        configs.module("method", "mypaper.losses")
+    configs.import_code({"method": {"name": "mypaper.loss"}})
+    with pytest.raises(ConfigError, match=r"method\.name='mypaper\.loss': does not define build\(\)"):
+        configs.module("method", "mypaper.loss")

@@ -52,16 +52,12 @@ WITHOUT_EFFECT = [
     ),
     "cub_diva method.base=triplet method.beta=1",
 ]  # fmt: skip
-MINE = """\"\"\"Balanced batches{}.\"\"\"
-
+MINE = """
 from configs import digits_hist
-
-print("executed")
 
 
 def get_config():
     config = digits_hist.get_config()
-    config.train.linear_warmup = 9
     {}
     return config
 """
@@ -70,12 +66,6 @@ def get_config():
 def path(name: str) -> str:
     name, colon, variant = name.partition(":")
     return f"{ROOT / 'configs' / name}.py{colon}{variant}"
-
-
-def mine(directory: Path, statement: str = "", more: str = "") -> str:
-    """A configuration of the user's own, with another statement and more words in its docstring."""
-    (directory / "mine.py").write_text(MINE.format(more, statement))
-    return str(directory / "mine.py")
 
 
 @pytest.mark.parametrize("case", WITHOUT_EFFECT)
@@ -98,7 +88,8 @@ def test_on_the_command_line(case: str) -> None:
 def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
     """The user is warned, and the option takes its default; a rule that is broken leaves the value."""
     shown: list[str] = []
-    made = config_files.resolved(mine(tmp_path, statement), {}, shown.append)
+    (tmp_path / "mine.py").write_text(MINE.format(statement))
+    made = config_files.resolved(str(tmp_path / "mine.py"), {}, shown.append)
     assert [text.startswith(warning) for text in shown] == [True]
     key = warning.partition("=")[0]
     found = configs.flatten(asdict(made))[key]

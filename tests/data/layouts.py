@@ -1,8 +1,11 @@
 """Miniatures of the original distributions of the data sets: their structure with a few small images."""
 
-import tarfile
-import zipfile
+import io
+import itertools
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.io import savemat
@@ -10,12 +13,8 @@ from scipy.io import savemat
 from tests.data import pictures
 
 BIRDS = {
-    1: "Black_footed_Albatross",
-    2: "Laysan_Albatross",
-    100: "Brown_Pelican",
-    101: "White_Pelican",
-    200: "Yellowthroat",
-}
+    1: "Black_footed_Albatross", 2: "Laysan_Albatross", 100: "Brown_Pelican", 101: "White_Pelican", 200: "Yellowthroat",
+}  # fmt: skip
 CARS = {
     1: "AM General Hummer SUV 2000",
     98: "Dodge Charger SRT-8 2009",
@@ -24,146 +23,106 @@ CARS = {
 }
 
 
+def written(root: Path, files: Mapping[str, bytes]) -> Path:
+    """Writes files below a folder."""
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def packed(root: Path, files: Mapping[str, bytes], kind: str = "gztar") -> Path:
+    """Writes files below a folder and packs it; the archive lies beside the folder."""
+    written(root, files)
+    return Path(shutil.make_archive(str(root), kind, root.parent, root.name))
+
+
+def lines(rows: list[str]) -> bytes:
+    return "".join(f"{row}\n" for row in rows).encode()
+
+
 def cub(folder: Path) -> Path:
-    """CUB_200_2011.tgz: train 9 images of 3 classes, test 6 of 2."""
-    root = folder / "CUB_200_2011"
-    images, labels, number = [], [], 0
-    for label, title in BIRDS.items():
-        for i in range(3):
-            number += 1
-            name = f"{label:03d}.{title}/{title}_{i:04d}_{number}.jpg"
-            pictures.write(root / "images" / name, number)
-            images.append(f"{number} {name}")
-            labels.append(f"{number} {label}")
-    (root / "images.txt").write_text("\n".join(images) + "\n")
-    (root / "image_class_labels.txt").write_text("\n".join(labels) + "\n")
-    (root / "README").write_text("birds")
-    archive = folder / "CUB_200_2011.tgz"
-    with tarfile.open(archive, "w:gz") as file:
-        file.add(root, "CUB_200_2011")
-    return archive
+    """CUB_200_2011.tar.gz: train 9 images of 3 classes, test 6 of 2."""
+    names = [f"{n:03d}.{title}/{title}_{i:04d}.jpg" for n, title in BIRDS.items() for i in range(3)]
+    files = {f"images/{name}": pictures.encoded(i) for i, name in enumerate(names)}
+    files["images.txt"] = lines([f"{i} {name}" for i, name in enumerate(names)])
+    files["image_class_labels.txt"] = lines([f"{i} {int(name[:3])}" for i, name in enumerate(names)])
+    return packed(folder / "CUB_200_2011", files)
 
 
 def sop(folder: Path) -> Path:
     """Stanford_Online_Products.zip: train 6 images of 3 classes, test 6 of 2."""
-    header, number = "image_id class_id super_class_id path", 0
-    archive = folder / "Stanford_Online_Products.zip"
-    with zipfile.ZipFile(archive, "w") as file:
-        for split, classes, each in (("train", (1, 2, 3), 2), ("test", (11_319, 11_320), 3)):
-            rows = [header]
-            for label in classes:
-                for i in range(each):
-                    number += 1
-                    path = f"bicycle_final/{110_000_000_000 + label}_{i}.JPG"
-                    rows.append(f"{number} {label} 1 {path}")
-                    file.writestr(f"Stanford_Online_Products/{path}", pictures.encoded(100 + number))
-            file.writestr(f"Stanford_Online_Products/Ebay_{split}.txt", "\n".join(rows) + "\n")
-    return archive
+    files, number = {}, itertools.count(1)
+    for split, classes, each in (("train", (1, 2, 3), 2), ("test", (11_319, 11_320), 3)):
+        rows = ["image_id class_id super_class_id path"]
+        for label, i in itertools.product(classes, range(each)):
+            path = f"bicycle_final/{110_000_000_000 + label}_{i}.JPG"
+            rows.append(f"{next(number)} {label} 1 {path}")
+            files[path] = pictures.encoded(len(files))
+        files[f"Ebay_{split}.txt"] = lines(rows)
+    return packed(folder / "Stanford_Online_Products", files, "zip")
 
 
-def inshop(folder: Path) -> Path:
-    """A folder with Eval/ and the nested Img/img.zip: train 4 images of 2 classes, query 2 of 2, gallery 3 of 2."""
-    root = folder / "In-shop Clothes Retrieval Benchmark"
-    (root / "Eval").mkdir(parents=True)
-    (root / "Img").mkdir()
-    items = [
-        ("train", 2, 2),
-        ("train", 7, 2),
-        ("query", 1, 1),
-        ("gallery", 1, 2),
-        ("query", 80, 1),
-        ("gallery", 80, 1),
-    ]
-    rows, number = [], 0
-    with zipfile.ZipFile(root / "Img" / "img.zip", "w") as file:
-        for status, item, count in items:
-            for _ in range(count):
-                number += 1
-                name = f"img/WOMEN/Dresses/id_{item:08d}/{number:02d}_1_front.jpg"
-                rows.append(f"{name}    id_{item:08d}    {status}")
-                file.writestr(name, pictures.encoded(200 + number, 32, 24))
-    table = [str(len(rows)), "image_name item_id evaluation_status", *rows]
-    (root / "Eval" / "list_eval_partition.txt").write_text("\n".join(table) + "\n")
-    return root
+def inshop(folder: Path) -> list[Path]:
+    """A folder with Eval/, and Img/img.zip in it: train 4 images of 2 classes, query 2 of 2, gallery 3 of 2."""
+    items = [("train", 2), ("train", 2), ("train", 7), ("train", 7), ("query", 1), ("gallery", 1), ("gallery", 1)]
+    items += [("query", 80), ("gallery", 80)]
+    names = [f"img/WOMEN/Dresses/id_{item:08d}/{i:02d}_1_front.jpg" for i, (_, item) in enumerate(items)]
+    rows = [f"{name}    id_{item:08d}    {status}" for name, (status, item) in zip(names, items, strict=True)]
+    table = lines([str(len(rows)), "image_name item_id evaluation_status", *rows])
+    root = written(folder / "In-shop Clothes Retrieval Benchmark", {"Eval/list_eval_partition.txt": table})
+    images = {name.removeprefix("img/"): pictures.encoded(i, 32, 24) for i, name in enumerate(names)}
+    return [root, packed(root / "Img" / "img", images, "zip")]
 
 
-def _annotations(rows: list[tuple[str, int]], name: str) -> np.ndarray:
+def mat(**content: Any) -> bytes:
+    file = io.BytesIO()
+    savemat(file, content)
+    return file.getvalue()
+
+
+def annotations(rows: Mapping[str, int], name: str) -> np.ndarray:
     kinds = [("bbox_x1", "O"), ("class", "O"), (name, "O"), ("test", "O")]
-    return np.array([(np.uint8(1), np.uint8(label), path, np.uint8(0)) for path, label in rows], dtype=kinds)
+    return np.array([(np.uint8(1), np.uint8(label), path, np.uint8(0)) for path, label in rows.items()], dtype=kinds)
 
 
-def _titles() -> np.ndarray:
-    titles = np.array([f"Model {i}" for i in range(1, 197)], dtype=object)
-    for number, title in CARS.items():
-        titles[number - 1] = title
-    return titles
-
-
-def inshop_sources(folder: Path) -> list[Path]:
-    """The folder of `inshop` and the archive in it."""
-    root = inshop(folder)
-    return [root, root / "Img" / "img.zip"]
+TITLES = np.array([CARS.get(i, f"Model {i}") for i in range(1, 197)], dtype=object)
 
 
 def cars_original(folder: Path) -> list[Path]:
-    """cars_train.tgz, cars_test.tgz, car_devkit.tgz and the test labels: 4 images of 2 classes in each split."""
-    tables, archives, number = {}, [], 0
-    for part in ("train", "test"):
-        rows = []
-        with tarfile.open(folder / f"cars_{part}.tgz", "w:gz") as file:
-            for i, label in enumerate(CARS, start=1):
-                number += 1
-                name = f"{i:05d}.jpg"
-                rows.append((name, label))
-                file.add(pictures.write(folder / "unused" / part / name, 300 + number), f"cars_{part}/{name}")
-        tables[part] = _annotations(rows, "fname")
-        archives.append(folder / f"cars_{part}.tgz")
-    (folder / "devkit").mkdir()
-    savemat(folder / "devkit" / "cars_train_annos.mat", {"annotations": tables["train"]})
-    savemat(folder / "devkit" / "cars_meta.mat", {"class_names": _titles()})
-    with tarfile.open(folder / "car_devkit.tgz", "w:gz") as file:
-        file.add(folder / "devkit", "devkit")
-    kit = folder / "more"
-    kit.mkdir()
-    savemat(kit / "cars_test_annos_withlabels.mat", {"annotations": tables["test"]})
-    return [*archives, folder / "car_devkit.tgz", kit]
+    """Archives of cars_train, cars_test and the devkit, and the test labels: 4 images of 2 classes in each split."""
+    rows = {f"{i:05d}.jpg": label for i, label in enumerate(CARS)}
+    labels = mat(annotations=annotations(rows, "fname"))
+    images = {name: pictures.encoded(i) for i, name in enumerate(rows)}
+    return [
+        packed(folder / "cars_train", images),
+        packed(folder / "cars_test", images),
+        packed(folder / "devkit", {"cars_train_annos.mat": labels, "cars_meta.mat": mat(class_names=TITLES)}),
+        written(folder / "more", {"cars_test_annos_withlabels.mat": labels}),
+    ]
 
 
 def cars_joined(folder: Path) -> list[Path]:
-    """A folder with car_ims.tgz and cars_annos.mat: 4 images of 2 classes in each split."""
-    root = folder / "cars"
-    root.mkdir()
-    rows = []
-    with tarfile.open(root / "car_ims.tgz", "w:gz") as file:
-        for i, label in enumerate([*CARS, *CARS], start=1):
-            name = f"car_ims/{i:06d}.jpg"
-            rows.append((name, label))
-            file.add(pictures.write(folder / "unused" / name, 400 + i), name)
-    content = {"annotations": _annotations(rows, "relative_im_path"), "class_names": _titles()}
-    savemat(root / "cars_annos.mat", content)
-    return [root]
+    """An archive of car_ims, and cars_annos.mat: 4 images of 2 classes in each split."""
+    rows = {f"car_ims/{i:06d}.jpg": label for i, label in enumerate([*CARS, *CARS])}
+    table = mat(annotations=annotations(rows, "relative_im_path"), class_names=TITLES)
+    images = {name.removeprefix("car_ims/"): pictures.encoded(i) for i, name in enumerate(rows)}
+    return [written(folder / "cars", {"cars_annos.mat": table}), packed(folder / "car_ims", images)]
 
 
 def cars_folders(folder: Path) -> list[Path]:
     """car_data/train and car_data/test with one folder per class: 4 images of 2 classes in each split."""
-    for split in ("train", "test"):
-        for i, title in enumerate(CARS.values()):
-            pictures.write(folder / "car_data" / split / title / f"{split}_{i}.jpg", 500 + i + 10 * len(split))
-    return [folder / "car_data"]
+    names = [f"{split}/{title}/{split}.jpg" for split in ("train", "test") for title in CARS.values()]
+    return [written(folder / "car_data", {name: pictures.encoded(i) for i, name in enumerate(names)})]
 
 
 def omniglot(folder: Path) -> list[Path]:
     """Archives of the two small background sets, which share the alphabet Greek: train 8 of 4, test 4 of 2."""
-    archives, number = [], 0
+    number, archives = itertools.count(600), []
     for part, alphabets in (("small1", ("Greek", "Korean")), ("small2", ("Greek", "Tagalog"))):
-        archives.append(folder / f"images_background_{part}.zip")
-        with zipfile.ZipFile(archives[-1], "w") as file:
-            for alphabet in alphabets:
-                for character in (1, 2):
-                    for drawing in (1, 2):
-                        number += 1
-                        name = f"{alphabet}/character{character:02d}/{number:04d}_{drawing:02d}.png"
-                        file.writestr(f"images_background_{part}/{name}", pictures.encoded(600 + number, kind="PNG"))
+        names = [f"{a}/character0{c}/0001_0{i}.png" for a in alphabets for c in (1, 2) for i in (1, 2)]
+        files = {name: pictures.encoded(next(number), kind="PNG") for name in names}
+        archives.append(packed(folder / f"images_background_{part}", files, "zip"))
     return archives
 
 

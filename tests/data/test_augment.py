@@ -25,11 +25,6 @@ def test_each_image_of_each_view_is_flipped_independently() -> None:
     assert (mirrored[0] != mirrored[1]).any()
 
 
-def test_flip_probability_of_one() -> None:
-    always = applied(IMAGES, jax.random.key(0), Data(flip=1.0))
-    np.testing.assert_array_equal(always, IMAGES[:, :, :, ::-1])
-
-
 def test_greyscale_matches_pillow() -> None:
     from PIL import Image
 

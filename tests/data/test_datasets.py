@@ -52,7 +52,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
     "sop": ("sop", lambda p: [layouts.sop(p)], {"train": (6, 3), "test": (6, 2)}, {"test": "11319"}),
     "inshop": (
         "inshop",
-        layouts.inshop_sources,
+        layouts.inshop,
         {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)},
         {"train": "id_00000002", "test": "id_00000001", "gallery": "id_00000001"},
     ),
@@ -64,7 +64,7 @@ LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int,
     ),
     "cars joined": (
         "cars",
-        lambda p: [*layouts.cars_joined(p), p / "cars" / "car_ims.tgz"],
+        layouts.cars_joined,
         {"train": (4, 2), "test": (4, 2)},
         {"test": "099 Eagle Talon 1998"},
     ),
@@ -96,8 +96,8 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
 def test_invalid_image_lists(tmp_path: Path) -> None:
     layouts.cub(tmp_path)
     root = tmp_path / "CUB_200_2011"
-    (root / "image_class_labels.txt").write_text("1 1\n")
-    with pytest.raises(DataError, match=r"images.txt: .* damaged \('2'\)"):
+    (root / "image_class_labels.txt").write_text("0 1\n")
+    with pytest.raises(DataError, match=r"images.txt: .* damaged \('1'\)"):
         prepare("cub", [root], tmp_path / "out")
     (root / "images.txt").unlink()
     with pytest.raises(DataError, match=r"--source=.*CUB_200_2011: images.txt is missing"):
@@ -232,10 +232,6 @@ def test_unprepared_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     for name, split in load("folder", tmp_path / "out").items():
         assert list(split.ids) == list(splits[name].ids)
         np.testing.assert_array_equal(split.read(3, None), splits[name].read(3, None))
-    monkeypatch.setattr("dml_jax.data.prepare.check.inspect_images", None)  # the second time, the cached result is used
-    load("folder", photos)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (photos / "oak" / "1.jpg").write_bytes(b"nothing")
     with pytest.raises(
         DataError, match=r"1 of 12 images cannot be used, the first is oak/1.jpg: not .*photos_prepared"

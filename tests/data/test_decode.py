@@ -77,20 +77,10 @@ def test_white_is_zero_and_12_bits() -> None:
     np.testing.assert_array_equal(decode.rgb(tiff(packed, 12))[:, :, 0], twelve >> 4)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (
-            saved(Image.fromarray(RAMP.astype(np.int32) * 10_000), "TIFF"),
-            "32-bit integer pixels, whose range is",
-        ),
-        (saved(Image.fromarray(RAMP.astype(np.float32) / 65_535), "TIFF"), "floating-point pixels, whose range is"),
-        (b"Pf\n2 2\n-1.0\n" + bytes(16), "floating-point pixels"),
-    ],
-)
-def test_pixels_of_unknown_range_are_rejected(data: bytes, message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        decode.rgb(data)
+def test_pixels_of_unknown_range_are_rejected() -> None:
+    for values, kind in ((RAMP.astype(np.int32) * 10_000, "32-bit integer"), (RAMP / np.float32(9), "floating-point")):
+        with pytest.raises(DataError, match=f"has .*{kind} pixels, whose range is unknown"):
+            decode.rgb(saved(Image.fromarray(values), "TIFF"))
 
 
 def test_jpeg_files_of_very_many_scans_are_rejected() -> None:
@@ -148,8 +138,6 @@ def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.Mon
         np.testing.assert_array_equal(decode.from_pillow(Image.open(io.BytesIO(data))), decode.rgb(data))
     with pytest.raises(DataError, match="damaged: "):
         decode.from_pillow(Image.open(io.BytesIO(files[0][:-200])))
-    with pytest.raises(DataError, match="has floating-point pixels"):
-        decode.from_pillow(Image.new("F", (4, 4)))
     monkeypatch.setattr(decode, "LIMIT", 24 * 32 - 1)
     with pytest.raises(DataError, match="more than 767 pixels"):
         decode.from_pillow(picture)

@@ -66,11 +66,9 @@ def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.Monk
     made = grain.ReadOptions
     monkeypatch.setattr(grain, "ReadOptions", lambda **given: asked.append(given["num_threads"]) or made(**given))
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(7), raising=False)
-    for number, (threads, quota) in enumerate([(0, "max 100000"), (0, "350000 100000"), (0, "50000 100000"), (5, "")]):
-        file = tmp_path / str(number)
-        if quota:
-            file.write_text(f"{quota}\n")
-        monkeypatch.setattr(pipeline, "CPU_QUOTA", file)
+    monkeypatch.setattr(pipeline, "CPU_QUOTA", tmp_path / "quota")
+    for threads, quota in ((0, "max 100000"), (0, "350000 100000"), (0, "50000 100000"), (5, "max 100000")):
+        pipeline.CPU_QUOTA.write_text(f"{quota}\n")
         read_batches(split, options(threads=threads), start=8)
     assert asked == [7, 3, 1, 5]
 

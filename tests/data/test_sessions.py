@@ -33,20 +33,14 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
     assert sessions.find("[a-z]+_", names) == ["train_", "test_", ""]
     assert sessions.find("folder", names) == ["oak", "oak", "elm"]
     assert sessions.find("day", names, columns={"day": [3, None, "4"]}) == ["3", "", "4"]
-    dated = [
-        photo(tmp_path / "a.jpg", "2024:05:31"),
-        photo(tmp_path / "b.jpg", "2024:06:01"),
-        photo(tmp_path / "c.jpg"),
-    ]
     days = ["2024:05:31", "2024:06:01", ""]
+    dated = [photo(tmp_path / f"{i}.jpg", day) for i, day in enumerate(days)]
     assert sessions.find("date", names, dated) == days
     assert sessions.find("", names, dated) == [""] * 3  # not all have a date
     assert sessions.find("", names[:2], dated[:2]) == days[:2]
     assert sessions.find("", names[:2], dated[:1] * 2) == [""] * 2  # all of one day
     with pytest.raises(DataError, match=r"session=\^x_: fits none of 3 images, e\.g\. oak/train_1\.jpg"):
         sessions.find("^x_", names)
-    with pytest.raises(DataError, match="session=date: fits none of 1 images"):
-        sessions.find("date", ["c.jpg"], dated[2:])
     with pytest.raises(ConfigError, match=r"session=\(: is neither a column nor a regular expression"):
         sessions.find("(", names)
 
@@ -90,19 +84,13 @@ def test_near_copies() -> None:
     assert protocol.near_copies(rows[:3], rows[2:]) == pytest.approx(1 / 3)
 
 
-def folder(root: Path) -> Path:
-    """Eight classes of six images, in two sessions by the names of files."""
-    photos = layouts.photos(root / "photos", [f"class {i}" for i in range(8)], each=6)
-    for directory in photos.iterdir():
-        for number, file in enumerate(sorted(directory.iterdir())):
-            file.rename(file.with_name(f"{'ab'[number % 2]}_{file.name}"))
-    return photos
-
-
 @pytest.mark.slow
 def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Metrics of a run, of its controls and of `evaluate` are those of relevant images of other sessions."""
-    photos = folder(tmp_path)
+    photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(8)), each=6)
+    for directory in photos.iterdir():
+        for number, file in enumerate(sorted(directory.iterdir())):
+            file.rename(file.with_name(f"{'ab'[number % 2]}_{file.name}"))
     options = [
         f"--config.data.path={photos}", "--config.train.steps=1", "--config.data.batch_size=8",
         "--config.data.images_per_class=2", "--config.evaluation.ks=1,2",
@@ -142,5 +130,3 @@ def test_training_and_evaluation_across_sessions(tmp_path: Path, capsys: pytest.
     results = json.loads((run / "results.json").read_text())
     assert results["protocol"].startswith("classes that the model was trained on (data.split=all)")
     assert len(json.loads((run / "config.json").read_text())["class_names"]) == 8
-    code, _, text = train("none", "--config.data.session=^x_")
-    assert (code, "session=^x_: fits none of" in text) == (2, True)

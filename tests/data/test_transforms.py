@@ -9,7 +9,7 @@ import pytest
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers, transforms
 from dml_jax.data.split import Split
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 
 CENTRE = Data(crop="centre", resize=256, image_size=224)
 
@@ -37,8 +37,3 @@ def test_the_pipeline_names_the_image() -> None:
     train = pipeline.training(split, samplers.build(data, labels, 0), data, seed=0, stop=1)
     with train, pytest.raises(DataError, match=r"7\.jpg: 999x3 pixels"):
         next(train)
-
-
-def test_training_crops_are_cut_from_the_resized_image() -> None:
-    with pytest.raises(ConfigError, match=r"training_size=20: must not exceed resize=16, the side that crop='random'"):
-        Data(crop="random", resize=16, image_size=16, training_size=20)

@@ -44,14 +44,11 @@ def find(files: Files, options: Options) -> list[Entry]:
         target = options.scratch / f"images-{number}"
         with reading(path), target.open("wb") as file:
             entries += _entries(table.path, path, file, split_of[path])
-    undivided = {entry.class_name for entry in entries if options.splits == "classes" or not entry.split}
-    tested = test_classes(undivided, options.test_share)
-    return [
-        entry._replace(split="test" if entry.class_name in tested else "train")
-        if options.splits == "classes" or not entry.split
-        else entry
-        for entry in entries
-    ]
+    if options.splits == "classes":
+        entries = [entry._replace(split="") for entry in entries]
+    tested = test_classes({entry.class_name for entry in entries if not entry.split}, options.test_share)
+    by_class = lambda name: "test" if name in tested else "train"  # noqa: E731
+    return [entry._replace(split=entry.split or by_class(entry.class_name)) for entry in entries]
 
 
 def _split_in(path: str) -> str:
@@ -91,7 +88,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
-    # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
+    # Mapped, because a reader with a buffer holds a whole row group.
     with parquet.ParquetFile(source, memory_map=True, pre_buffer=False, page_checksum_verification=True) as table:
         schema = table.schema_arrow
         features = _features(schema)

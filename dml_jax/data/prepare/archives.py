@@ -37,9 +37,10 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     found: dict[str, tuple[int, int]] = {}
     with reading(archive, "download or copy it again"), target.open("wb") as file:
         for member in members(archive):
-            name, offset = _normalised(member.name), file.tell()
-            found[name] = (offset, _copy(member, file, left))
-            left -= found[name][1]
+            name, offset = PurePosixPath(member.name.replace("\\", "/")).as_posix(), file.tell()
+            size = _copy(member, file, left)
+            found[name.encode(errors="backslashreplace").decode()] = (offset, size)
+            left -= size
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
@@ -53,10 +54,6 @@ def _copy(member: Member, file: IO[bytes], left: int) -> int:
         with name_file(Path(file.name)):
             file.write(chunk)
     return written
-
-
-def _normalised(name: str) -> str:
-    return PurePosixPath(name.replace("\\", "/")).as_posix().encode(errors="backslashreplace").decode()
 
 
 def members(archive: Path | str, opened: Any = None) -> Iterator[Member]:
