@@ -1,7 +1,6 @@
 """The comparison of benchmarks with earlier ones; what mutation testing changes and runs."""
 
 import numpy as np
-import pytest
 
 from benchmarks import all as benchmarks
 from benchmarks import mutation, timing
@@ -16,21 +15,6 @@ def test_a_ratio_that_falls_by_more_than_the_tolerance_is_named() -> None:
     new = measured(triplet=1.4, margin=1.6, arcface=3.0, new=0.1, unpeered=np.nan)
     old = measured(triplet=2.0, margin=2.0, arcface=2.0, unpeered=2.0)
     assert benchmarks.regressions(new, old, 0.25) == ["losses, triplet: 1.40 times as fast as the peer, 2.00 before"]
-
-
-def test_the_summary_has_the_spread_of_the_ratios() -> None:
-    row = timing.summary("case", np.array([1.0, 2.0, 1.0, 1.0, 4.0]), np.array([1.0, 4.0, 3.0, 4.0, 20.0]))
-    assert row == {"case": "case", "ours_ms": 1000, "theirs_ms": 4000, "ratio": 3, "quartiles": [2, 4]}
-    assert "| case | 1000.0 | 4000.0 | 3.00 | 2.00–4.00 |" in benchmarks.markdown(
-        {"a": {**measured()["losses"], "rows": [row]}}
-    )
-
-
-def test_unknown_tables_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("sys.argv", ["benchmarks.all", "--only=lossess"])
-    with pytest.raises(SystemExit):
-        benchmarks.main()
-    assert "--only=lossess: known are methods, losses" in capsys.readouterr().err
 
 
 def test_mutated_modules_and_their_tests_exist() -> None:

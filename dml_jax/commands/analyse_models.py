@@ -100,35 +100,34 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
     names = [Path(model).name for model in models]
     runs: dict[str, EvaluatedModel] = {}
     for model, name in zip(models, names, strict=True):
-        run = one_opened(model, options, overrides, output, next(iter(runs.values()), None))
+        first = next(iter(runs.values()), None)
+        if options.data:
+            run = on_images(model, options, overrides, output)
+        elif first and model == "untrained":
+            run = first.untrained()
+        elif first and model == "refined":
+            reason = attention.reason_not_to(first)
+            cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
+            cli.require(not reason, f"--compare=refined: {reason}")
+            run = first.refined()
+        else:
+            run = trained_run(model, options, overrides)
+            if first and options.split == "batch":
+                same = list(run.split("train").ids) == list(first.split("train").ids)
+                cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
+                run.batch_rows = first.batch_rows
         runs[name if names.count(name) == 1 else model] = run
     return runs
 
 
-def one_opened(
-    model: str, options: Namespace, overrides: dict[str, str], output: Path, first: EvaluatedModel | None
-) -> EvaluatedModel:
-    """One of the models; `first` is that of --model, or None if this is the one."""
-    if options.data:
-        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
-        loaded = runtime.load(options, model)
-        runtime.keep_freed_memory()
-        data = formats.load_labelled(files.expand_path("--data", options.data), loaded.config.data)
-        return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
-    if first and model == "untrained":
-        return first.untrained()
-    if first and model == "refined":
-        reason = attention.reason_not_to(first)
-        cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
-        cli.require(not reason, f"--compare=refined: {reason}")
-        return first.refined()
-    run = trained_run(model, options, overrides)
-    if first and options.split == "batch":
-        same = list(run.split("train").ids) == list(first.split("train").ids)
-        cli.require(same, f"--split=batch: {model} was trained on other images than {options.model}")
-        run.batch_rows = first.batch_rows
-    return run
+def on_images(model: str, options: Namespace, overrides: dict[str, str], output: Path) -> EvaluatedModel:
+    """A model on the labelled images of --data."""
+    cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+    cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
+    loaded = runtime.load(options, model)
+    runtime.keep_freed_memory()
+    data = formats.load_labelled(files.expand_path("--data", options.data), loaded.config.data)
+    return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
 
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel as Model
     from dml_jax.inference.index import Index
 
-FEW = 5  # images of a class
 FALSE_ACCEPT_RATE = 0.05  # as in `open_set`
 SHOWN = 10  # names in a list
 
@@ -181,15 +180,10 @@ def _change(
     if others:
         index.calibrate(others, {name: [taken[file] for file in images] for name, images in others.items()})
     expected = _expected(index, options.false_accept_rate) if index.images else EMPTY  # or none is written
-    if classes or others or purged or options.remove or options.restore or options.rename:
+    changed = {"removed": options.remove, "restored": options.restore, "renamed": options.rename, "purged": purged}
+    if classes or others or any(changed.values()):
         index.save(path)
-    done = [
-        f"{what} {printable(', '.join(names))}"
-        for what, names in (
-            ("removed", options.remove), ("restored", options.restore), ("renamed", options.rename), ("purged", purged),
-        )
-        if names
-    ]  # fmt: skip
+    done = [f"{what} {printable(', '.join(names))}" for what, names in changed.items() if names]
     if classes:
         done.append(f"enrolled {counted(sum(map(len, classes.values())), 'image')} of {counted(len(classes), 'class')}")
     if others:
@@ -228,7 +222,7 @@ def _classify(index: Index, files: Sequence[str | Path], options: argparse.Names
 
 
 def _expected(index: Index, false_accept_rate: float) -> str:
-    """What to expect of this index at several rates, and what it was measured on; advice if most would be unknown."""
+    """What to expect of this index at several rates, and what it was measured on."""
     import numpy as np
 
     from dml_jax.evaluation import open_set
@@ -271,33 +265,11 @@ def _expected(index: Index, false_accept_rate: float) -> str:
         shares = "".join(f"{_interval(share):>19}" for share in point[2:])
         lines.append(f"{rate:6g}{point.threshold:11.4f}{shares}{few}")
     if chosen.unknown[0] > 0.5:
-        lines.append(f"warning: {_percent(chosen.unknown[0])} % would be unknown; {'; '.join(_causes(index, across))}")
+        lines.append(
+            f"warning: {_percent(chosen.unknown[0])} % would be unknown; enroll more photographs of each class, also "
+            "of other sessions, or accept more strangers with --false_accept_rate"
+        )
     return "\n".join(lines)
-
-
-def _causes(index: Index, across: str) -> list[str]:
-    """Why most images would be unknown, as far as the measurement shows it, and what would help."""
-    import numpy as np
-
-    measured = index.measured
-    causes = []
-    if measured.right.mean() > 0.5:
-        causes.append(
-            f"the best class is right for {_percent(measured.right.mean())} % {across}, but no further from the others "
-            "than strangers are: enroll photographs of another session of each class, or train on such"
-        )
-    pairs = sorted(measured.confused.items(), key=lambda entry: -entry[1])[:3]
-    if pairs:
-        names = [f"{index.classes[a]} as {index.classes[b]} ({number})" for (a, b), number in pairs]
-        causes.append(f"classes look alike: {_listed(names)}: enroll more images of these, or merge them")
-    counts = np.bincount(index.labels)
-    if few := [index.classes[label] for label in np.flatnonzero(counts < FEW)]:
-        causes.append(f"few images: {counted(len(few), 'class')} with fewer than {FEW} ({_listed(few)}): enroll more")
-    if overlap := index.overlap():
-        causes.append(
-            f"{counted(len(overlap), 'class')} to measure on are enrolled: give --calibrate with more other classes"
-        )
-    return causes or ["accept more strangers with --false_accept_rate, or train on images like these"]
 
 
 def _listed(names: Sequence[str]) -> str:

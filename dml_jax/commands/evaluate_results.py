@@ -1,8 +1,10 @@
-"""What `dml-jax evaluate` computes from its sources, and the table that it prints."""
+"""The embeddings that `dml-jax evaluate` compares, of files, images or runs; their metrics and the table."""
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +14,121 @@ from rich.markup import escape
 from rich.table import Table
 
 from dml_jax import files, manifest
-from dml_jax.commands import cli, evaluate_sources
+from dml_jax.commands import cli, runtime
 from dml_jax.commands.evaluate import FILES, KS
-from dml_jax.commands.evaluate_sources import Source
 from dml_jax.config import modules
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
+from dml_jax.data import formats, sessions
+from dml_jax.data.split import Split, unread
 from dml_jax.errors import ConfigError, DataError, counted, printable
-from dml_jax.evaluation import metric_table, metrics, open_set, own_distances, protocol, reranking
+from dml_jax.evaluation import check_inputs, metric_table, metrics, open_set, own_distances, protocol, reranking
 from dml_jax.export import embedding_files
+from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
+from dml_jax.inference.large_search import Table as Parts
 from dml_jax.train.records import workdir
 
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
 SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
+
+
+@dataclass
+class Source:
+    """Embeddings of queries, and of the gallery that they search; without one they search each other."""
+
+    queries: np.ndarray  # [Q, D]
+    labels: Any  # [Q], `check_inputs.Classes` or None
+    gallery: np.ndarray | None = None  # [G, D]
+    gallery_labels: Any = None
+    groups: dict[str, Any] = field(default_factory=dict)  # `groups` and `gallery_groups` of `metrics.retrieval`
+
+
+def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
+    """Unit rows of k models, each [N, D_i], weighted, as unit rows [N, D_1 + … + D_k]."""
+    norm = math.hypot(*weights)
+    return np.concatenate(
+        [rows * np.float32(weight / norm) for rows, weight in zip(embeddings, weights, strict=True)], axis=1
+    )
+
+
+def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
+    """The runs that --model names and their embeddings by split: "test" and, if there is one, "gallery".
+
+    Raises UserError unless all runs embedded the same images.
+    """
+    names = [model] if Path(model).is_dir() else model.split(",")
+    runs = [files.expand_path("--model", name) for name in names]
+    for run in runs:
+        is_run = (run / "config.json").is_file()
+        cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
+    splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
+    exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
+    for first, *others in exported.values():
+        for run, part in zip(runs, (first, *others), strict=True):
+            if first.labels is None or part.labels is None:
+                raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
+            same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
+            cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
+    return runs, exported
+
+
+def session_groups(session: str, exported: dict[str, list[Exported]]) -> dict[str, Any]:
+    """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
+    splits: dict[str, Split] = {}
+    for name, (part, *_) in sorted(exported.items()):  # the gallery first
+        split = Split(np.zeros(len(part.ids)), part.ids, unread, (), splits.get("gallery"), metadata=part.metadata)
+        splits[name] = sessions.added(split, session) if session else split
+    return sessions.groups(splits["test"])
+
+
+def of_images(options: argparse.Namespace) -> Source:
+    """Embeds labelled images with a model."""
+    path = files.expand_path("--data", options.data)
+    model = runtime.load(options)
+    split = formats.load_labelled(path, model.config.data, options.session)
+    if not options.quiet:
+        print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
+    source = Source(model.embed_split(split), split.labels, groups=sessions.groups(split))
+    if split.gallery is not None:
+        source.gallery, source.gallery_labels = model.embed_split(split.gallery), split.gallery.labels
+    return source
+
+
+def of_files(options: argparse.Namespace) -> Source:
+    """Opens the files that the options name, memory-mapped."""
+    rows, labels = _rows_and_labels(options, "embeddings", "labels")
+    source = Source(rows, labels)
+    groups = {key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)}
+    if options.query_embeddings:
+        source = Source(*_rows_and_labels(options, "query_embeddings", "query_labels"), rows, labels)
+        groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
+    source.groups = groups
+    return source
+
+
+def _parts_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[Parts, np.ndarray]:
+    rows = large_search.table(getattr(options, embeddings), f"--{embeddings}")
+    given = np.asarray(_classes(options, labels))
+    return rows, check_inputs.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
+
+
+def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
+    path, name = files.expand_path(f"--{embeddings}", getattr(options, embeddings)), f"--{embeddings}"
+    points = check_inputs.embeddings(check_inputs.load(path, name=name), name=name)
+    return points, check_inputs.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
+
+
+def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[str]]:
+    """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
+    path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
+    if path.suffix == ".npy":
+        return check_inputs.load(path, name=name)
+    if path.suffix == ".tsv":
+        return [[word for word in line.split("\t") if word] for line in check_inputs.text_lines(path, name=name)]
+    return check_inputs.read_lines(path, name=name)
 
 
 def named_metric(text: str) -> own_distances.Metric:
@@ -51,16 +152,19 @@ def metric_of_runs(runs: Sequence[Path]) -> own_distances.Metric:
 
 def of_rows(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of a model on images, or of embeddings from files."""
-    source = evaluate_sources.of_images(options) if options.model else evaluate_sources.of_files(options)
+    source = of_images(options) if options.model else of_files(options)
     results = evaluate(options, source, None)
     return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
 
 
 def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     """Recall@K, MRR, R-precision and MAP@R of Parquet files, by the machines of a Ray cluster."""
-    (gallery, labels), queries = evaluate_sources.of_parts(options)
-    alone = queries is None
-    rows, classes = queries or (gallery, labels)
+    gallery, labels = rows, classes = _parts_and_labels(options, "embeddings", "labels")
+    alone = not options.query_embeddings
+    if not alone:
+        rows, classes = _parts_and_labels(options, "query_embeddings", "query_labels")
+        check_inputs.check_same_kind(classes, labels)
+        cli.require(rows.dimensions == gallery.dimensions, "--query_embeddings: are of another model")
     candidates = sum(gallery.rows) - alone
     ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))
     relevant = metrics.relevant_counts(classes, labels, exclude_self=alone)
@@ -94,12 +198,12 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
 
 def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
-    runs, exported = evaluate_sources.stored(options.model)
+    runs, exported = stored(options.model)
     weights = options.weights or (1.0,) * len(runs)
     cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
     configs = [workdir.read_config(run)["config"] for run in runs]
     settings = validate(Evaluation, configs[0]["evaluation"], "evaluation")
-    groups = evaluate_sources.session_groups(options.session, exported)
+    groups = session_groups(options.session, exported)
     options.metric = options.metric or metric_of_runs(runs)
     directory = files.expand_path("--export", options.export) if options.export else None
     if directory is not None:
@@ -117,7 +221,7 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     combined, members = rows[0], {}
     if len(runs) > 1:
         members = {str(run): measured(own) for run, own in zip(runs, rows, strict=True)}
-        combined = {split: evaluate_sources.combine([own[split] for own in rows], weights) for split in exported}
+        combined = {split: combine([own[split] for own in rows], weights) for split in exported}
     results = measured(combined, per_query=directory is not None)
     if options.verify:
         for run in runs:

@@ -4,7 +4,6 @@ A process never outlives this command, so that a trial is never trained twice at
 interrupted trial from its checkpoint.
 """
 
-import fcntl
 import os
 import runpy
 import shlex
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -86,12 +85,11 @@ class Progress:
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Excludes other commands that train the trials of a study; raises ConfigError if there is one."""
-    with open(root / "trials" / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(f"--root={root}: another command is training this study; wait for its end") from None
-        yield
+    try:
+        with files.locked(root / "trials", wait=False):
+            yield
+    except BlockingIOError:
+        raise ConfigError(f"--root={root}: another command is training this study; wait for its end") from None
 
 
 def file_of(root: Path, name: str, kind: str) -> Path:
@@ -103,17 +101,6 @@ def failure(root: Path, name: str) -> str:
     """Why a trial failed when it was trained last; empty if it did not."""
     line = last_line(file_of(root, name, "log"))
     return line.removeprefix(ERROR) if line.startswith(ERROR) else ""
-
-
-def problems(root: Path, trials: Sequence[Trial], done: Collection[str]) -> dict[str, str]:
-    """Why trials failed or cannot be run, by name; each follows the trials that it needs, and `done` are finished."""
-    found: dict[str, str] = {}
-    for trial in (trial for trial in trials if trial.name not in done):
-        if reason := failure(root, trial.name):
-            found[trial.name] = reason
-        elif blocked := next((name for name in trial.needs if name in found), None):
-            found[trial.name] = f"needs {blocked}, which failed" if failure(root, blocked) else found[blocked]
-    return found
 
 
 def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> int:

@@ -63,12 +63,12 @@ def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
     runs, failed = [], []
     trials = plan.stated_trials(root, facts)
     done = outcomes.finished(trials)
-    problems = runner.problems(root, trials, done)
     for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
         if trial.name in done:
             runs.append(outcomes.read_run(trial.directory, trial.row))
         else:
-            reason = problems.get(trial.name) or outcomes.missing(trial) or "its members are not finished"
+            failure = runner.failure(root, trial.name)
+            reason = failure or outcomes.missing(trial) or "its members are not finished"
             failed.append(Run(trial.directory, trial.row, problem=reason))
     reported = {row["name"]: row["reported"] for row in facts["rows"]}
     for row in facts["rows"]:

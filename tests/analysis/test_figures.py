@@ -1,13 +1,11 @@
 """Figures for degenerate inputs, and which images, numbers and names the figures and the report show."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from dml_jax.analysis import (
-    attention,
     curves,
     drawing,
     embedding_maps,
@@ -126,19 +124,3 @@ def test_montage() -> None:
         assert (cell.any(axis=1).sum(), cell.any(axis=0).sum()) == (height, width)
         assert not cell[:2].any()
         assert not cell[:, :2].any()
-
-
-def test_attention_is_coloured_by_its_deviation_from_uniform(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one per cent here, which a scale from 0 shows as one colour."""
-    drawn: list[Any] = []
-    monkeypatch.setattr(drawing, "save", lambda figure, path: drawn.append(figure))
-    nodes = np.full((1, 2, 50), 1 / 50)
-    nodes[0, 1, 3], nodes[0, 1, 4] = 0.0202, 0.0198
-    attention.plot_node(tmp_path / "node.png", steps=[0, 1], nodes=nodes, own=np.arange(50) < 5)
-    (image,) = drawn[0].axes[0].images
-    more, less, uniform = (image.to_rgba([value])[0] for value in (0.0202, 0.0198, 1 / 50))
-    assert uniform[:3].min() > 0.95
-    assert more[0] > more[2] + 0.2
-    assert less[2] > less[0] + 0.2
-    flat = np.full((1, 1, 50), 1 / 50)
-    attention.plot_node(tmp_path / "node.png", steps=[0], nodes=flat, own=np.arange(50) < 5)

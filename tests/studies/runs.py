@@ -18,7 +18,6 @@ def write_run(
     labels: str = "0123456789abcdef",
     names: str = "",
     steps: int = 100,
-    points: tuple[tuple[int, float], ...] = ((50, 0.2), (100, 0.4)),
     **metrics: Any,
 ) -> None:
     """A run whose queries have a hit at rank 1 (True) or none.
@@ -30,22 +29,17 @@ def write_run(
       protocol: in `results.json`.
       labels, names: SHA-256 of the test labels and of the names of the test images.
       steps: length.
-      points: (step, Recall@1) of the evaluations during training.
       metrics: further entries of `results.json`.
     """
     (directory / "embeddings" / "test").mkdir(parents=True)
     manifest = {"files": {"labels.npy": {"sha256": labels}, "ids.json": {"sha256": names or str(len(hits))}}}
     (directory / "embeddings" / "test" / "manifest.json").write_text(json.dumps(manifest))
-    (directory / "embeddings" / "test" / "ids.json").write_text(json.dumps([f"{i}.png" for i in range(len(hits))]))
-    np.savez(directory / "queries.npz", rank=hits.astype(np.int32))
     results = {
         "recall@1": float(hits.mean()), "recall@1_stderr": 0.01, "map@r": float(hits.mean()) / 2, "protocol": protocol,
         "model": "last", "step": steps, "steps": steps, "length": {"steps": steps, "epochs": 0},
         "timing": {"seconds": 60.0, "images_per_second": 100.0, "peak_memory": 2**30},
     }  # fmt: skip
     (directory / "results.json").write_text(json.dumps(results | metrics))
-    lines = [{"step": step, "loss": 1.0, "test/recall@1": value} for step, value in points]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if config is not None:
         (directory / "config.json").write_text(json.dumps({"config": config}))
 

@@ -137,17 +137,6 @@ def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
         plan.trials(study(*rows), settings())
 
 
-def test_stored_configurations(tmp_path: Path) -> None:
-    """The config.json of a run is a configuration, which overrides may change."""
-    stored = tmp_path / "config.json"
-    values = asdict(plan.trials(study(Row("a", DIGITS)), settings())[0].config)
-    stored.write_text(json.dumps({"config": values, "data_hash": "x"}))
-    found = config_files.load_config(str(stored), {"method.tau": "5"})
-    assert (found["method"]["tau"], found["method"]["alpha"]) == (5.0, values["method"]["alpha"])
-    made = plan.trials(study(Row("a", str(stored), {"method.tau": 6})), settings(paper=True))
-    assert made[0].config.evaluation.protocol == "paper"
-
-
 def test_invalid_files(tmp_path: Path) -> None:
     for text, message in (
         ("x = 1", r"has no get_study\(\)"),

@@ -98,16 +98,6 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(9)]
 
 
-def test_the_authors_protocol_is_announced(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    root = tmp_path / "root"
-    command.execute([f"--study={file}", f"--root={root}", "--protocol=paper", "--trials=2"])
-    with pytest.raises(ConfigError, match="belongs to this search with another protocol;"):
-        command.execute([f"--study={file}", f"--root={root}"])
-    assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
-    made = search.make_trial(Search(DIGITS, SPACE), Settings(root, paper=True), "t", {"method.tau": 3.0})
-    assert made.config.data.validation_share == 0.0
-
-
 def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the same values in the same directory; each trial counts once."""
     root = tmp_path / "root"
@@ -147,17 +137,14 @@ def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RUNNING" not in states
 
 
-def test_another_seed_or_share(tmp_path: Path, file: str) -> None:
-    """Is another search."""
+def test_another_seed_share_or_protocol(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Is another search; the table says that trials are compared on the test classes."""
     arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
-    command.execute([*arguments, "--seeds=3", "--trials=1"])
+    command.execute([*arguments, "--seeds=3", "--trials=1", "--protocol=paper"])
+    assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
     Path(file).write_text(FILE.replace("trials=8", "trials=8, validation_share=0.3"))
-    for more, message in (
-        ([], "another share and seed;"),
-        (["--seeds=3", "--protocol=paper"], "another share and prot"),
-    ):
-        with pytest.raises(ConfigError, match=f"belongs to this search with {message}"):
-            command.execute([*arguments, *more])
+    with pytest.raises(ConfigError, match="belongs to this search with another share and seed and protocol;"):
+        command.execute(arguments)
 
 
 def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

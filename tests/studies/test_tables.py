@@ -14,7 +14,7 @@ from rich.console import Console
 from scipy import stats
 
 from dml_jax.commands import study
-from dml_jax.errors import CheckpointError, ConfigError, printable
+from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.evaluation import protocol
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Row, Study
@@ -63,31 +63,15 @@ def test_means_and_ranks(directory: Path) -> None:
         tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for tau, share in ((8, 0.5), (16, 0.6))
     }
     found = column(table, "R@1")
-    assert {name: cell.text for name, cell in column(table, "seeds").items()} == {
-        "tau8": "3",
-        "tau16": "3",
-        "tau32": "1",
-    }
+    assert [(name, cell.text) for name, cell in column(table, "seeds").items()] == [
+        ("tau16", "3"), ("tau32", "1"), ("tau8", "3"),
+    ]  # fmt: skip
     for tau, values in recalls.items():
         assert found[f"tau{tau}"].text == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
     assert found["tau32"].text == f"{100 * hits(0.55, seed=5).mean():.1f}"
-    assert {name: cell.best for name, cell in found.items()} == {"tau16": True, "tau32": False, "tau8": False}
-    assert {name: cell.best for name, cell in column(table, "NMI").items()} == {
-        "tau8": True,
-        "tau16": True,
-        "tau32": False,
-    }
+    assert [name for name, cell in found.items() if cell.best] == ["tau16"]
+    assert [name for name, cell in column(table, "NMI").items() if cell.best] == ["tau16", "tau8"]
     assert column(table, "time")["tau8"].text == "60 s"
-
-
-def test_without_published_numbers(tmp_path: Path) -> None:
-    """A source without an entry for a row, as of a variant of a study, is not one."""
-    plan.write_facts(
-        tmp_path, "name", Study("A title", rows=(Row("x", reported={"paper": {}}),)), Settings(tmp_path),
-        made=[Trial("x-seed0", "x", 0, tmp_path / "x-seed0", None)],
-    )  # fmt: skip
-    write_run(tmp_path / "x-seed0", hits(0.5), config=config(), **{"macro_recall@1": 0.4})
-    assert not any("ublished" in note for note in tables.table(of_study(tmp_path))[0].notes)
 
 
 def test_notes_on_the_selection(tmp_path: Path) -> None:
@@ -276,15 +260,6 @@ def test_special_characters() -> None:
     assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
 
 
-@pytest.mark.parametrize("name", ["u$x^$", "[red]", "caf\x1b"])
-def test_names_of_directories(tmp_path: Path, name: str) -> None:
-    """Anything that a file system allows."""
-    write_run(tmp_path / f"{name}-0", hits(0.5), config=config(tau=1.0))
-    write_run(tmp_path / f"{name}b-0", hits(0.4), config=config(tau=2.0))
-    study.execute(["--runs", *map(str, sorted(tmp_path.iterdir())), f"--output={tmp_path / 'report'}"])
-    assert f"| {printable(name)} | 1 |" in (tmp_path / "report" / "report.md").read_text()
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -302,7 +277,7 @@ def test_invalid_command_lines(
         study.execute(["--runs", *arguments])
 
 
-@pytest.mark.parametrize("metric", ["recall@3", "protocol", "density", "r_precision"])
+@pytest.mark.parametrize("metric", ["recall@3", "density", "r_precision"])
 def test_unknown_metric(tmp_path: Path, metric: str) -> None:
     """Only those that are numbers and the better the higher."""
     others = {"geometry": {"density": 1.0}, "density": 0.3, "r_precision": None}
