@@ -136,7 +136,8 @@ def of_loss(plugin: Plugin) -> None:
 
     def value(x: Any, labels: Any = LABELS) -> Any:
         given = x["rows"], jnp.asarray(labels), jax.random.key(1)
-        return criterion.apply({"params": x["params"]}, *given, method="values")[plugin.path]  # type: ignore[index]
+        found: Any = criterion.apply({"params": x["params"]}, *given, method="values")
+        return found[plugin.path]
 
     with plugin.check("scalar, finite", "return a scalar; see the losses in docs/api"):
         require_finite(value, whole, "a batch")

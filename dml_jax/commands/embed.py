@@ -22,16 +22,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import BUCKETS, expand_path
 
 if TYPE_CHECKING:
+    from dml_jax.export.embedding_files import Exported
     from dml_jax.inference.inputs import Unit
     from dml_jax.inference.parts import Embed, Facts, Parts, Summary
 
@@ -121,10 +122,7 @@ def execute(arguments: list[str]) -> None:
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None
             if output and 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
-                exported = embedding_files.write(
-                    output, written.usable_rows(), None, written.usable_names(),
-                    config_hash=facts.config_hash, step=facts.step, finished=facts.finished, plan=plan,
-                )  # fmt: skip
+                exported = export(output, written, plan, facts)
     rows = counted(summary.images - summary.unusable, "embedding")
     print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
     if query_row is not None and exported:
@@ -188,3 +186,17 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
     if summary.unusable:
         print(f"left out: {summary.unusable:,} of {total}")
     return summary
+
+
+def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts) -> Exported:
+    """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
+    from dml_jax.export import embedding_files
+
+    with suppress(DataError):
+        exported = embedding_files.read(output)
+        if exported.manifest.get("plan") == plan:
+            return exported
+    return embedding_files.write(
+        output, written.usable_rows(), None, written.usable_names(),
+        config_hash=facts.config_hash, step=facts.step, finished=facts.finished, plan=plan,
+    )  # fmt: skip

@@ -196,7 +196,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     )
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
     plan.check_root(root, name, [])
-    stated = {"share": wanted.validation_share, "overrides": dict(settings.overrides), "seed": seeds[0]}
+    stated = {"overrides": dict(settings.overrides), "seed": seeds[0]}
     if before := plan.read_facts(root):
         there, here = before["search"] | {"protocol": before["paper"]}, stated | {"protocol": settings.paper}
         different = " and ".join(word for word in here if there[word] != here[word])

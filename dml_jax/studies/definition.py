@@ -64,7 +64,6 @@ class Search:
       space: by parameter, the choices or a range.
       overrides: the overrides of a trial from the values of its parameters; by default the parameters are dotted keys.
       sampler: "random" or "tpe" (tree-structured Parzen estimator).
-      validation_share: fraction of the training classes, held out, on which trials are compared.
     """
 
     config: str
@@ -72,7 +71,6 @@ class Search:
     overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     trials: int = 30
     sampler: Sampler = "tpe"
-    validation_share: float = 0.2
 
 
 @dataclass(frozen=True)

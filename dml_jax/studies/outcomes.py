@@ -17,7 +17,6 @@ from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
 
-WITHOUT_LEARNING = ("raw pixels", "colour histogram")  # of `results["controls"]`
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files of the embeddings that tell of which images they are
 REMEDY = "evaluate the run again, or leave it out"
@@ -115,8 +114,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
         same |= {"length": run.results.get("length"), "data_hash": run.data_hash, "method": run.config.get("method")}
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:
-            numbered = (f"{run.directory} ({number})" for number in itertools.count(2))
-            choices = itertools.chain((run.row, run.directory.name, str(run.directory)), numbered)
+            choices = (run.row, run.directory.name, str(run.directory.resolve()))
             names[identity] = next(name for name in choices if name not in names.values())
         # The same model may be evaluated under two protocols, whose tables differ.
         key = (identity, run.config.get("seed"), run.images, run.results["protocol"])
@@ -193,14 +191,11 @@ def published(run: Run, stated: Mapping[str, Mapping[str, float]]) -> dict[str, 
 
 
 def all_rows(trained: Mapping[str, list[Run]]) -> dict[str, list[Run]]:
-    """Rows after those without learning, each followed by its refined embeddings, by kind of batches.
+    """Rows, each followed by its refined embeddings, by kind of batches.
 
-    Rows without learning are the controls that depend on the test images alone, of the first run that has evaluated
-    them. A kind whose clustering failed in all runs has runs with a `problem`.
+    A kind whose clustering failed in all runs has runs with a `problem`.
     """
-    first = next((run for runs in trained.values() for run in runs if run.results.get("controls")), None)
-    known = first.results["controls"] if first else {}
-    rows = {name: [Run(Path("-"), name, known[name])] for name in WITHOUT_LEARNING if name in known}
+    rows: dict[str, list[Run]] = {}
     for name, runs in trained.items():
         rows[name] = runs
         for kind in dict.fromkeys(itertools.chain.from_iterable(run.results.get("refined", {}) for run in runs)):

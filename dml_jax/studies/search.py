@@ -25,6 +25,8 @@ from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.runner import Progress, Slot
 from dml_jax.studies.tables import Cell, Table
 
+VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
+
 
 def open_storage(url: str, name: str) -> Any:
     """The optuna study of that name, created if there is none."""
@@ -48,7 +50,7 @@ def make_trial(search: Search, settings: Settings, name: str, parameters: Mappin
     """The trial with given values."""
     overrides = dict(search.overrides(parameters))
     if not settings.paper:
-        overrides |= {"data.validation_share": search.validation_share, "train.select": "validation"}
+        overrides |= {"data.validation_share": VALIDATION_SHARE, "train.select": "validation"}
     overrides |= {"seed": settings.seeds[0]}
     for key in overrides.keys() & settings.overrides.keys():
         raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
@@ -153,8 +155,7 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
     test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
     compared = (
         "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
-        if facts["paper"] else f"{facts['search']['share']:.0%} of the training classes, held out; the others are "
-        "trained on"
+        if facts["paper"] else f"{VALIDATION_SHARE:.0%} of the training classes, held out; the others are trained on"
     )  # fmt: skip
     notes = (
         f"Trials are compared on {compared}.",

@@ -137,13 +137,12 @@ def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "RUNNING" not in states
 
 
-def test_another_seed_share_or_protocol(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_seed_or_protocol(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Is another search; the table says that trials are compared on the test classes."""
     arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
     command.execute([*arguments, "--seeds=3", "--trials=1", "--protocol=paper"])
     assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
-    Path(file).write_text(FILE.replace("trials=8", "trials=8, validation_share=0.3"))
-    with pytest.raises(ConfigError, match="belongs to this search with another share and seed and protocol;"):
+    with pytest.raises(ConfigError, match="belongs to this search with another seed and protocol;"):
         command.execute(arguments)
 
 
