@@ -12,7 +12,6 @@ import os
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,7 +51,7 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     params, stats = (
         jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
     )
-    backbone = resnet.build(resnet.resnet50())
+    backbone = resnet.build(resnet.Config())
 
     forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
 
@@ -108,7 +107,7 @@ def vision_transformer(side: int, batch: int, repeats: int) -> Row:
     """
     from benchmarks.torch_networks import SmallVisionTransformer
 
-    return training_step("ViT-S/16", side, batch, vit.build(vit.vit("small")), SmallVisionTransformer(side), repeats)
+    return training_step("ViT-S/16", side, batch, vit.build(vit.Config()), SmallVisionTransformer(side), repeats)
 
 
 def training_step(name: str, side: int, batch: int, backbone: Backbone, features: Any, repeats: int) -> Row:
@@ -206,7 +205,7 @@ def lite0(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
     """
     keep_freed_memory()
     images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
-    backbone = efficientnet_lite.build(replace(efficientnet_lite.lite0(), pretrained="lite0", freeze_bn=True))
+    backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = backbone.init(jax.random.key(0), (side, side))
     embed = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(axis=(1, 2)))
 

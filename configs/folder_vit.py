@@ -25,7 +25,7 @@ get_config = partial(
     "folder_vit",
     variants=VARIANTS,
     data=replace(DATA, training_size=0, crop_scale=(0.2, 1.0), jitter=0.3, greyscale=0.1),
-    backbone=replace(vit.dinov2("small"), pretrained="weights/dinov2_vits14", drop_path=0.1),
+    backbone=replace(vit.PUBLISHED["dinov2_vits14"], pretrained="weights/dinov2_vits14", drop_path=0.1),
     method=baseline.make_config(embedding_dim=384),
     train=Train(
         groups={

@@ -22,15 +22,15 @@ from dml_jax.methods import crt
 # Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: this
 # follows the practice of comparable code.
 PAPER_PROTOCOL = base.PAPER_PROTOCOL
-MIT_B2 = replace(mit.mit_b2(), pretrained="weights/mit_b2", drop_path=0.1)
+MIT_B2 = replace(mit.PUBLISHED["mit_b2"], pretrained="weights/mit_b2", drop_path=0.1)
 VARIANTS: dict[str, dict[str, Any]] = {
     # The multi-similarity loss with the values printed in its paper instead of those of its code, 40 and 0.5; the paper
     # of CRT does not say which it uses.
     "ms_printed": {"method.multi_similarity.beta": 50.0, "method.multi_similarity.base": 1.0},
     # Table 5
-    "mit_b1": {"backbone": replace(mit.mit_b1(), pretrained="weights/mit_b1", drop_path=0.1)},
-    "deit": {"backbone": replace(deit.deit_small(), pretrained="weights/deit_small")},
-    "resnet50": {"backbone": replace(resnet.resnet50(), pretrained="weights/resnet50", freeze_bn=True)},
+    "mit_b1": {"backbone": mit.Config(pretrained="weights/mit_b1", drop_path=0.1)},
+    "deit": {"backbone": deit.Config(pretrained="weights/deit_small")},
+    "resnet50": {"backbone": resnet.Config(pretrained="weights/resnet50", freeze_bn=True)},
     "bn_inception": {"backbone": bn_inception.Config(pretrained="weights/bn_inception", freeze_bn=True)},
     "googlenet": {"backbone": googlenet.Config(pretrained="weights/googlenet", freeze_bn=True)},
 }

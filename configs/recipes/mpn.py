@@ -13,7 +13,6 @@ which is done here. For the `large` images, the paper gives only the size, 256 x
 the methods it compares with there.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from configs import base
@@ -21,12 +20,7 @@ from dml_jax.backbones import resnet
 from dml_jax.backbones.contract import Pixels
 from dml_jax.config import Data, Group, Train, module
 
-BACKBONE = replace(
-    resnet.resnet50(),
-    pretrained="weights/resnet50",
-    stage_bn_updates=2,
-    pixels=Pixels(std=(0.299, 0.224, 0.225)),
-)
+BACKBONE = resnet.Config(pretrained="weights/resnet50", stage_bn_updates=2, pixels=Pixels(std=(0.299, 0.224, 0.225)))
 # After 30 and 50 epochs, the code of MPN returns to the best epoch; it decays the learning rate only at the first
 # of the two. The clean protocol decays it but does not go back.
 PAPER_PROTOCOL = {**base.PAPER_PROTOCOL, "train.reload_best_epochs": (30, 50)}

@@ -51,16 +51,8 @@ def _conv_bn_relu(
     config: Config, x: jax.Array, train: bool, channels: int, size: int, stride: int, name: str
 ) -> jax.Array:
     """Convolution with bias, batch norm and ReLU, as submodules of the compact module that calls this."""
-    layer = Conv(
-        channels,
-        size,
-        stride,
-        padding=size // 2,
-        use_bias=True,
-        dtype=compute_dtype(config.dtype),
-        kernel_init=he_fan_in,
-        name=name,
-    )
+    padding, dtype = size // 2, compute_dtype(config.dtype)
+    layer = Conv(channels, size, stride, padding, use_bias=True, kernel_init=he_fan_in, dtype=dtype, name=name)
     return nn.relu(batch_norm(config, f"{name}_bn")(layer(x), train))
 
 

@@ -121,15 +121,7 @@ def _rounded(general: Convolution, mesh: Mesh | None, x: jax.Array, kernel: jax.
     return general(x, kernel.astype(x.dtype))
 
 
-def _rounded_forward(
-    general: Convolution, mesh: Mesh | None, x: jax.Array, kernel: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _rounded(general, mesh, x, kernel), (x, kernel)
-
-
-def _rounded_backward(
-    general: Convolution, mesh: Mesh | None, saved: tuple[jax.Array, jax.Array], grad: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _rounded_backward(general: Convolution, mesh: Mesh | None, saved: Saved, grad: jax.Array) -> Saved:
     x, kernel = saved
     narrow = kernel.astype(x.dtype)
     (x_gradient,) = jax.linear_transpose(lambda x: general(x, narrow), x)(grad)
@@ -150,10 +142,10 @@ def _rounded_backward(
     return x_gradient, summed(x, narrow, grad)
 
 
-_rounded.defvjp(_rounded_forward, _rounded_backward)
+_rounded.defvjp(lambda *arguments: (_rounded(*arguments), arguments[2:]), _rounded_backward)
 
 
-def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -> jax.Array:
+def _pointwise(strides: Pair, inputs: jax.Array, kernel: jax.Array) -> jax.Array:
     sampled = inputs[:, :: strides[0], :: strides[1]]
     # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
     product = sampled.reshape(-1, sampled.shape[-1]) @ kernel[0, 0]
@@ -161,9 +153,7 @@ def _pointwise(strides: tuple[int, int], inputs: jax.Array, kernel: jax.Array) -
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _convolve(
-    general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
-) -> jax.Array:
+def _convolve(general: Convolution, strides: Pair, padding: Padding, x: jax.Array, kernel: jax.Array) -> jax.Array:
     if kernel[..., 0].size > kernel.shape[-1]:
         return general(x, kernel)
     # So few channels that the shifted inputs are no larger than the result: XLA's convolution would run on one core.
@@ -172,26 +162,14 @@ def _convolve(
     return product.reshape(*moved.shape[:-1], -1)
 
 
-def _forward(
-    general: Convolution, strides: tuple[int, int], padding: Padding, x: jax.Array, kernel: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _convolve(general, strides, padding, x, kernel), (x, kernel)
-
-
-def _backward(
-    general: Convolution,
-    strides: tuple[int, int],
-    padding: Padding,
-    saved: tuple[jax.Array, jax.Array],
-    grad: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+def _backward(general: Convolution, strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) -> Saved:
     x, kernel = saved
     (x_gradient,) = jax.vjp(lambda x: general(x, kernel), x)[1](grad)
     return x_gradient, _kernel_gradient(x, kernel.shape, grad, strides, padding)
 
 
 def _kernel_gradient(
-    x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: tuple[int, int], padding: Padding
+    x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: Pair, padding: Padding
 ) -> jax.Array:
     """For each cell (i, j) of the kernel, the inputs shifted by (i, j) times the gradient of the output, summed."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
@@ -217,7 +195,7 @@ def _kernel_gradient(
     return jnp.concatenate(products).reshape(shape)
 
 
-_convolve.defvjp(_forward, _backward)
+_convolve.defvjp(lambda *arguments: (_convolve(*arguments), arguments[3:]), _backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))

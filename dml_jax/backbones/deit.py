@@ -1,8 +1,9 @@
 """Training data-efficient image transformers & distillation through attention (Touvron et al., ICML 2021).
 
 DeiT-S is the ViT-S/16 of `vit.py`; the distilled variant has a second token and a second classifier. 21,665,664
-parameters without the classifier, 21,666,432 distilled. The layouts of published weights are shared by all vision
-transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of plain ones are also in all others.
+parameters without the classifier, 21,666,432 distilled, 85,798,656 in DeiT-B. The layouts of published weights are
+shared by all vision transformers, as tensors do not tell DeiT from ViT and DINO, and the markers of plain ones are also
+in all others.
 """
 
 import math
@@ -28,23 +29,12 @@ class Config(vit.Config):
     pixels: Pixels = Pixels()
 
 
-def deit_small() -> Config:
-    """21,665,664 parameters, 384 channels."""
-    return Config()
-
-
-def deit_small_distilled() -> Config:
-    """21,666,432 parameters, 384 channels."""
-    return Config(distilled=True)
-
-
-def deit_base() -> Config:
-    """85,798,656 parameters, 768 channels."""
-    return Config(width=768, heads=12)
-
-
 build, torch_module = vit.build, vit.torch_module
-PUBLISHED = {"deit_small": deit_small(), "deit_small_distilled": deit_small_distilled(), "deit_base": deit_base()}
+PUBLISHED = {
+    "deit_small": Config(),
+    "deit_small_distilled": Config(distilled=True),
+    "deit_base": Config(**vit.SIZES["base"]),
+}
 CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 

@@ -29,17 +29,9 @@ class Config(vit.Config):
     pixels: Pixels = Pixels()
 
 
-def dinov3(size: Literal["small", "base", "large"]) -> Config:
-    """ViT-S, B or L with patches of 16 pixels.
-
-    21,596,160, 85,659,648 or 303,128,576 parameters; 384, 768 or 1,024 channels.
-    """
-    same = vit.vit(size)
-    return Config(depth=same.depth, width=same.width, heads=same.heads)
-
-
 build, torch_module = vit.build, vit.torch_module
-PUBLISHED = {"dinov3_vits16": dinov3("small"), "dinov3_vitb16": dinov3("base"), "dinov3_vitl16": dinov3("large")}
+# 21,596,160, 85,659,648 and 303,128,576 parameters.
+PUBLISHED = {f"dinov3_vit{size[0]}16": Config(**vit.SIZES[size]) for size in ("small", "base", "large")}
 CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 

@@ -5,8 +5,8 @@ an inverted residual (Sandler et al., CVPR 2018): 1x1 expansion, depthwise convo
 feature map is the output of the head's 1x1 convolution, after its ReLU6, at 1/32 of the image's resolution (rounded
 up).
 
-Lite0: 3,371,008 parameters without the classifier. ImageNet top-1: 75.1, 76.7, 77.6 for Lite0, 1, 2 at 224, 240 and
-260 pixels. Convolutions start as N(0, 2 / fan out).
+Lite0, 1, 2: 3,371,008, 4,135,680 and 4,811,072 parameters without the classifier; ImageNet top-1 75.1, 76.7, 77.6 at
+224, 240 and 260 pixels. Convolutions start as N(0, 2 / fan out).
 """
 
 from itertools import groupby
@@ -41,21 +41,11 @@ class Config(ConvolutionalConfig):
     pixels: Pixels = GOOGLE
 
 
-def lite0() -> Config:
-    """3,371,008 parameters, 1280 channels; images of 224 pixels."""
-    return Config()
-
-
-def lite1() -> Config:
-    """4,135,680 parameters, 1280 channels; images of 240 pixels."""
-    return Config(depths=(1, 3, 3, 4, 4, 5, 1))
-
-
-def lite2() -> Config:
-    """4,811,072 parameters, 1280 channels; images of 260 pixels."""
-    return Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352))
-
-
+PUBLISHED = {
+    "lite0": Config(),
+    "lite1": Config(depths=(1, 3, 3, 4, 4, 5, 1)),
+    "lite2": Config(depths=(1, 3, 3, 4, 4, 5, 1), widths=(16, 24, 48, 88, 120, 208, 352)),
+}
 EXPANSION = (1, 6, 6, 6, 6, 6, 6)  # of each stage: width inside a block divided by the width of its input
 KERNELS = (3, 3, 5, 3, 5, 5, 3)
 STRIDES = (1, 2, 2, 2, 1, 2, 1)  # of the first block
@@ -132,10 +122,9 @@ def read(tensors: StateDict) -> Network:
         stem=length(tensors, "_bn0.weight"),
         channels=length(tensors, "_bn1.weight"),
     )
-    side, crop_fraction = {lite1(): (240, 0.882), lite2(): (260, 0.890)}.get(config, (224, 0.875))
-    return Network(config, side, crop_fraction)
+    published = {PUBLISHED["lite1"]: (240, 0.882), PUBLISHED["lite2"]: (260, 0.890)}
+    return Network(config, *published.get(config, (224, 0.875)))
 
 
-PUBLISHED = {"lite0": lite0(), "lite1": lite1(), "lite2": lite2()}
 CLASSIFIERS = ("_fc",)
 LAYOUTS = [Layout("efficientnet_lite_pytorch", "_blocks.0._depthwise_conv.weight", read)]

@@ -56,15 +56,8 @@ class ConvBnRelu(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
-        layer = Conv(
-            self.channels,
-            self.size,
-            self.stride,
-            padding=self.size // 2,
-            dtype=dtype,
-            kernel_init=normal_init(0.01),
-            name="conv",
-        )
+        padding, init = self.size // 2, normal_init(0.01)
+        layer = Conv(self.channels, self.size, self.stride, padding, kernel_init=init, dtype=dtype, name="conv")
         return nn.relu(batch_norm(self.config, "bn", epsilon=1e-3)(layer(x), train))
 
 

@@ -177,16 +177,12 @@ def _rounded_dense(x: jax.Array, kernel: jax.Array) -> jax.Array:
     return x @ kernel.astype(x.dtype)
 
 
-def _rounded_dense_forward(x: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    return _rounded_dense(x, kernel), (x, kernel)
-
-
 def _rounded_dense_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     x, kernel = saved
     return grad @ kernel.astype(x.dtype).T, jnp.matmul(x.T, grad, preferred_element_type=kernel.dtype)
 
 
-_rounded_dense.defvjp(_rounded_dense_forward, _rounded_dense_backward)
+_rounded_dense.defvjp(lambda x, kernel: (_rounded_dense(x, kernel), (x, kernel)), _rounded_dense_backward)
 
 
 def layer_norm(

@@ -51,21 +51,6 @@ class Config:
         require(divisible, "widths", self.widths, f"must be multiples of heads={self.heads}")
 
 
-def mit_b0() -> Config:
-    """3,319,392 parameters, 256 channels."""
-    return Config(widths=(32, 64, 160, 256))
-
-
-def mit_b1() -> Config:
-    """13,151,424 parameters, 512 channels."""
-    return Config()
-
-
-def mit_b2() -> Config:
-    """24,196,288 parameters, 512 channels."""
-    return Config(depths=(3, 4, 6, 3))
-
-
 REDUCTIONS = (8, 4, 2, 1)  # downsampling of the map for keys and values, of each stage
 OUTER = 1e-6  # epsilon of the norms before attention and MLP and at the end of each stage
 INNER = 1e-5  # epsilon of the norms inside patch embedding and attention
@@ -208,7 +193,7 @@ HUGGING_FACE: tuple[Rule, ...] = (
     (r"(patch_embed\d)\.layer_norm", r"\1.norm"),
     (r"\.mlp\.dense", ".mlp.fc"),
 )
-PUBLISHED = {"mit_b0": mit_b0(), "mit_b1": mit_b1(), "mit_b2": mit_b2()}
+PUBLISHED = {"mit_b0": Config(widths=(32, 64, 160, 256)), "mit_b1": Config(), "mit_b2": Config(depths=(3, 4, 6, 3))}
 CLASSIFIERS = ("head",)
 UNSEEN = ("heads",)
 LAYOUTS = [

@@ -3,7 +3,8 @@
 The variant whose weights torchvision publishes ("v1.5"): bottlenecks downsample in the 3x3 convolution. The feature map
 is the output of the last stage, after its ReLU, at 1/32 of the image's resolution (rounded up).
 
-ResNet-50: 23,508,032 parameters without the classifier. Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
+Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 23,508,032 and 42,500,160 parameters.
+Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
 from typing import Annotated, Literal
@@ -36,27 +37,12 @@ class Config(ConvolutionalConfig):
         require(len(self.widths) == len(self.depths), "widths", self.widths, rule)
 
 
-def resnet18() -> Config:
-    """11,176,512 parameters, 512 channels."""
-    return Config(block="basic", depths=(2, 2, 2, 2))
-
-
-def resnet34() -> Config:
-    """21,284,672 parameters, 512 channels."""
-    return Config(block="basic", depths=(3, 4, 6, 3))
-
-
-def resnet50() -> Config:
-    """23,508,032 parameters, 2048 channels."""
-    return Config()
-
-
-def resnet101() -> Config:
-    """42,500,160 parameters, 2048 channels."""
-    return Config(depths=(3, 4, 23, 3))
-
-
-PUBLISHED = {"resnet18": resnet18(), "resnet34": resnet34(), "resnet50": resnet50(), "resnet101": resnet101()}
+PUBLISHED = {
+    "resnet18": Config(block="basic", depths=(2, 2, 2, 2)),
+    "resnet34": Config(block="basic"),
+    "resnet50": Config(),
+    "resnet101": Config(depths=(3, 4, 23, 3)),
+}
 CLASSIFIERS = ("fc",)
 EXPANSION = {"basic": 1, "bottleneck": 4}  # channels of a block's output, divided by its width
 

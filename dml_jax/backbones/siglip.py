@@ -9,6 +9,7 @@ with patches of 14 pixels, so its outputs differ slightly.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from dml_jax.backbones import vit
@@ -29,30 +30,16 @@ class Config(vit.Config):
     mlp: Literal["gelu", "gelu_tanh", "swiglu"] = "gelu_tanh"  # gelu_tanh: approximate; swiglu: gated
 
 
-def siglip(size: Literal["base", "large", "so400m", "giant"], patch: Literal[14, 16, 32] = 16) -> Config:
-    """ViT-B, ViT-L, the shape-optimised So400m or ViT-g-opt.
-
-    With patches of 16 pixels and images of 256 pixels, 92,930,304, 315,956,224, 427,888,064 or 1,163,168,256
-    parameters; 768, 1,024, 1,152 or 1,536 channels.
-    """
-    match size:
-        case "base" | "large":
-            same = vit.vit(size)
-            return Config(depth=same.depth, width=same.width, heads=same.heads, patch=patch)
-        case "so400m":
-            return Config(depth=27, width=1152, heads=16, hidden=4304, patch=patch)
-        case "giant":
-            return Config(depth=40, width=1536, heads=16, patch=patch)
-
-
 build, torch_module = vit.build, vit.torch_module
+SO400M = Config(depth=27, width=1152, heads=16, hidden=4304)  # shape-optimised
+# With patches of 16 pixels and images of 256 pixels: 92,930,304, 315,956,224, 427,888,064 and 1,163,168,256 parameters.
 PUBLISHED = {
-    "siglip_vitb16": siglip("base"),
-    "siglip_vitb32": siglip("base", 32),
-    "siglip_vitl16": siglip("large"),
-    "siglip_so400m14": siglip("so400m", 14),
-    "siglip_so400m16": siglip("so400m"),
-    "siglip_vitg16": siglip("giant"),
+    "siglip_vitb16": Config(),
+    "siglip_vitb32": Config(patch=32),
+    "siglip_vitl16": Config(**vit.SIZES["large"]),
+    "siglip_so400m14": replace(SO400M, patch=14),
+    "siglip_so400m16": SO400M,
+    "siglip_vitg16": Config(depth=40, width=1536, heads=16),
 }
 CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN

@@ -10,9 +10,8 @@ Initialised like timm's, without truncation.
 """
 
 import math
-from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -36,7 +35,6 @@ from dml_jax.backbones.weights.convert import dotted
 from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.numerics import at_least_float32
 
-Size = Literal["small", "base", "large", "giant"]
 Interpolation = Literal["antialiased", "bicubic", "offset"]
 
 HALF = Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of the weights that Google and timm trained ("augreg")
@@ -78,32 +76,23 @@ class Config:
             require((self.width // self.heads) % 4 == 0, "width / heads", self.width // self.heads, rule)
 
 
-def vit(size: Size) -> Config:
-    """ViT-S, B or L with patches of 16 pixels, as timm publishes them ("augreg").
+SIZES: dict[str, dict[str, Any]] = {  # ViT-S, B, L and g: 384, 768, 1,024 and 1,536 channels
+    "small": {"depth": 12, "width": 384, "heads": 6},
+    "base": {"depth": 12, "width": 768, "heads": 12},
+    "large": {"depth": 24, "width": 1024, "heads": 16},
+    "giant": {"depth": 40, "width": 1536, "heads": 24},
+}
 
-    21,665,664, 85,798,656 or 303,301,632 parameters; 384, 768 or 1,024 channels.
+
+def dinov2(size: str, registers: int) -> Config:
+    """Patches of 14 pixels, trained without labels (Oquab et al., TMLR 2024; with registers, Darcet et al., ICLR 2024).
+
+    22,056,192, 86,579,712, 304,367,616 and 1,136,479,232 parameters, for images of 518 pixels.
     """
-    depth, width, heads = {
-        "small": (12, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16), "giant": (40, 1536, 24)
-    }[size]  # fmt: skip
-    return Config(depth=depth, width=width, heads=heads)
-
-
-def dino(size: Literal["small", "base"], patch: Literal[8, 16]) -> Config:
-    """ViT-S or B trained without labels by DINO (Caron et al., ICCV 2021); as large as `vit`."""
-    return replace(vit(size), patch=patch, interpolation="offset", pixels=Pixels())
-
-
-def dinov2(size: Size, *, registers: bool = False) -> Config:
-    """ViT-S, B, L or g with patches of 14 pixels trained without labels by DINOv2 (Oquab et al., TMLR 2024).
-
-    22,056,192, 86,579,712, 304,367,616 or 1,136,479,232 parameters, for images of 518 pixels; 384, 768, 1,024 or 1,536
-    channels. With four registers (Darcet et al., ICLR 2024), 4 * channels parameters more.
-    """
-    return replace(
-        vit(size),
+    return Config(
+        **SIZES[size],
         patch=14,
-        registers=4 if registers else 0,
+        registers=registers,
         mlp="swiglu" if size == "giant" else "gelu",
         layer_scale=1e-5,
         interpolation="antialiased" if registers else "offset",
@@ -111,18 +100,21 @@ def dinov2(size: Size, *, registers: bool = False) -> Config:
     )
 
 
-def _published() -> dict[str, Config]:
-    letters: dict[str, Size] = {"s": "small", "b": "base", "l": "large", "g": "giant"}
-    found = {"vit_small": vit("small"), "vit_base": vit("base"), "vit_large": vit("large")}
-    found |= {"dino_vits16": dino("small", 16), "dino_vits8": dino("small", 8)}
-    found |= {"dino_vitb16": dino("base", 16), "dino_vitb8": dino("base", 8)}
-    for letter, size in letters.items():
-        found[f"dinov2_vit{letter}14"] = dinov2(size)
-        found[f"dinov2_vit{letter}14_reg"] = dinov2(size, registers=True)
-    return found
-
-
-PUBLISHED = _published()  # by name, as their authors call them
+PUBLISHED = {  # by name, as their authors call them
+    # timm's ("augreg"): patches of 16 pixels; 21,665,664, 85,798,656 and 303,301,632 parameters.
+    **{f"vit_{size}": Config(**SIZES[size]) for size in ("small", "base", "large")},
+    # As large, and trained without labels by DINO (Caron et al., ICCV 2021).
+    **{
+        f"dino_vit{size[0]}{patch}": Config(**SIZES[size], patch=patch, interpolation="offset", pixels=Pixels())
+        for size in ("small", "base")
+        for patch in (16, 8)
+    },
+    **{
+        f"dinov2_vit{size[0]}14{'_reg' if registers else ''}": dinov2(size, registers)
+        for size in SIZES
+        for registers in (0, 4)
+    },
+}
 CLASSIFIERS: tuple[str, ...] = ("head",)
 UNSEEN = ("heads", "mlp", "epsilon", "positions")
 

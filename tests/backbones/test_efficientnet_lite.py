@@ -6,7 +6,7 @@
 import hashlib
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -53,7 +53,7 @@ def test_embeddings_of_photographs(reference: dict[str, np.ndarray]) -> None:
 def test_gradients(reference: dict[str, np.ndarray]) -> None:
     """Of all parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
     model = dml_jax.load("lite0")
-    backbone = efficientnet_lite.build(replace(efficientnet_lite.lite0(), pretrained="lite0", freeze_bn=True))
+    backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = jax.tree.map(lambda x: np.asarray(x, float), backbone.init(jax.random.key(0), (224, 224)))
     images = jnp.stack([model.read(photo) for photo in PHOTOS])
 
@@ -115,7 +115,7 @@ def test_damaged_cache_is_replaced() -> None:
 
 
 def test_overridden_pixels_are_reported() -> None:
-    options = asdict(replace(efficientnet_lite.lite0(), pretrained="lite0"))
+    options = asdict(efficientnet_lite.Config(pretrained="lite0"))
     assert store.overridden_pixels(options) == []
     options["pixels"] |= {"std": (0.5, 0.5, 0.5)}
     assert store.overridden_pixels(options) == ["backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"]

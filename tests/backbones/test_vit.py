@@ -11,6 +11,7 @@ import pytest
 from flax import traverse_util
 
 from dml_jax.backbones import dinov3, siglip, vit
+from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import store
 from dml_jax.commands import convert
@@ -93,7 +94,7 @@ def written(directory: Path, architecture: dict[str, Any]) -> str:
 
 def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     """The shapes are the same, the features would be wrong: an error for the heads, a warning of the run for pixels."""
-    trained = replace(SMALL, pixels=replace(vit.dino("small", 16).pixels, order="bgr"), drop_path=0.1)
+    trained = replace(SMALL, pixels=Pixels(order="bgr"), drop_path=0.1)
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
     with pytest.raises(WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"):
         vit.build(config).init(jax.random.key(0), (16, 16))

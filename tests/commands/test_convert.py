@@ -242,7 +242,7 @@ def test_networks_with_the_same_tensors(
     source: str, option: str, found: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The file's name tells for which pixels they were trained, or --backbone does."""
-    monkeypatch.setattr(tensor_files, "read", lambda _: dict(zeros("deit", deit.deit_small())))
+    monkeypatch.setattr(tensor_files, "read", lambda _: dict(zeros("deit", deit.Config())))
     monkeypatch.setattr(tensor_files, "finite", lambda *_: {"backbone/params/x": np.zeros(1, np.float32)})
     Path(source).parent.mkdir(exist_ok=True)
     Path(source).touch()

@@ -23,13 +23,13 @@ from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
 
 NETS: dict[str, tuple[ModuleType, Any, type[nn.Module]]] = {
-    "resnet50": (resnet, resnet.resnet50(), resnet.ResNet),
+    "resnet50": (resnet, resnet.Config(), resnet.ResNet),
     "bninception": (bn_inception, bn_inception.Config(), bn_inception.BNInception),
     "googlenet": (googlenet, googlenet.Config(transform_input=False), googlenet.GoogLeNet),
-    "deit_small": (deit, deit.deit_small(), vit.VisionTransformer),
-    "deit_small_distilled": (deit, deit.deit_small_distilled(), vit.VisionTransformer),
-    "mit_b1": (mit, mit.mit_b1(), mit.MixTransformer),
-    "mit_b2": (mit, mit.mit_b2(), mit.MixTransformer),
+    "deit_small": (deit, deit.Config(), vit.VisionTransformer),
+    "deit_small_distilled": (deit, deit.Config(distilled=True), vit.VisionTransformer),
+    "mit_b1": (mit, mit.Config(), mit.MixTransformer),
+    "mit_b2": (mit, mit.PUBLISHED["mit_b2"], mit.MixTransformer),
 }
 FORWARD = {f"backbone_{net}" for net in NETS}
 HUGGING_FACE = {"backbone_mit_b1_hf", "backbone_mit_b2_hf"}
@@ -372,7 +372,7 @@ def test_training(name: str) -> None:
     )
     x = image(meta["seed"], tag, batch).transpose(0, 2, 3, 1)
     params, stats = rebuild("resnet50", meta["seed"], batch[2:], {})
-    backbone = resnet.build(resnet.resnet50())
+    backbone = resnet.build(resnet.Config())
 
     @partial(jax.value_and_grad, has_aux=True)
     def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:

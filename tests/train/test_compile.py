@@ -66,10 +66,10 @@ def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
 
 
 NETWORKS: dict[str, tuple[Any, int]] = {
-    "resnet": (resnet.resnet50(), 53),
+    "resnet": (resnet.Config(), 53),
     "bn_inception": (bn_inception.Config(), 69),
-    "efficientnet_lite": (efficientnet_lite.lite0(), 49),
-    "vit": (vit.dinov2("small"), 1),
+    "efficientnet_lite": (efficientnet_lite.Config(), 49),
+    "vit": (vit.PUBLISHED["dinov2_vits14"], 1),
 }
 
 
