@@ -104,19 +104,6 @@ def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and all(map(np.array_equal, row_blocks(a), row_blocks(b)))
 
 
-def excluded_rows(values: ArrayLike, labels: np.ndarray, gallery_labels: np.ndarray, *, name: str) -> np.ndarray:
-    """Validates the gallery row of its own class that each query excludes, -1 for none: int64 [Q]."""
-    rows = np.asarray(values).astype(np.int64)
-    inside = (rows >= 0) & (rows < len(gallery_labels))
-    bad = (rows != -1) & ~(inside & (gallery_labels[np.where(inside, rows, 0)] == labels))
-    if bad.any():
-        raise DataError(
-            f"{name}: {rows[bad][0]} for query {int(np.argmax(bad))}; must be a gallery row of the query's class, or "
-            "-1 for none"
-        )
-    return rows
-
-
 def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
     """The K of Recall@K as a tuple; a single integer becomes a tuple of one."""
     return tuple(map(operator.index, np.atleast_1d(ks)))

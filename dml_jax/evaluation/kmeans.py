@@ -208,8 +208,7 @@ def _kmeans_plus_plus(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
     return x[chosen]
 
 
-def _random_points(x: jax.Array, key: jax.Array, k: int) -> jax.Array:
-    return x[jax.random.choice(key, len(x), (k,), replace=False)]
-
-
-STARTS: dict[str, Callable[..., jax.Array]] = {"k-means++": _kmeans_plus_plus, "random": _random_points}
+STARTS: dict[str, Callable[..., jax.Array]] = {
+    "k-means++": _kmeans_plus_plus,
+    "random": lambda x, key, k: x[jax.random.choice(key, len(x), (k,), replace=False)],
+}

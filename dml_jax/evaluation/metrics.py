@@ -28,7 +28,6 @@ def retrieval(
     metric: own_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
     gallery_labels: check_inputs.Labels | None = None,
-    exclude: ArrayLike | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     groups: ArrayLike | None = None,
@@ -48,13 +47,12 @@ def retrieval(
       metric: distance that ranks the gallery, or a function of two blocks of rows (see `own_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
-      exclude: int [Q], a gallery row of its class that each query leaves out, -1 for none. If the queries are part of
-        the gallery, give each one's own row; otherwise every query finds itself first.
       exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery. A
-        gallery equal to the queries is an error unless this, `exclude` or `groups` is given.
+        gallery equal to the queries is an error unless this or `groups` is given.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
-        re-identification of persons and vehicles (Zheng et al., ICCV 2015).
+        re-identification of persons and vehicles (Zheng et al., ICCV 2015). For queries that are part of the gallery in
+        any order, give each image a group of its own; otherwise every query finds itself first.
       gallery_groups: [G], of the same kind as `groups`.
       lone_queries: whether a query without a relevant row, such as the only image of its class, is a miss in Recall@K
         and MRR, or left out of all metrics.
@@ -88,25 +86,19 @@ def retrieval(
     common_groups = check_inputs.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=alone)
     if drop_nearest and (judge or common_groups):
         raise DataError("exclusion='position': needs one class per row, without groups")
-    unspecified = not alone and exclude is None and exclude_self is None and groups is None
+    unspecified = not alone and exclude_self is None and groups is None
     if unspecified and check_inputs.equal_rows(points, gallery_points):
-        raise DataError(
-            "gallery: equals the queries, so every query would find itself; omit the gallery, or give the row that "
-            "each query must not find as exclude"
-        )
-    excluded = np.full(rows, -1)
-    if exclude is not None:
-        excluded = check_inputs.excluded_rows(exclude, classes, gallery_classes, name="exclude")
-    elif alone if exclude_self is None else exclude_self:
-        excluded = check_inputs.excluded_rows(np.arange(rows), classes, gallery_classes, name="exclude_self")
-    excluding = bool((excluded >= 0).any())
-    candidates = gallery_rows - excluding
+        raise DataError("gallery: equals the queries, so every query would find itself; omit it, or give exclude_self")
+    exclude_self = alone if exclude_self is None else exclude_self
+    if exclude_self and not np.array_equal(classes, gallery_classes[:rows]):
+        raise DataError("exclude_self: the gallery must begin with the queries, but their classes differ")
+    candidates = gallery_rows - exclude_self
     for k in ks:
         if not 0 < k <= candidates:
             raise DataError(f"ks: K={k}, but there are {candidates} candidates; K must be in 1..{candidates}")
-    drop_nearest &= excluding
+    drop_nearest &= exclude_self
     task = Task(
-        classes, gallery_classes, judge, common_groups, np.full(rows, -1) if drop_nearest else excluded, drop_nearest,
+        classes, gallery_classes, judge, common_groups, exclude_self and not drop_nearest, drop_nearest,
         ks if full_ranking else None, tuple((functions or {}).values()),
     )  # fmt: skip
     if callable(metric):

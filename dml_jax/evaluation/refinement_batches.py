@@ -19,7 +19,7 @@ excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 import functools
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +30,6 @@ from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.evaluation import neighbors
 from dml_jax.numerics import at_least_float32
-
-if TYPE_CHECKING:
-    from sklearn.base import ClusterMixin
 
 Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
@@ -89,9 +86,17 @@ def cluster(
       eps: largest Euclidean distance between neighbours ("dbscan", "optics").
       min_samples: neighbours of a core point, including itself ("dbscan", "optics").
     """
+    from sklearn import cluster as clusterings  # loads the libraries that are limited
     from threadpoolctl import threadpool_limits
 
-    estimator = _estimator(algorithm, count, eps, min_samples, seed)  # loads the libraries that are limited
+    estimator = {
+        "kmeans": clusterings.KMeans(count, random_state=seed),
+        "ward": clusterings.AgglomerativeClustering(count),
+        "spectral": clusterings.SpectralClustering(count, assign_labels="discretize", random_state=seed),
+        "birch": clusterings.Birch(n_clusters=count),
+        "dbscan": clusterings.DBSCAN(eps=eps, min_samples=min_samples),
+        "optics": clusterings.OPTICS(max_eps=eps, min_samples=min_samples),
+    }[algorithm]
     with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
@@ -108,19 +113,6 @@ def cluster(
             f"among {len(points):,} images; {remedy}"
         )
     return Clusters(inverse.astype(np.int64), found, noise)
-
-
-def _estimator(algorithm: Algorithm, count: int, eps: float, min_samples: int, seed: int) -> "ClusterMixin":
-    from sklearn import cluster
-
-    return {
-        "kmeans": cluster.KMeans(count, random_state=seed),
-        "ward": cluster.AgglomerativeClustering(count),
-        "spectral": cluster.SpectralClustering(count, assign_labels="discretize", random_state=seed),
-        "birch": cluster.Birch(n_clusters=count),
-        "dbscan": cluster.DBSCAN(eps=eps, min_samples=min_samples),
-        "optics": cluster.OPTICS(max_eps=eps, min_samples=min_samples),
-    }[algorithm]
 
 
 def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 0) -> Groups:

@@ -70,7 +70,8 @@ def search(
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
     for block, overlap in _overlaps(weights[:count], weights[first:]):
         if exclude_self:
-            overlap = _without_self(overlap, block.start)
+            kept = overlap.col != overlap.row + block.start
+            overlap = sparse.coo_array((overlap.data[kept], (overlap.row[kept], overlap.col[kept])), overlap.shape)
         distances[block], indices[block] = _merge(
             overlap, nearest[block], cosine_distances[block], query_rows[block], gallery_rows, farthest[block], weight
         )
@@ -147,11 +148,6 @@ def _overlaps(queries: sparse.csr_array, gallery: sparse.csr_array) -> Iterator[
         shape = (end - start, gallery.shape[0])
         yield slice(start, end), sparse.csr_array((minimum, (row, columns.indices[position])), shape=shape).tocoo()
         start = end
-
-
-def _without_self(overlap: sparse.coo_array, first: int) -> sparse.coo_array:
-    kept = overlap.col != overlap.row + first
-    return sparse.coo_array((overlap.data[kept], (overlap.row[kept], overlap.col[kept])), shape=overlap.shape)
 
 
 def _merge(

@@ -73,24 +73,11 @@ def test_any_integers_are_valid_labels():
         ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery"),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
         ({"gallery": X.copy(), "gallery_labels": Y}, "gallery: equals the queries"),
-        (
-            {"gallery": X, "gallery_labels": Y, "exclude": np.full(12, 12)},
-            "exclude: 12 for query 0; must be a gallery row of the query's class",
-        ),
-        ({"gallery": X, "gallery_labels": Y, "exclude": np.zeros(12, int)}, "exclude: 0 for query 3"),
     ],
 )
 def test_retrieval(options, message):
     with pytest.raises(DataError, match=message):
         metrics.retrieval(X, Y, **({"ks": (1,)} | options))
-
-
-def test_k_may_be_the_number_of_candidates():
-    """An excluded row is no candidate, even if only the first query excludes it."""
-    given = {"gallery": X, "gallery_labels": Y, "ks": (12,)}
-    assert metrics.retrieval(X, Y, **given, exclude=np.full(12, -1))["recall@12"] == 1
-    with pytest.raises(DataError, match="K=12, but there are 11 candidates"):
-        metrics.retrieval(X, Y, **given, exclude=np.where(np.arange(12) == 0, 0, -1))
 
 
 def test_a_number_is_the_only_k():

@@ -12,13 +12,6 @@ RESULTS = {
 }
 
 
-def test_columns_are_in_display_order_with_recall_by_increasing_k() -> None:
-    assert [entry.heading for entry in metric_table.columns(RESULTS)] == ["R@2", "R@10", "NMI", "density"]
-    ordered = metric_table.in_display_order(RESULTS)
-    assert list(ordered) == ["recall@2", "recall@2_stderr", "recall@10", "nmi", "density", "step"]
-    assert ordered == RESULTS
-
-
 def test_cells() -> None:
     recall, _, nmi, density = metric_table.columns(RESULTS)
     assert metric_table.cell(RESULTS, recall) == "51.2 ± 0.4"

@@ -73,15 +73,11 @@ def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():
 
 def test_description():
     few = protocol.description(classes=98)
-    assert "clean protocol" in few
-    assert "excluded by index" in few
-    assert "k-means++ initialisation, best of 10, at most 300 iterations, seed 0" in few
+    for text in ("clean protocol", "excluded by index", "k-means++ initialisation, best of 10, at most 300 iterations"):
+        assert text in few
     many = protocol.description("paper", classes=11_316, average="geometric", clustering={"restarts": 2})
-    assert "first neighbour dropped" in many
-    assert "geometric" in many
-    assert "random initialisation, best of 2, at most 20 iterations, seed 0" in many
+    for text in ("first neighbour dropped", "geometric", "random initialisation, best of 2, at most 20 iterations"):
+        assert text in many
     assert "left out" in protocol.description(cluster=False, lone_queries="omit")
     shop = protocol.description(cluster=False, gallery=True, metric="euclidean")
-    assert "separate gallery" in shop
-    assert "euclidean" in shop
-    assert "NMI" not in shop
+    assert ("separate gallery" in shop, "euclidean" in shop, "NMI" in shop) == (True, True, False)

@@ -54,30 +54,18 @@ def test_close_rows_are_ranked_in_float64():
     brute.check(found, brute.retrieval(brute.distances(points, points, "cosine"), same & ~omitted, KS, omitted=omitted))
 
 
-def test_groups_and_a_row_to_exclude():
-    """A query that is in the gallery under another group leaves out its own row, too."""
+def test_groups_of_queries_that_begin_the_gallery():
+    """A query under another group in the gallery leaves out its own row, too."""
     points, labels, rng = integers(1, 200, 20)
-    groups, queries = rng.integers(0, 3, 200), rng.permutation(200)[:80]
-    found = metrics.retrieval(
-        points[queries],
-        labels[queries],
-        ks=KS,
-        metric="euclidean",
-        gallery=points,
-        gallery_labels=labels,
-        exclude=np.where(np.arange(80) % 5, queries, -1),
-        groups=(groups[queries] + 1) % 3,
-        gallery_groups=groups,
-        full_ranking=True,
-        per_query=True,
-    )
-    same = labels[queries, None] == labels
-    omitted = same & ((groups[queries, None] + 1) % 3 == groups)
-    omitted |= (queries[:, None] == np.arange(200)) & (np.arange(80) % 5 > 0)[:, None]
-    brute.check(
-        found,
-        brute.retrieval(brute.distances(points[queries], points, "euclidean"), same & ~omitted, KS, omitted=omitted),
-    )
+    groups = rng.integers(0, 3, 200)
+    gallery = {"gallery": points, "gallery_labels": labels, "gallery_groups": groups, "exclude_self": True}
+    moved = (groups[:80] + np.arange(80) % 2) % 3
+    options = {"metric": "euclidean", "full_ranking": True, "per_query": True}
+    found = metrics.retrieval(points[:80], labels[:80], ks=KS, groups=moved, **gallery, **options)
+    same = labels[:80, None] == labels
+    omitted = (same & (moved[:, None] == groups)) | np.eye(80, 200, dtype=bool)
+    expected = brute.retrieval(brute.distances(points[:80], points, "euclidean"), same & ~omitted, KS, omitted=omitted)
+    brute.check(found, expected)
 
 
 @pytest.mark.parametrize("separate", [True, False])

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation._engine import plan, query_metrics, tiles
 from tests.evaluation import brute
@@ -106,27 +105,27 @@ def test_separate_gallery(small_tiles, metric, shuffled):
 
 @pytest.mark.parametrize("sort_above", [5, 256])
 def test_queries_among_the_gallery(small_tiles, monkeypatch, sort_above):
-    """Each query excludes the row that `exclude` names, wherever it is; some queries are not in the gallery."""
+    """Each query leaves out its own row, wherever it is, by a group of its own; some queries are not in the gallery."""
     monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
     points, labels = sample(13, [1, 2, 3, 8, 30, 60, 100], copies=40)
     rng = np.random.default_rng(0)
     chosen, order = rng.permutation(len(points))[:90], rng.permutation(len(points))
-    exclude = np.argsort(order)[chosen]
     outside = np.arange(90) % 4 == 0
     queries = np.where(outside[:, None], rng.normal(size=(90, 16)), points[chosen]).astype(np.float32)
-    exclude = np.where(outside, -1, exclude)
+    own = np.where(outside, -1, chosen)
     gallery, gallery_labels = points[order], labels[order]
-    options = {"gallery": gallery, "gallery_labels": gallery_labels, "exclude": exclude}
+    options = {"gallery": gallery, "gallery_labels": gallery_labels, "groups": own, "gallery_groups": order}
     result = metrics.retrieval(queries, labels[chosen], ks=KS, **options, **ALL)
     distances, relevant = distances_with_ties(queries, gallery, "cosine"), labels[chosen, None] == gallery_labels
-    brute.check(result, brute.retrieval(distances, relevant, KS, omitted=exclude[:, None] == np.arange(len(gallery))))
+    omitted = own[:, None] == order
+    brute.check(result, brute.retrieval(distances, relevant & ~omitted, KS, omitted=omitted))
 
 
-def test_the_same_gallery_needs_exclude():
+def test_the_same_gallery_needs_exclude_self():
     points, labels = sample(14, [4] * 10)
     own = metrics.retrieval(points, labels, ks=(1,))
     explicit = {"ks": (1,), "gallery": points.copy(), "gallery_labels": labels}
-    assert metrics.retrieval(points, labels, exclude=np.arange(40), **explicit) == pytest.approx(own, rel=1e-12)
+    assert metrics.retrieval(points, labels, exclude_self=True, **explicit) == pytest.approx(own, rel=1e-12)
     assert metrics.retrieval(points, labels, exclude_self=False, **explicit)["recall@1"] == 1
 
 
@@ -210,5 +209,3 @@ def test_separate_gallery_with_names_as_labels():
         points[queries], names[queries].astype(object), gallery_labels=names[gallery], **options
     )
     assert objects == numbers
-    with pytest.raises(DataError, match="give both as strings or both as integers"):
-        metrics.retrieval(points[queries], labels[queries], gallery_labels=names[gallery], **options)

@@ -86,12 +86,11 @@ def test_images_that_cannot_be_used_are_named(images: Any, message: str) -> None
         Tiny().embed(images)
 
 
-@pytest.mark.parametrize("column", [0, 2])
-def test_embeddings_that_are_not_finite(column: int, tmp_path: Path) -> None:
+def test_embeddings_that_are_not_finite(tmp_path: Path) -> None:
     """They are the model's fault, and an error even where bad images are left out, whose rows do not matter."""
 
     def embed(params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:
-        return jnp.ones((len(images), 3)).at[:, column].divide(images.max((1, 2, 3)))  # infinite for a black image
+        return jnp.ones((len(images), 3)).at[:, 2].divide(images.max((1, 2, 3)))  # infinite for a black image
 
     model = Tiny()
     model._use(model.trained._replace(method=model.trained.method._replace(embed=embed)))

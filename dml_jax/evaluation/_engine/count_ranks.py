@@ -22,7 +22,7 @@ class Targets(NamedTuple):
     Attributes:
       start: int32 [m, T], first position of the query's class.
       size: int32 [m, T], number of targets, 0 for a query whose ranks are not counted.
-      own: int32 [m, T], the position of the gallery row that the query excludes, usually itself; -1 if none.
+      own: int32 [m, T], the position of the query itself if it is excluded, else -1.
       groups: int [m, T], and int [G] by position of the gallery: a query leaves out the targets of its group. Their
         ranks are counted, too, and tell how many of them precede another target.
     """
@@ -30,7 +30,7 @@ class Targets(NamedTuple):
     start: np.ndarray
     size: np.ndarray
     own: np.ndarray
-    groups: tuple[np.ndarray, np.ndarray] | None = None
+    groups: tuple[np.ndarray, np.ndarray] | None
 
     def positions(self, width: int) -> np.ndarray:
         """Position of each target, -1 if unused, followed by the query's own: int32 [m, width + 1, T]."""

@@ -19,15 +19,15 @@ Blocks = Callable[[np.ndarray], Iterator[tuple[slice, np.ndarray]]]  # queries -
 
 
 def _of_the_same_group(
-    labels: np.ndarray, gallery_labels: np.ndarray, groups: tuple[np.ndarray, np.ndarray], excluded: np.ndarray
+    labels: np.ndarray, gallery_labels: np.ndarray, groups: tuple[np.ndarray, np.ndarray], exclude_self: bool
 ) -> np.ndarray:
-    """Number of gallery rows of the class and the group of each query, int64 [Q], without the row it excludes."""
+    """Number of gallery rows of the class and the group of each query, int64 [Q], without the query itself."""
     kinds = 1 + max(side.max() for side in groups)
     pairs, sizes = np.unique(gallery_labels * kinds + groups[1], return_counts=True)
     wanted = labels * kinds + groups[0]
     found = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
     together = np.where(pairs[found] == wanted, sizes[found], 0)
-    return together - ((excluded >= 0) & (groups[1][excluded] == groups[0]))
+    return together - (groups[1][: len(labels)] == groups[0]) if exclude_self else together
 
 
 def _choose_order(
@@ -68,14 +68,13 @@ def rank(
     query_classes = gallery_classes if symmetric else classes[: len(queries)]
     task = task._replace(labels=query_classes, gallery_labels=gallery_classes)
     class_sizes = np.bincount(gallery_classes, minlength=classes.max() + 1)
-    excluded = task.excluded
-    relevant = class_sizes[query_classes] - (excluded >= 0) - task.drop_nearest
+    relevant = class_sizes[query_classes] - task.exclude_self - task.drop_nearest
     by_sorting = relevant > SORT_ABOVE
     if task.judge is not None or task.functions:
         by_sorting[:] = True
     num_targets = np.where(by_sorting, 0, relevant + task.drop_nearest)
     if task.groups is not None:
-        relevant -= _of_the_same_group(query_classes, gallery_classes, task.groups, excluded)
+        relevant -= _of_the_same_group(query_classes, gallery_classes, task.groups, task.exclude_self)
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
@@ -85,7 +84,7 @@ def rank(
     right = left = TiledRows(candidates, order, gallery_tile, metric, centering, dtype)
     if not symmetric:
         right = TiledRows(queries, query_order, query_tile, metric, centering, dtype)
-    tile_bytes = max(gallery_tile * query_tile * dtype.itemsize, 1)
+    tile_bytes = gallery_tile * query_tile * dtype.itemsize
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * left.width * dtype.itemsize))
 
     results = QueryResults.undefined(len(queries), task)
@@ -103,7 +102,7 @@ def rank(
         targets = Targets(
             tiled(class_start[query_classes], 0),
             tiled(num_targets, 0),
-            tiled(np.where(excluded >= 0, position[excluded], -1), -1),
+            tiled(position[: len(queries)] if task.exclude_self else np.full(len(queries), -1), -1),
             None if task.groups is None else (tiled(task.groups[0], 0), task.groups[1][order]),
         )
         ranks, scores = count_ranks(

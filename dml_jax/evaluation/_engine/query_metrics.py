@@ -27,7 +27,7 @@ class Task(NamedTuple):
       labels, gallery_labels: classes [Q] and [G].
       judge: maps a query to the rows that are relevant instead, bool [G].
       groups: int [Q] and int [G]; a query leaves out the relevant rows of its own group.
-      excluded: int [Q], a gallery row of its class that each query leaves out, -1 for none.
+      exclude_self: query i leaves out gallery row i, which is of its class.
       drop_nearest: each query leaves out its nearest row, as if it were of its class.
       full_ks: K of the precision at K; None without the metrics of the whole ranking.
       functions: further metrics.
@@ -37,7 +37,7 @@ class Task(NamedTuple):
     gallery_labels: np.ndarray
     judge: Callable[[int], np.ndarray] | None
     groups: tuple[np.ndarray, np.ndarray] | None
-    excluded: np.ndarray
+    exclude_self: bool
     drop_nearest: bool
     full_ks: tuple[int, ...] | None
     functions: tuple[RowFunction, ...]
@@ -118,7 +118,7 @@ def metrics_by_sorting(task: Task, queries: np.ndarray, blocks: Iterable[tuple[s
 
     def rank_query(i: int, scores: np.ndarray) -> None:
         relevant, omitted = task.rows_of(int(queries[i]))
-        order = nearest_first(scores, task.excluded[queries[i]])
+        order = nearest_first(scores, int(queries[i]) if task.exclude_self else -1)
         if omitted is not None:
             order = order[~omitted[order]]
         hits = np.flatnonzero(relevant[order])
