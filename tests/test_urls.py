@@ -57,6 +57,6 @@ def test_readers_refuse_urls() -> None:
     with pytest.raises(DataError, match=r"x.npy: is a URL; give a path"):
         files.read_json(Path("s3://bucket/x.npy"), dict)
     with pytest.raises(DataError, match="is a URL; give a path"):
-        store.record_reader(Path("s3://bucket/records"), "train", True)(0, None)
+        store.record_reader(Path("s3://bucket/records"), "train", 0, True)(0, None)
     with pytest.raises(DataError, match=r"gs://bucket/x\.jpg: missing"):
         store.file_reader(["gs://bucket/x.jpg"])(0, None)

@@ -1,5 +1,6 @@
 """Presentation of a run's results: the console table, the figures, and the self-contained `report.html`."""
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -64,10 +65,18 @@ def rows(config: Config, results: dict[str, Any]) -> list[tuple[str, dict[str, A
     ours += [(f"reading {name}", numbers) for name, numbers in others.items()]
     ours += [(_refined_name(kind, numbers), numbers) for kind, numbers in results.get("refined", {}).items()]
     paper = {
-        name: {**metrics, "digits": metric_table.printed_digits(metrics)}
+        name + _distance_of(results, metrics): {**metrics, "digits": metric_table.printed_digits(metrics)}
         for name, metrics in published(asdict(config)).items()
     }
     return [*results.get("controls", {}).items(), *ours, *paper.items()]
+
+
+def _distance_of(results: Mapping[str, Any], published: Mapping[str, float]) -> str:
+    """The difference from a published Recall@1 in units of both intervals together; empty without a printed ±."""
+    if not (interval := published.get("recall@1_stderr")):
+        return ""
+    apart = (results["recall@1"] - published["recall@1"]) / math.hypot(interval, results["recall@1_stderr"])
+    return f" (ours {apart:+.1f} times the combined ±)"
 
 
 def _refined_name(kind: str, numbers: dict[str, Any]) -> str:

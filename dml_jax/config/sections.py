@@ -85,6 +85,9 @@ class Data:
     # Of every resizing.
     interpolation: Annotated[Literal["bilinear", "bicubic"], CROPPED] = "bilinear"
     resize_first: Annotated[bool, RANDOM_RESIZED] = False  # also before "random_resized"
+    # Shrinks large JPEG files while they are decoded, to a shorter side of `resize` or more: faster if it is half the
+    # original or less, but pixel values differ, also in evaluation, and crops of a small part of an image lose detail.
+    decode_scaled: Annotated[bool, CROPPED] = False
     # Turns photographs upright as their EXIF orientation says, which the loaders of the papers' authors do not.
     exif_rotation: Annotated[bool, READ] = True
     # Fraction of the area that "random_resized" crops.
@@ -121,6 +124,11 @@ class Data:
     def training_side(self) -> int:
         """Side of the crop in training, in pixels."""
         return self.training_size or self.image_size
+
+    @property
+    def decoded_side(self) -> int:
+        """The shorter side in pixels that decoding a JPEG file must leave; 0 for the full size."""
+        return self.resize if self.decode_scaled else 0
 
 
 @section

@@ -37,11 +37,12 @@ LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and re
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
-def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
+def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
     """Decodes an image file to uint8 [H, W, 3]; of animations the first frame, of deeper channels the highest 8 bits.
 
-    With `upright`, the EXIF orientation is applied. Raises DataError for a file that is not an image of one of the
-    `FORMATS`, damaged, too large, or of floats or 32-bit integers.
+    JPEG files are shrunk by 2 or more while being decoded if both sides keep `min_side` pixels, which changes pixel
+    values; 0 for the full size. With `upright`, the EXIF orientation is applied. Raises DataError for a file that is
+    not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
     jpeg = data[:3] == b"\xff\xd8\xff"
     if jpeg:
@@ -50,7 +51,7 @@ def rgb(data: bytes, *, upright: bool = True) -> np.ndarray:
         slow = data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS
     if slow:
         raise DataError("more than 100 scans or comments, which would take very long; save it again")
-    if jpeg and (pixels := _jpeg(data, upright)) is not None:
+    if jpeg and (pixels := _jpeg(data, min_side, upright)) is not None:
         return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
@@ -144,13 +145,15 @@ def is_rotated(data: bytes) -> bool:
     return False
 
 
-def _jpeg(data: bytes, upright: bool) -> np.ndarray | None:
+def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
         if colours in ("CMYK", "YCCK") or height * width > LIMIT:
             return None
-        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False)
+        # Factors below 2 would be slower than the full size.
+        size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
+        pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
         if upright and (b"Exif\0" in data or b"tiff:Orientation" in data):
             with _open(data) as image:
                 orientation = image.getexif().get(ORIENTATION, 1)

@@ -37,7 +37,7 @@ class Marker:
     skipped: list[Any]  # images that were left out, with the reasons
 
 
-def record_reader(directory: Path, split: str, upright: bool) -> Read:
+def record_reader(directory: Path, split: str, min_side: int, upright: bool) -> Read:
     """`Split.read` for packed images."""
 
     @functools.cache
@@ -48,17 +48,17 @@ def record_reader(directory: Path, split: str, upright: bool) -> Read:
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         stored = records()
         with reading(f"{directory}, image {index} of {split}", REMEDY):
-            return decode.rgb(stored[index], upright=upright)
+            return decode.rgb(stored[index], min_side, upright=upright)
 
     return read
 
 
-def file_reader(files: Sequence[str], upright: bool = True) -> Read:
+def file_reader(files: Sequence[str], min_side: int = 0, upright: bool = True) -> Read:
     """`Split.read` for images in separate files."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         with reading(files[index]):
-            return decode.rgb(File(Path(files[index])).read(), upright=upright)
+            return decode.rgb(File(Path(files[index])).read(), min_side, upright=upright)
 
     return read
 
@@ -89,13 +89,13 @@ def _check_digest(directory: Path, name: str, marker: dict[str, Any]) -> None:
 
 def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     """The splits of a prepared data set, or of an unprepared folder that the recipe reads in place."""
-    path, upright = data.path, data.exif_rotation
+    path, how = data.path, (data.decoded_side, data.exif_rotation)
     directory = Path(path).expanduser()
     exists = bool(path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
         scanned = _scan_folder(directory, recipe)
-        return {key: part._replace(read=file_reader(part.files, upright)) for key, part in scanned.items()}
+        return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()}
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
         remedy = f"dml-jax prepare --name={data.name} --source=… --output={path} creates one"
@@ -110,7 +110,7 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     _check_digest(directory, INDEX, marker)
     splits = split_metadata.load(directory / INDEX)
     for key in splits:
-        read = record_reader(directory / RECORDS, key, upright)
+        read = record_reader(directory / RECORDS, key, *how)
         splits[key] = splits[key]._replace(read=read, content=marker["sha256"])
     return splits
 

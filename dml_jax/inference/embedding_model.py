@@ -135,9 +135,9 @@ class EmbeddingModel(ABC):
                 case pillow.Image():
                     pixels = decode.from_pillow(image, upright=data.exif_rotation)
                 case str() | Path():
-                    pixels = decode.rgb(File(Path(image)).read(), upright=data.exif_rotation)
+                    pixels = decode.rgb(File(Path(image)).read(), data.decoded_side, upright=data.exif_rotation)
                 case bytes():
-                    pixels = decode.rgb(image, upright=data.exif_rotation)
+                    pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
                 case _:
                     pixels = np.asarray(image)
         except DataError as error:

@@ -28,6 +28,8 @@ from dml_jax.config import Config
 from dml_jax.data import formats
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
+from dml_jax.evaluation import kmeans
+from dml_jax.evaluation._engine import counting_kernels, tiles
 from dml_jax.train import experiment as experiments
 from dml_jax.train import hlo
 from dml_jax.train.distributed import mesh as meshes
@@ -35,6 +37,7 @@ from dml_jax.train.distributed.mesh import AXIS
 from dml_jax.train.experiment import Experiment
 
 GIB = 2**30
+CHUNKS = (2, 4, 8, 16)  # values of train.chunks that are tried where a step does not fit
 STEP = "training step"
 Facts = dict[str, Any]
 H100 = """
@@ -106,7 +109,7 @@ def find_topology(name: str) -> Topology:
 
 
 def programs(config: Config, topology: Topology, announce: Callable[[str], None]) -> dict[str, Facts]:
-    """The facts of the training step and the embedding, by name.
+    """The facts of the training step, the embedding and the evaluation programs, by name.
 
     Raises ConfigError if the batch does not fit the devices, the data set has no published size and is not there, or
     the step needs more memory than a device has.
@@ -119,12 +122,7 @@ def programs(config: Config, topology: Topology, announce: Callable[[str], None]
         found[name] = compiled(lower, topology)
         found[name]["seconds_to_compile"] = round(time.monotonic() - started, 1)
         if name == STEP:
-            needed, available = found[name]["memory"]["needed"], topology.chip.memory
-            if needed > available:
-                raise ConfigError(
-                    f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB of the "
-                    f"{available / GIB:.1f} of {topology.name}; give a smaller one, larger train.chunks or more devices"
-                )
+            _check_memory(config, topology, found[name], announce)
             found[name] |= bound(experiment, topology, found[name])
     return found
 
@@ -178,13 +176,45 @@ def _shape(array: Any, sharding: Any) -> Any:
 
 def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.stages.Lowered]]]:
     """The name of each program, and a function that lowers it."""
+    mesh, test = experiment.mesh, experiment.splits["test"]
     state, batch, key = arguments(experiment)
     yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
 
     embedder = experiment.embedder(experiment.method.embed)
     images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
-    pixels = _shape(images, meshes.row_sharded(experiment.mesh))
+    pixels = _shape(images, meshes.row_sharded(mesh))
     yield "embedding", partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels)
+
+    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[1]
+    count, classes = len(test.labels), len(test.classes)
+    everywhere, split = meshes.replicated(mesh), meshes.row_sharded(mesh)
+    tile = tiles.choose_tile_size(count, mesh)
+    number = -(-count // tile)
+    rows = jax.ShapeDtypeStruct((number, tile, width), np.float32, sharding=everywhere)
+    pairs = jax.ShapeDtypeStruct((mesh.size, 2), np.int32, sharding=split)
+    product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
+    yield "retrieval, products", product
+
+    targets = min(-(-count // classes), 16)  # images of a class
+    side: Any = counting_kernels.Side(
+        *(
+            _shape(jax.ShapeDtypeStruct(shape, np.int32), everywhere)
+            for shape in ((number,), (number, tile), (number, targets + 1, tile), *[(number, targets, tile)] * 2)
+        )
+    )
+    sums = jax.ShapeDtypeStruct((mesh.size, number, targets, tile), np.int32, sharding=split)
+    keys = jax.ShapeDtypeStruct((mesh.size, tile, tile), np.int32, sharding=split)
+    counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
+    yield (
+        "retrieval, counting",
+        partial(counting_kernels.accumulate.lower, keys, side, side, sums, sums, pairs, pairs, mesh, counter),
+    )
+
+    # k-means runs on one device of each process.
+    first = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
+    points = jax.ShapeDtypeStruct((count, width), np.float32, sharding=first)
+    centers = jax.ShapeDtypeStruct((classes, width), np.float32, sharding=first)
+    yield "clustering", partial(kmeans.lloyd.lower, points, centers, 20, scatter=False)
 
 
 def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:
@@ -218,6 +248,30 @@ def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Fac
         ],
         "copies": {"count": moved.number, "bytes": moved.bytes},
     }
+
+
+def _check_memory(config: Config, topology: Topology, found: Facts, announce: Callable[[str], None]) -> None:
+    """Raises ConfigError if the step does not fit, with the first number of chunks that does."""
+    available, needed = topology.chip.memory, found["memory"]["needed"]
+    if needed <= available:
+        return
+    remedy = "give a smaller data.batch_size, or more devices"
+    for chunks in CHUNKS:
+        if chunks <= config.train.chunks or config.data.batch_size % (chunks * topology.mesh.size):
+            continue
+        announce(f"needs {needed / GIB:.1f} GiB; compiling with train.chunks={chunks}")
+        try:
+            smaller = describe(replace(config, train=replace(config.train, chunks=chunks)), topology)
+        except ConfigError:  # batch norm needs the whole batch
+            break
+        size = compiled(next(iter(programs_of(smaller)))[1], topology)["memory"]["needed"]
+        if size <= available:
+            remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
+            break
+    raise ConfigError(
+        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB of the "
+        f"{available / GIB:.1f} of {topology.name}; {remedy}"
+    )
 
 
 def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:

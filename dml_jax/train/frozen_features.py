@@ -38,7 +38,10 @@ from dml_jax.train.step import TrainState, fingerprint
 DIRECTORY = "features"  # in the work directory
 HEAD = "head"  # in the work directory: the run that trains the head
 # Options of the data that determine features.
-CROPS = ("crop", "image_size", "resize", "interpolation", "resize_first", "crop_scale", "crop_ratio", "flip")
+CROPS = (
+    *("crop", "image_size", "resize", "interpolation", "resize_first", "decode_scaled"),
+    *("crop_scale", "crop_ratio", "flip"),
+)
 TOLERANCE = 1e-3  # of an embedding of unit length, between a feature map and its two cells
 
 

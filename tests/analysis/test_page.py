@@ -175,3 +175,11 @@ def test_controls_in_words(recall: float, ranking: float, words: str) -> None:
     controls = {"raw pixels": {"recall@1": 0.2, "map@r": 0.05}, "colour histogram": {"recall@1": 0.4, "map@r": 0.1}}
     results = {"recall@1": recall, "map@r": ranking, "recall@1_stderr": 0.01, "map@r_stderr": 0.01}
     assert words in run_report.in_words(results | {"controls": controls, "protocol": ""})
+
+
+def test_distance_from_a_published_interval() -> None:
+    """MPN's paper prints 67.1 ± 0.69 % on CUB (Table 9): with 0.92 of ours, 1.15 together. HIST's prints no ±."""
+    results = {"recall@1": 0.6825, "recall@1_stderr": 0.0092, "model": "test", "step": 1}
+    names = [name for name, _ in run_report.rows(resolved("cub_mpn"), results)]
+    assert "paper (ours +1.0 times the combined ±)" in names
+    assert not any("±" in name for name, _ in run_report.rows(resolved("cub_hist"), results))

@@ -17,6 +17,7 @@ AVERAGE, ALONE = "method.transform=average", "method.losses=auxiliary"
 WITHOUT_EFFECT = [
     "digits_hist data.path=photos/",
     "digits_hist data.image_size=32",
+    "digits_hist data.decode_scaled=true",
     "digits_hist data.crop_scale=0.5,1.0",
     "folder_vit data.training_size=160",
     "folder_baseline:frozen data.jitter=0.3",

@@ -3,6 +3,7 @@
 import io
 import os
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,34 @@ def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tar = tarred(tmp_path / "x.tgz", [info("zeros", size=2**24)])
     with pytest.raises(DataError, match="200 times"):
         archives.unpack(tar, tmp_path / "blob")
+
+
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])
+def test_rejects_large_headers(tmp_path: Path, kind: bytes) -> None:
+    """tarfile reads and parses a header at once: one of 1.2 GB took 2.3 GB of memory and minutes."""
+    path = tarred(tmp_path / "x.tgz", [info("header", kind, 2**25), info("a", size=1)])
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"is truncated or damaged \(a header of type b'.' with 33554432 bytes"):
+        archives.unpack(path, tmp_path / "blob")
+    assert tracemalloc.get_traced_memory()[1] < 2**22
+    tracemalloc.stop()
+
+
+def test_rejects_many_headers_without_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    path = tarred(tmp_path / "x.tgz", [info(str(i), tarfile.DIRTYPE) for i in range(10_000)] + [info("a", size=1)])
+    assert path.stat().st_size < 60_000
+    monkeypatch.setattr(archives, "MAX_RATIO", 20)
+    with pytest.raises(DataError, match="unpacks to more than 20 times its size"):
+        archives.unpack(path, tmp_path / "blob")
+
+
+def test_rejects_too_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_FILES", 10)
+    for archive in (
+        zipped(tmp_path / "x.zip", {str(i): b"" for i in range(11)}),
+        tarred(tmp_path / "x.tgz", [info(str(i)) for i in range(11)]),
+    ):
+        with pytest.raises(DataError, match="more than 10 files"):
+            archives.unpack(archive, tmp_path / "blob")
+    assert len(archives.unpack(zipped(tmp_path / "y.zip", {str(i): b"" for i in range(10)}), tmp_path / "blob")) == 10

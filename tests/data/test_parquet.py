@@ -170,3 +170,29 @@ def test_few_rows_are_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     entries = parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
     assert [entry.file.read() for entry in entries] == images
     assert 2**18 < max(held) < 16 * 2**20
+
+
+def test_a_page_that_claims_to_be_huge(tmp_path: Path) -> None:
+    """1 GiB, by the header of the first page; the pages of the file have a few hundred bytes."""
+    pq.write_table(table(range(4)), tmp_path / "a.parquet", use_dictionary=False)
+    damaged = bytearray((tmp_path / "a.parquet").read_bytes())
+    damaged[4:15] = bytes.fromhex("1500 1502 158080808008 00")  # a data page, 1 byte unpacked, 2**30 bytes packed
+    (tmp_path / "a.parquet").write_bytes(damaged)
+    before = pa.default_memory_pool().max_memory()
+    with pytest.raises(DataError, match=r"^a\.parquet: is truncated or damaged"):
+        parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
+    assert pa.default_memory_pool().max_memory() < max(before, 2**28)
+
+
+def test_a_bomb_is_rejected(tmp_path: Path) -> None:
+    """4 GiB of images in a file of less than a megabyte."""
+    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**20)]))
+    pq.write_table(
+        pa.table({"image": repeated, "label": pa.array(["a"] * 4096)}), tmp_path / "a.parquet", store_schema=False
+    )
+    assert (tmp_path / "a.parquet").stat().st_size < 2**20
+    with pytest.raises(
+        DataError, match=r"a\.parquet: row \d+ \(from 0\): needs .* at most 200 times the size of the file"
+    ):
+        parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path))
+    assert (tmp_path / "images-0").stat().st_size < 300 * 2**20

@@ -139,12 +139,16 @@ def test_precisions_that_a_device_does_not_have() -> None:
         compiling.describe(config, on_this_machine(1)._replace(mesh=tpu))
 
 
-def test_a_step_that_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the smallest number of chunks that fits."""
+    needed = {1: 21.3, 2: 17.0, 4: 9.8}
     config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {})
-    monkeypatch.setattr(compiling, "compiled", lambda *_: {"memory": {"needed": 21.3 * 2**30}})
+    monkeypatch.setattr(compiling, "describe", lambda config, _: config.train.chunks)
+    monkeypatch.setattr(compiling, "programs_of", lambda chunks: iter([("training step", chunks)]))
+    monkeypatch.setattr(compiling, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
     topology = on_this_machine()._replace(name="v5e:2x2", chip=CHIPS["v5e"])
-    with pytest.raises(ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; give a smaller one, larger train"):
-        compiling.programs(config, topology, lambda _: None)
+    with pytest.raises(ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; train\.chunks=4 needs 9\.8"):
+        compiling._check_memory(config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None)
 
 
 @pytest.mark.slow

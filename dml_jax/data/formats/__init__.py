@@ -81,5 +81,5 @@ def load_labelled(path: Path, data: Data, session: str = "") -> Split:
     classes = class_folders([str(path)], session)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    split = Split(labels, files, store.file_reader(files), list(classes), files=files)
+    split = Split(labels, files, store.file_reader(files, data.decoded_side), list(classes), files=files)
     return sessions.added(split, session)

@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from dml_jax.data.formats.folder import test_classes
+from dml_jax.data.prepare import archives
 from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
@@ -88,6 +89,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
+    left = archives.max_unpacked(source)
     # Mapped, because a reader with a buffer holds a whole row group.
     with parquet.ParquetFile(source, memory_map=True, pre_buffer=False, page_checksum_verification=True) as table:
         schema = table.schema_arrow
@@ -102,11 +104,12 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[E
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
+            left -= len(content or b"")
             labelled = isinstance(label, str | int | float) and label != ""
-            if not content or not labelled or given not in ("", *SPLITS):
+            if not content or not labelled or given not in ("", *SPLITS) or left < 0:
                 raise DataError(
-                    f"row {number} (from 0): needs an image, a label of text or a number of a class, and as split "
-                    f"nothing or {', '.join(SPLITS)}"
+                    f"row {number} (from 0): needs an image, a label of text or a number of a class, as split nothing "
+                    f"or {', '.join(SPLITS)}, and images of at most {archives.MAX_RATIO} times the size of the file"
                 )
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):

@@ -21,13 +21,13 @@ from dml_jax.files import reading
 LABELS = ("label", "class_id")  # features that may contain the label
 
 
-def _reader(directory: str, ids: Sequence[str], upright: bool) -> Read:
+def _reader(directory: str, ids: Sequence[str], min_side: int, upright: bool) -> Read:
     """`Split.read` for images with ids "<split>/<row>"."""
 
     def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
         split, row = ids[index].split("/")
         with reading(f"{directory}, {ids[index]}"):
-            return decode.rgb(_source(directory, split)[int(row)]["image"], upright=upright)
+            return decode.rgb(_source(directory, split)[int(row)]["image"], min_side, upright=upright)
 
     return read
 
@@ -40,7 +40,7 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: give a directory with the dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
-        name: split._replace(read=_reader(str(directory), split.ids, data.exif_rotation))
+        name: split._replace(read=_reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
 
