@@ -32,8 +32,7 @@ from dml_jax.train.distributed import mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
-from dml_jax.train.records import jsonl, timing, workdir
-from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState, check_finite, inference_state
 
 
@@ -96,7 +95,7 @@ def train(
             experiment = frozen_features.with_head(experiment, directory, console, stop)
 
         experiment = frozen_features.with_features(experiment, directory, console, stop)
-        show = jsonl.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
+        show = logs.tensorboard(directory / "tensorboard", config) if tensorboard and main else None
         state = inference_state(loop.train(experiment, directory, run, console, stop, show, traced))
         if config.train.select != "last":
             state = stored_state(experiment, directory, run, "reported", console)
@@ -106,9 +105,9 @@ def train(
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
-        lines = JsonLines(directory / "timing.jsonl").read()
-        results["timing"] = timing.summary(lines, config.data.batch_size)
-        results["machine"] = timing.machine()
+        lines = logs.JsonLines(directory / "timing.jsonl").read()
+        results["timing"] = logs.summary(lines, config.data.batch_size)
+        results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
             for name, split in with_gallery(experiment.splits).items()

@@ -170,14 +170,14 @@ def test_programs_get_the_memory_of_those_before() -> None:
 STOPPED = """
 import os, signal, sys
 from dml_jax import main
-from dml_jax.train.records import jsonl
+from dml_jax.train.records import logs
 
-def write(lines, line, write=jsonl.JsonLines.write):
+def write(lines, line, write=logs.JsonLines.write):
     write(lines, line)
     if lines.path.name == "metrics.jsonl":
         os.kill(os.getpid(), signal.SIGTERM)
 
-jsonl.JsonLines.write = write
+logs.JsonLines.write = write
 sys.exit(main.main())
 """
 

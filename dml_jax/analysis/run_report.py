@@ -20,7 +20,7 @@ from dml_jax.config import Config, flatten, published
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.train.records import workdir
-from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records.logs import JsonLines
 
 # All analyses by name, in the order of the report.
 SUBJECTS = {

@@ -25,8 +25,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models, timing, workdir
-from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records import kept_models, logs, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
@@ -35,8 +34,8 @@ class Records(NamedTuple):
     """The records of a run."""
 
     checkpoints: Checkpoints
-    metrics: JsonLines
-    timing: JsonLines
+    metrics: logs.JsonLines
+    timing: logs.JsonLines
     console: Console
 
 
@@ -72,8 +71,8 @@ def train(
       DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
     """
     main = mesh.is_main_process()
-    metrics = JsonLines(directory / "metrics.jsonl", main, show)
-    speed = JsonLines(directory / "timing.jsonl", main)
+    metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
+    speed = logs.JsonLines(directory / "timing.jsonl", main)
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
     with closing(stored) as checkpoints:
         out = Records(checkpoints, metrics, speed, console)
@@ -102,7 +101,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
         save_unless_held(out, state, progress)
         raise Interrupted(stop.agreed())
     out.console.print("compiling the training step")
-    clock = timing.Meter(batches, experiment.config.data.batch_size, start)
+    clock = logs.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
     with batches:
         for done in range(start + 1, total + 1):
@@ -143,7 +142,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
             if logging:
                 speed = clock.read(done)
                 out.timing.write(speed)
-                out.console.update_progress(done, f"loss {values['loss']:.4f}  {timing.describe(speed)}")
+                out.console.update_progress(done, f"loss {values['loss']:.4f}  {logs.describe(speed)}")
             if evaluating:
                 best_before = progress.best
                 progress = evaluate_and_record(experiment, out, tested, state, line, progress, stop)

@@ -37,7 +37,7 @@ from dml_jax.methods.contract import PyTree
 from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import timing, workdir
+from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState
 
 ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
@@ -171,7 +171,7 @@ class Head:
         results["protocol"] = evaluations.protocol_of(experiment, split)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
         results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
-        return results | {"timing": {"seconds": seconds}, "machine": timing.machine()}, rows
+        return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
 
     def attention(self, experiment: Experiment, state: TrainState) -> dict[str, float]:
         """Attention in a training batch, averaged over layers, heads and nodes: KL divergence from uniform in nats,

@@ -1,16 +1,26 @@
-"""All attacks by name: those on configurations, and those of the other modules."""
+"""All attacks by name: on configurations, runs and weights, and those on data."""
 
 import functools
+import json
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
+import safetensors.numpy
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
 from dml_jax import config as configs
 from dml_jax import main
+from dml_jax.backbones.weights import tensor_files
 from dml_jax.config.files import load_config
-from tests.reliability import attack_data, attack_directories
+from dml_jax.errors import UserError
+from dml_jax.train.records import workdir
+from dml_jax.train.records.logs import JsonLines
+from tests.reliability import attack_data, mutations
 from tests.reliability.sandbox import CONFIG, Attack, Files
+from tests.train import experiments
 
 
 def _lines(directory: Path) -> list[str]:
@@ -45,12 +55,69 @@ def _overrides(draw: DrawFn) -> Files:
     return {"arguments": "\0".join(arguments).encode("utf-8", "surrogatepass")}
 
 
+FACTS = {
+    "config": json.loads(json.dumps(asdict(experiments.small(steps=20)))), "hash": "x", "data_hash": "y", "classes": 40,
+    "images": 7208, "shape": [24, 24], "commit": None, "versions": {},
+}  # fmt: skip
+LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
+
+
+@st.composite
+def _work_directory(draw: DrawFn) -> Files:
+    lines = b"\n".join(draw(st.lists(mutations.json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
+    files: dict[str, bytes | Path | None] = {
+        "config.json": draw(mutations.json_file(FACTS)),
+        "metrics.jsonl": lines + draw(st.sampled_from((b"\n", b""))),
+        "results.json": draw(mutations.json_file({"steps": 20, "step": 20, "equal_error_cosine": 0.5})),
+    }
+    if draw(st.integers(0, 4)) == 0:
+        name = draw(st.sampled_from((*files, "checkpoints", "figures", "embeddings")))
+        files[name] = draw(st.sampled_from((None, Path("/nowhere"), Path("config.json"), b"")))
+    return files
+
+
+def _read_work_directory(directory: Path) -> None:
+    """Each file is read even if another one is refused."""
+    config = experiments.small(steps=20)
+    readers: list[Callable[[], object]] = [
+        lambda: workdir.check_same_run(directory, config),
+        lambda: configs.resolve(workdir.read_config(directory)["config"]),
+        lambda: workdir.is_finished(directory, 20),
+        lambda: JsonLines(directory / "metrics.jsonl").truncate(2),
+    ]
+    refused: UserError | None = None
+    for reader in readers:
+        try:
+            reader()
+        except UserError as error:
+            refused = error
+    if refused:
+        raise refused
+
+
+WEIGHTS = {"layer1.0.conv1.weight": np.ones((2, 2, 1, 1), np.float32), "fc.bias": np.zeros(3, np.float16)}
+
+
+def _read_weights(directory: Path) -> None:
+    tensor_files.finite(tensor_files.read(directory / "w.safetensors"), "w.safetensors")
+
+
 ATTACKS = {
     "configuration": Attack(
         _overrides(),
         lambda d: main.execute([CONFIG, *_lines(d), "--mode=show"]),
         lambda d: ["main", CONFIG, f"--workdir={d}/run", *_lines(d), "--mode=show"],
     ),
+    "weights": Attack(
+        mutations.damaged(safetensors.numpy.save(WEIGHTS)).map(lambda content: {"w.safetensors": content}),
+        _read_weights,
+        lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out"],
+        share=20,
+    ),
+    "work directory": Attack(
+        _work_directory(),
+        _read_work_directory,
+        lambda d: ["main", CONFIG, f"--workdir={d}", "--mode=evaluate", "--quiet"],
+    ),
     **attack_data.ATTACKS,
-    **attack_directories.ATTACKS,
 }

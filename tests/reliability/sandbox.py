@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 from hypothesis.strategies import SearchStrategy
 
 from dml_jax.commands import cli
-from dml_jax.errors import UserError
 
 ROOT = Path(__file__).parents[2]
 CONFIG = f"--config={ROOT}/configs/digits_hist.py"
@@ -92,15 +91,3 @@ def _place(error: BaseException) -> str:
     """The innermost line of dml_jax in a traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename.startswith(str(ROOT / "dml_jax"))]
     return f"{Path(frames[-1].filename).relative_to(ROOT)}:{frames[-1].lineno}" if frames else "a library"
-
-
-def read_all(readers: Sequence[Callable[[], object]]) -> None:
-    """Calls every reader; raises the first user error at the end, any other exception at once."""
-    refused: UserError | None = None
-    for reader in readers:
-        try:
-            reader()
-        except UserError as error:
-            refused = refused or error
-    if refused:
-        raise refused

@@ -17,8 +17,8 @@ from dml_jax import files, manifest, run
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import kept_models, timing
-from dml_jax.train.records.jsonl import JsonLines
+from dml_jax.train.records import kept_models, logs
+from dml_jax.train.records.logs import JsonLines
 from dml_jax.train.step import TrainState
 from tests.train.experiments import small
 from tests.train.test_loop import StopAt
@@ -112,9 +112,9 @@ def test_tensorboard_shows_every_line_once(tmp_path: Path) -> None:
 def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten steps of 32 images on four devices in 5 s, 1 s of it waiting."""
     now, batches = [100.0], SimpleNamespace(waited=7.0)
-    monkeypatch.setattr(timing.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(timing, "peak_memory", lambda: 3 * 2**30)
-    clock = timing.Meter(batches, 32, 20)  # type: ignore[arg-type]
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(logs, "peak_memory", lambda: 3 * 2**30)
+    clock = logs.Meter(batches, 32, 20)  # type: ignore[arg-type]
     now[0], batches.waited = 105.0, 8.0
     line = clock.read(30)
     assert line == {
@@ -122,7 +122,7 @@ def test_readings(monkeypatch: pytest.MonkeyPatch) -> None:
         "peak_memory": 3 * 2**30, "step_seconds": 0.5,
     }  # fmt: skip
     text = "64 images/s  500 ms a step  waiting for data 20%  memory 3.0 GiB"
-    assert timing.describe(line) == text
+    assert logs.describe(line) == text
     assert clock.read(30).keys() == line.keys() - {"step_seconds"}
 
 

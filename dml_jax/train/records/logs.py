@@ -1,0 +1,160 @@
+"""Logs as lines of JSON: `metrics.jsonl` is a function of the run alone, `timing.jsonl` holds clock readings: how fast
+a run trains, its images per second, waiting for data, memory.
+"""
+
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import pydantic
+
+from dml_jax import manifest
+from dml_jax.config import Config, flatten
+from dml_jax.data.pipeline import BatchReader
+from dml_jax.errors import CheckpointError
+from dml_jax.files import atomic_write, name_file, reading
+
+
+@dataclass
+class _Line:
+    step: pydantic.StrictInt
+
+
+class JsonLines:
+    """A file with one JSON object per line, each with a `step`, in order; only an `active` process writes it.
+
+    `show`, if given, gets the lines that are left when the file is truncated, and then every new one.
+    """
+
+    def __init__(self, path: Path, active: bool = True, show: Callable[[dict[str, Any]], None] | None = None):
+        self.path = path
+        self.active = active
+        self._show = show
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log."""
+        if not self.active:
+            return
+        with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if self._show:
+            self._show(line)
+
+    def read(self) -> list[dict[str, Any]]:
+        """All complete lines; an incomplete last one, left by a killed run, is ignored."""
+        if not self.path.exists():
+            return []
+        manifest.check_file(self.path, CheckpointError)
+        with reading(self.path, "restore it from a copy", CheckpointError):
+            complete, _, _ = self.path.read_text(encoding="utf-8").rpartition("\n")
+            lines: list[dict[str, Any]] = [json.loads(text) for text in complete.splitlines()]
+            pydantic.TypeAdapter(list[_Line]).validate_python(lines)
+        return lines
+
+    def truncate(self, step: int) -> None:
+        """Removes lines after `step`, and an incomplete one: the resumed run writes them again."""
+        if not self.active or not self.path.exists():
+            return
+        kept = [line for line in self.read() if line["step"] <= step]
+        with atomic_write(self.path) as draft:
+            draft.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        if self._show:
+            for line in kept:
+                self._show(line)
+
+
+def tensorboard(directory: Path, config: Config) -> Callable[[dict[str, Any]], None]:
+    """A function that shows lines of `metrics.jsonl` in TensorBoard; event files of an earlier start are removed."""
+    from tensorboardX import SummaryWriter
+
+    shutil.rmtree(directory, ignore_errors=True)
+    # A TensorBoard that shows the removed files forgets their steps from `purge_step` on.
+    writer = SummaryWriter(str(directory), purge_step=0)
+    table = "".join(f"| {key} | {value} |\n" for key, value in flatten(asdict(config)).items())
+    writer.add_text("configuration", f"| key | value |\n|---|---|\n{table}")
+
+    def show(line: dict[str, Any]) -> None:
+        for name, value in line.items():
+            if name != "step" and isinstance(value, int | float):
+                tag = name if "/" in name else f"train/{name}"
+                writer.add_scalar(tag.replace("@", "_at_"), value, line["step"])  # "@" is not allowed in a tag
+        writer.flush()
+
+    return show
+
+
+class Meter:
+    """Reads the speed of the training since the last reading; a batch has `batch_size` images, over all devices."""
+
+    def __init__(self, batches: BatchReader[Any], batch_size: int, step: int):
+        self._batches, self._batch_size = batches, batch_size
+        self.restart(step)
+
+    def restart(self, step: int) -> None:
+        """Starts an interval after `step` steps, without a compilation or an evaluation before it."""
+        self._began, self._waited, self._step = time.monotonic(), self._batches.waited, step
+
+    def read(self, step: int) -> dict[str, float]:
+        """A line for `timing.jsonl`, with "data_wait" as a share of the time, memory in bytes; starts an interval."""
+        seconds, done = max(time.monotonic() - self._began, 1e-9), step - self._step
+        rate = done * self._batch_size / seconds
+        line = {
+            "step": step,
+            "images_per_second": rate,
+            "data_wait": (self._batches.waited - self._waited) / seconds,
+            "peak_memory": peak_memory(),
+        }
+        if done:
+            line["step_seconds"] = seconds / done
+        self.restart(step)
+        return line
+
+
+def describe(line: dict[str, float]) -> str:
+    """A line of `timing.jsonl` as text."""
+    text = f"{line['images_per_second']:.0f} images/s"
+    if "step_seconds" in line:
+        text += f"  {1000 * line['step_seconds']:.0f} ms a step"
+    return f"{text}  waiting for data {line['data_wait']:.0%}  memory {line['peak_memory'] / 2**30:.1f} GiB"
+
+
+def peak_memory() -> int:
+    """The largest number of bytes that a device of this process has held; on CPUs, the process itself."""
+    of_devices = [device.memory_stats() or {} for device in jax.local_devices()]
+    if found := [values["peak_bytes_in_use"] for values in of_devices if "peak_bytes_in_use" in values]:
+        return max(found)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def machine() -> str:
+    """The devices, the cores and the system, in words."""
+    devices = jax.devices()
+    system = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}"
+    return f"{len(devices)} x {devices[0].device_kind}, {system}"
+
+
+def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
+    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps."""
+    seconds, before, rates = 0.0, 0, []
+    for line in lines:
+        if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
+            seconds += (line["step"] - before) * batch_size / line["images_per_second"]
+            rates.append(line["images_per_second"])
+        before = line["step"]
+    if not rates:
+        return {}
+    found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
+    return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
