@@ -1,26 +1,81 @@
-"""All attacks by name: on configurations, runs and weights, and those on data."""
+"""Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines with odd values."""
 
+import copy
 import functools
+import io
 import json
-from collections.abc import Callable
+import operator
+import tarfile
+import zipfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow
 import safetensors.numpy
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
+from hypothesis.strategies import DrawFn, SearchStrategy
+from PIL import Image
+from pyarrow import parquet as pyarrow_parquet
 
 from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.config.files import load_config
+from dml_jax.data import decode, store, transforms
+from dml_jax.data.formats import csv as csv_tables
+from dml_jax.data.formats import parquet
+from dml_jax.data.prepare import archives, sources
 from dml_jax.errors import UserError
+from dml_jax.evaluation import check_inputs
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
-from tests.reliability import attack_data, mutations
+from tests.data import pictures
 from tests.reliability.sandbox import CONFIG, Attack, Files
 from tests.train import experiments
+
+HOSTILE_JSON: tuple[Any, ...] = (
+    *(None, True, 0, -1, 1, 3, 10**20, -(2**63), 1e308, 0.5, float("nan"), float("inf"), "", "x", "1", "../../x"),
+    *("/etc/passwd", "~nobody-here/x", "nul\0x", "\ud800", "\x1b[2J", "x" * 5000, [], {}, [[]], [0, -1], [1e9, 1e9]),
+    *([10**20], ["a", 1], {"a": None}, {"name": "hist"}, {"": {"": {}}}),
+)
+BROKEN_JSON = (b"", b"[" * 5000, b'{"a":' * 5000, b"\xff\xfe", b"null", b"9" * 5000, b"\xef\xbb\xbf{}")
+
+
+@st.composite
+def damaged(draw: DrawFn, data: bytes) -> bytes:
+    """The bytes after a few edits: parts removed, repeated, overwritten or inserted."""
+    edited = bytearray(data)
+    for _ in range(draw(st.integers(1, 3))):
+        start = draw(st.integers(0, max(len(edited) - 1, 0)))
+        end = start + draw(st.sampled_from((0, 1, 2, 4, 8, 30, 500, len(edited))))
+        part = bytes(edited[start:end])
+        changed = (b"", bytes(len(part)), b"\xff" * len(part), part[:500] * 2, part[:500] * 50)
+        edited[start:end] = draw(st.sampled_from(changed) | st.binary(max_size=20))
+    return bytes(edited)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:4]) if isinstance(value, list) else ()
+    return [place for key, entry in inner for place in ((*path, key), *_places(entry, (*path, key)))]
+
+
+@st.composite
+def json_file(draw: DrawFn, value: Any) -> bytes:
+    """A JSON object with one or two entries replaced or removed or, less often, with damaged bytes."""
+    if draw(st.integers(0, 4)) == 0:
+        return draw(damaged(json.dumps(value).encode()) | st.sampled_from(BROKEN_JSON))
+    value = json.loads(json.dumps(value))
+    for _ in range(draw(st.integers(1, 2))):
+        *path, last = draw(st.sampled_from(_places(value)))
+        holder = functools.reduce(operator.getitem, path, value)
+        if draw(st.integers(0, 2)):
+            holder[last] = copy.deepcopy(draw(st.sampled_from(HOSTILE_JSON)))
+        else:
+            del holder[last]
+    return json.dumps(value).encode()
 
 
 def _lines(directory: Path) -> list[str]:
@@ -64,11 +119,11 @@ LINE = {"step": 3, "loss": 1.5, "test/recall@1": 0.5}
 
 @st.composite
 def _work_directory(draw: DrawFn) -> Files:
-    lines = b"\n".join(draw(st.lists(mutations.json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
+    lines = b"\n".join(draw(st.lists(json_file(LINE) | st.just(json.dumps(LINE).encode()), max_size=3)))
     files: dict[str, bytes | Path | None] = {
-        "config.json": draw(mutations.json_file(FACTS)),
+        "config.json": draw(json_file(FACTS)),
         "metrics.jsonl": lines + draw(st.sampled_from((b"\n", b""))),
-        "results.json": draw(mutations.json_file({"steps": 20, "step": 20, "equal_error_cosine": 0.5})),
+        "results.json": draw(json_file({"steps": 20, "step": 20, "equal_error_cosine": 0.5})),
     }
     if draw(st.integers(0, 4)) == 0:
         name = draw(st.sampled_from((*files, "checkpoints", "figures", "embeddings")))
@@ -102,6 +157,95 @@ def _read_weights(directory: Path) -> None:
     tensor_files.finite(tensor_files.read(directory / "w.safetensors"), "w.safetensors")
 
 
+PICTURES = {f"{name}{i}.png": pictures.encoded(i, 8, 8, "PNG") for i, name in enumerate("aabbccdd")}
+TABLE = "path,label,split\n" + "".join(f"{n},{n[0]},{'train' if n < 'c' else 'test'}\n" for n in PICTURES)
+
+
+def _damaged(name: str, contents: Sequence[bytes], **others: bytes) -> SearchStrategy[Files]:
+    """A damaged file of this name beside others, whose names have underscores in place of dots."""
+    beside = {other.replace("_", "."): content for other, content in others.items()}
+    return st.sampled_from(contents).flatmap(damaged).map(lambda content: {**beside, name: content})
+
+
+def _written(write: Callable[[Any], object]) -> bytes:
+    file = io.BytesIO()
+    write(file)
+    return file.getvalue()
+
+
+def _read_table(directory: Path) -> None:
+    store._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
+
+
+def _parquet() -> bytes:
+    columns = {"image": [{"bytes": data, "path": name} for name, data in PICTURES.items()]}
+    columns |= {"label": [i // 2 for i in range(8)], "price": [None, *range(7)], "shop": ["a", "b"] * 4}
+    names = {"label": {"_type": "ClassLabel", "names": ["a", "b", "c", "d"]}}
+    whole = pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps({"info": {"features": names}})})
+    return _written(lambda file: pyarrow_parquet.write_table(whole, file, compression="zstd", row_group_size=3))
+
+
+def _read_parquet(directory: Path) -> None:
+    entries = parquet.find(dict(sources.walk(directory)), sources.Options(scratch=directory))
+    assert all(isinstance(entry.file.read(), bytes) for entry in entries)
+
+
+def _zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in PICTURES.items():
+            archive.writestr(f"{name[0]}/{name}", content)
+    return file.getvalue()
+
+
+def _tar() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name, content in PICTURES.items():
+            info = tarfile.TarInfo(f"{name[0]}/{name}")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
+ARCHIVES = _damaged("x.zip", [_zip()]) | _damaged("x.tar", [_tar()])
+
+
+def _read_archive(directory: Path) -> None:
+    (archive,) = directory.iterdir()
+    try:
+        archives.unpack(archive, directory / "unpacked")
+    finally:
+        assert {path.name for path in directory.iterdir()} <= {archive.name, "unpacked"}, "wrote another file"
+
+
+def _images() -> list[bytes]:
+    exif = Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    colours = Image.fromarray(pictures.pixels(0, 12, 16))
+    modes = [("RGB", kind) for kind in decode.FORMATS]
+    modes += [("L", "JPEG"), ("CMYK", "JPEG"), ("RGBA", "PNG"), ("P", "PNG"), ("1", "TIFF"), ("P", "GIF")]
+    images = [_written(lambda f, m=mode, k=kind: colours.convert(m).save(f, format=k)) for mode, kind in modes]
+    return [*images, _written(lambda file: colours.save(file, format="JPEG", exif=exif, progressive=True))]
+
+
+def _read_image(directory: Path) -> None:
+    pixels = decode.rgb(sources.File(directory / "a" / "x.jpg").read())
+    assert pixels.dtype == np.uint8
+    assert pixels.shape[2:] == (3,)
+    transforms.centre_crop(transforms.resize_shorter(pixels, 16), 16)
+
+
+ROWS, LABELS = _written(lambda file: np.save(file, np.eye(3))), _written(lambda file: np.save(file, np.arange(3)))
+
+
+def _read_arrays(directory: Path) -> None:
+    points = check_inputs.embeddings(check_inputs.load(directory / "x.npy"))
+    labels = directory / "labels.txt"
+    given = check_inputs.read_lines(labels) if labels.exists() else check_inputs.load(directory / "y.npy")
+    check_inputs.labels(given, len(points))
+
+
 ATTACKS = {
     "configuration": Attack(
         _overrides(),
@@ -109,7 +253,7 @@ ATTACKS = {
         lambda d: ["main", CONFIG, f"--workdir={d}/run", *_lines(d), "--mode=show"],
     ),
     "weights": Attack(
-        mutations.damaged(safetensors.numpy.save(WEIGHTS)).map(lambda content: {"w.safetensors": content}),
+        damaged(safetensors.numpy.save(WEIGHTS)).map(lambda content: {"w.safetensors": content}),
         _read_weights,
         lambda d: ["convert", f"--weights={d}/w.safetensors", f"--output={d}/out"],
         share=20,
@@ -119,5 +263,37 @@ ATTACKS = {
         _read_work_directory,
         lambda d: ["main", CONFIG, f"--workdir={d}", "--mode=evaluate", "--quiet"],
     ),
-    **attack_data.ATTACKS,
+    "CSV table": Attack(
+        damaged(TABLE.encode()).map(lambda content: {**PICTURES, "t.csv": content}),
+        _read_table,
+        lambda d: ["prepare", "--name=csv", f"--source={d}", f"--output={d}/out", "--quiet"],
+    ),
+    "Parquet": Attack(
+        _damaged("t.parquet", [_parquet()]),
+        _read_parquet,
+        lambda d: ["prepare", "--name=parquet", f"--source={d}/t.parquet", f"--output={d}/out", "--quiet"],
+    ),
+    "archive": Attack(
+        ARCHIVES,
+        _read_archive,
+        lambda d: ["prepare", "--name=folder", f"--source={next(d.iterdir())}", f"--output={d}/out", "--quiet"],
+    ),
+    "image": Attack(
+        _damaged("a/x.jpg", _images()).map(
+            lambda f: f | {"a/y.png": PICTURES["a0.png"], "b/z.png": PICTURES["b2.png"]}
+        ),
+        _read_image,
+        lambda d: ["prepare", "--name=folder", f"--source={d}", f"--output={d}/out", "--quiet"],
+        share=20,
+    ),
+    "embeddings (.npy)": Attack(
+        _damaged("x.npy", [ROWS], y_npy=LABELS) | _damaged("y.npy", [LABELS], x_npy=ROWS),
+        _read_arrays,
+        lambda d: ["evaluate", f"--embeddings={d}/x.npy", f"--labels={d}/y.npy", "--quiet"],
+    ),
+    "labels (text)": Attack(
+        _damaged("labels.txt", ["ant\nbee\nFrüchte/Apfel\n".encode()], x_npy=ROWS),
+        _read_arrays,
+        lambda d: ["evaluate", f"--embeddings={d}/x.npy", f"--labels={d}/labels.txt", "--quiet"],
+    ),
 }
