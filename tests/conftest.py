@@ -4,11 +4,14 @@ import atexit
 import gc
 import importlib
 import os
+import resource
 import shutil
+import signal
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,6 +77,23 @@ def x64() -> Iterator[None]:
     """Float64 arithmetic inside the test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture
+def full_disk() -> Callable[[int], AbstractContextManager[None]]:
+    """A context in which no file can get more than so many bytes."""
+
+    @contextmanager
+    def limited(size: int) -> Iterator[None]:
+        limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            signal.signal(signal.SIGXFSZ, handler)
+
+    return limited
 
 
 @pytest.fixture

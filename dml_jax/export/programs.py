@@ -47,7 +47,7 @@ def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     with convolution.plain():
         model = _converted(path, embed, image_shape)
         content = model.SerializeToString()
-        difference = deviation_of_onnx(content, jax.jit(embed), image_shape)
+        difference = deviation_of(content, jax.jit(embed), image_shape)
     if not difference < TOLERANCE:
         raise DataError(f"{path}: differs from the model by {difference:.1e} in onnxruntime; embed with dml_jax.load")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -56,14 +56,19 @@ def write_onnx(path: Path, embed: Embed, image_shape: tuple[int, int]) -> float:
     return difference
 
 
-def deviation_of_onnx(content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
-    """`deviation_of` a graph in onnxruntime."""
+def deviation_of(content: bytes, embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
+    """Largest difference of a graph in onnxruntime from `embed` on random pixels, relative to the largest value."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exception contains the same text
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return deviation_of(lambda images: session.run(None, {"images": np.asarray(images)})[0], embed, image_shape)
+    rng, worst = np.random.default_rng(0), 0.0
+    for size in (1, 3):  # images in a batch
+        images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
+        ours, (theirs,) = np.asarray(embed(images)), session.run(None, {"images": images})
+        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
+    return float(worst)
 
 
 def _converted(path: Path, embed: Embed, image_shape: tuple[int, int]) -> Any:
@@ -150,13 +155,3 @@ def _read(graph: Any) -> Iterator[str]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _read(attribute.g)
-
-
-def deviation_of(exported: Callable[[Any], Any], embed: Callable[[Any], Any], image_shape: tuple[int, int]) -> float:
-    """Largest difference of an exported function from the original on random pixels, relative to the largest value."""
-    rng, worst = np.random.default_rng(0), 0.0
-    for size in (1, 3):  # images in a batch
-        images = rng.integers(0, 256, (size, *image_shape, 3), dtype=np.uint8)
-        ours, theirs = np.asarray(embed(images)), np.asarray(exported(images))
-        worst = np.maximum(worst, np.abs(theirs - ours).max() / np.abs(ours).max())  # NaN stays NaN
-    return float(worst)

@@ -78,7 +78,7 @@ def keep(model: "Model", graph: Path) -> None:
     target = entry(model.directory, model.added)
     if target is None or target.exists():
         return
-    deviation = programs.deviation_of_onnx(graph.read_bytes(), model.embed_pixels, model.shape)
+    deviation = programs.deviation_of(graph.read_bytes(), model.embed_pixels, model.shape)
     if not deviation < programs.TOLERANCE:  # the model computes in bfloat16, the graph in float32
         return
     with atomic_directory(target) as draft:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,14 +120,9 @@ def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (tmp_path / "here" / "embeddings.npy").exists()
 
 
-def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (140, limits[1]))  # the embeddings have more bytes
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            write(tmp_path / "test")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+def test_a_full_disk_is_named_and_gets_its_space_back(tmp_path: Path, full_disk: Any) -> None:
+    with full_disk(140), pytest.raises(OSError, match="File too large") as caught:  # the embeddings have more bytes
+        write(tmp_path / "test")
     assert caught.value.filename == str(tmp_path / "test")
     assert list(tmp_path.iterdir()) == []
 

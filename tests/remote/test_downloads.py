@@ -3,13 +3,12 @@
 import hashlib
 import http.server
 import re
-import resource
-import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import tensorflow_datasets
@@ -145,16 +144,10 @@ def test_moved_and_changed_files(server: Server, tmp_path: Path, path: str, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk(server: Server, tmp_path: Path) -> None:
+def test_a_full_disk(server: Server, tmp_path: Path, full_disk: Any) -> None:
     server.files["/x"], target = CONTENT, tmp_path / "x"
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            fetch(server, target)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
+    with full_disk(100_000), pytest.raises(OSError, match="File too large") as caught:
+        fetch(server, target)
     assert caught.value.filename == str(target)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,9 +1,8 @@
 """Weights from a hub on this machine, by its real client, through the command `convert`."""
 
 import re
-import resource
-import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,14 +140,11 @@ def test_a_token_opens_private_repositories(
     check_converted(run(capsys), weights)
 
 
-def test_a_full_disk(hub: Hub, timm: dict[str, bytes], weights: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    try:
+def test_a_full_disk(
+    hub: Hub, timm: dict[str, bytes], weights: bytes, full_disk: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with full_disk(50_000):
         code, _, err = run(capsys)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        signal.signal(signal.SIGXFSZ, handler)
     assert (code, err) == (2, f"error: {CACHE}/hub: cannot be used (File too large)\n")
     check_converted(run(capsys), weights)
 

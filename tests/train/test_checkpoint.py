@@ -4,7 +4,6 @@ import errno
 import gc
 import logging
 import os
-import resource
 import shutil
 import sys
 import threading
@@ -260,20 +259,17 @@ def test_what_cannot_be_written_is_one_sentence(
     store: Checkpoints,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
+    full_disk: Any,
     most: int,
     background: bool,
 ) -> None:
     """With a limit on the size of files, orbax or the storage layer below it fails at some point."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
-    try:
-        with (
-            pytest.raises(OSError, match="latest/30") as caught,
-            closing(store) if background else nullcontext(),
-        ):
-            store.save("latest", state(30), {}, background=background)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with (
+        full_disk(most),
+        pytest.raises(OSError, match="latest/30") as caught,
+        closing(store) if background else nullcontext(),
+    ):
+        store.save("latest", state(30), {}, background=background)
     assert "\n" not in str(caught.value)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert "Traceback" not in "".join(capfd.readouterr())

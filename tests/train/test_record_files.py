@@ -2,11 +2,11 @@
 interval; models kept for analyses.
 """
 
-import resource
 import struct
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,15 +56,10 @@ def test_a_full_disk_names_the_file() -> None:
         JsonLines(Path("/dev/full")).write({"step": 1})
 
 
-def test_a_full_disk_names_the_file_that_is_replaced(tmp_path: Path) -> None:
+def test_a_full_disk_names_the_file_that_is_replaced(tmp_path: Path, full_disk: Any) -> None:
     """The temporary file beside it is removed."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
-    try:
-        with pytest.raises(OSError, match="File too large") as caught:
-            files.write_json(tmp_path / "results.json", {"text": "long" * 1000})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with full_disk(10), pytest.raises(OSError, match="File too large") as caught:
+        files.write_json(tmp_path / "results.json", {"text": "long" * 1000})
     assert caught.value.filename == str(tmp_path / "results.json")
     assert list(tmp_path.iterdir()) == []
 
