@@ -161,13 +161,10 @@ def _blank_split(config: Config, images: int, classes: int) -> Split:
 
 def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
     """Shapes of the state, the batch and the key of the training step, with their places on the devices."""
-    mesh, batch = experiment.mesh, experiment.example_batch()
-    placed = batch._replace(
-        images=_shape(batch.images, meshes.row_sharded(mesh, 1)),
-        labels=_shape(batch.labels, meshes.row_sharded(mesh)),
-        index=_shape(batch.index, meshes.row_sharded(mesh)),
-    )
-    return experiment.template(), placed, _shape(experiment.key, meshes.replicated(mesh))
+    mesh = experiment.mesh
+    rows = lambda x: _shape(x, meshes.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
+    batch = jax.tree.map(rows, experiment.example_batch())
+    return experiment.template(), batch, _shape(experiment.key, meshes.replicated(mesh))
 
 
 def _shape(array: Any, sharding: Any) -> Any:

@@ -15,16 +15,11 @@ SIZES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16} | {
 INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([\w-]+)\((.*)$")
 ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+(?:e\dm\d\w*)?|c\d+)\[([\d,]*)\]")
 COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-NO_TRAFFIC: tuple[str, ...] = (
-    "parameter",
-    "constant",
-    "tuple",
-    "get-tuple-element",
-    "bitcast",
-    "after-all",
-    "slice-start",
+DONE = ("copy", "all-reduce", "all-gather", "collective-permute")
+NO_TRAFFIC = (
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "slice-start"),
+    *(f"{name}-done" for name in DONE),
 )
-NO_TRAFFIC += tuple(f"{name}-done" for name in ("copy", "all-reduce", "all-gather", "collective-permute"))
 SLICES = ("slice", "slice-done", "dynamic-slice")
 LIBRARY_PRODUCTS = {"__cublas": "dot", "__cudnn$conv": "convolution", "__cudnn$fmha": "attention"}
 
