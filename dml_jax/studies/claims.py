@@ -25,7 +25,8 @@ from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.tables import Cell, Table
 
 SEEDS = 8  # with fewer, no claim is decided
-LEVEL = 0.05
+LEVEL, POWER = 0.05, 0.8
+MOST = 1000  # seeds beyond which it does not matter how many
 NEAR_ONE = ("photos",)  # data sets where Recall@1 is near 1, so that MAP@R is compared
 METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "density", "spectral_decay",
            "attention_divergence", "attention_own_class")  # fmt: skip
@@ -171,7 +172,7 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
     from scipy import stats  # slow to import
 
     values = np.asarray(differences, np.float64)
-    mean, error = float(values.mean()), max(float(np.std(values, ddof=1)), 1e-9) / math.sqrt(len(values))
+    mean, error = float(values.mean()), _deviation(values) / math.sqrt(len(values))
     t = stats.t(len(values) - 1)
 
     def beyond(effect: float) -> tuple[float, float]:
@@ -186,6 +187,24 @@ def test(claim: Claim, differences: Sequence[float]) -> Test:
     half = float(t.ppf(0.975)) * error
     p = min(1.0, 2 * min(for_it, against))
     return Test(tuple(differences), mean, mean - half, mean + half, p, for_it < against)
+
+
+def _deviation(values: Sequence[float] | np.ndarray) -> float:
+    return max(float(np.std(values, ddof=1)), 1e-9)
+
+
+def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
+    """The smallest number of seeds with which the claim would be decided with probability POWER, if the effect and its
+    spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
+    from scipy import stats
+
+    effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
+    ratio = abs(effect - claim.margin) / _deviation(found.differences)
+    for count in range(SEEDS, MOST + 1):
+        limit = stats.t.ppf(1 - LEVEL / 2 / tests, count - 1)
+        if stats.nct.sf(limit, count - 1, ratio * math.sqrt(count)) >= POWER:
+            return count
+    return MOST + 1
 
 
 class Entry(NamedTuple):
@@ -231,15 +250,16 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         entries.append(Entry(claim, metric, found, math.nan, "undecided", reason, seconds))
     tests = [entry.found for entry in entries if entry.found]
     corrected = iter(outcomes.holm([found.p for found in tests]))
-    return [_decided(entry, next(corrected)) if entry.found else entry for entry in entries]
+    return [_decided(entry, next(corrected), len(tests)) if entry.found else entry for entry in entries]
 
 
-def _decided(entry: Entry, p: float) -> Entry:
+def _decided(entry: Entry, p: float, tests: int) -> Entry:
     """An entry with the verdict that its corrected p-value gives."""
     assert entry.found is not None
-    if p >= LEVEL:
-        return entry._replace(p=p)
-    return entry._replace(p=p, verdict="supported" if entry.found.favours else "refuted")
+    if p < LEVEL:
+        return entry._replace(p=p, verdict="supported" if entry.found.favours else "refuted")
+    count = seeds_needed(entry.claim, entry.found, tests)
+    return entry._replace(p=p, reason=f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide")
 
 
 HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")

@@ -75,6 +75,22 @@ def test_holm() -> None:
     assert outcomes.holm([]) == []
 
 
+def test_seeds_that_would_decide() -> None:
+    """The power of that many seeds, simulated, is as wanted, and of fewer it is not."""
+    random = np.random.default_rng(1)
+    values = random.normal(0, 1, 8)
+    values = 0.006 + 0.01 * (values - values.mean()) / values.std(ddof=1)
+    count = claims.seeds_needed(claim(), claims.test(claim(), list(values)), 3)
+
+    def power(seeds: int) -> float:
+        draws = random.normal(0.006, 0.01, (20_000, seeds))
+        return float(np.mean(stats.ttest_1samp(draws, 0, axis=1, alternative="greater").pvalue < 0.025 / 3))
+
+    assert power(count) == pytest.approx(0.8, abs=0.02)
+    assert power(count - 2) < power(count)
+    assert claims.seeds_needed(claim(), claims.test(claim(), [1e-5, -1e-5] * 4), 3) > claims.MOST
+
+
 def test_verdicts() -> None:
     """Corrected for the number of claims; with fewer seeds than needed, a claim is undecided."""
     noise = np.random.default_rng(0).normal(0, 0.002, 8)
@@ -89,7 +105,8 @@ def test_verdicts() -> None:
         known |= {key: value for key, value in line.items() if value}
     entries = claims.ledger(stated, list(merged.values()), "cub")
     assert [entry.verdict for entry in entries] == ["supported", "refuted", "supported", "undecided", "undecided"]
-    assert [entry.reason for entry in entries] == ["", "", "", "", "5 of 8 seeds"]
+    assert [bool(entry.reason) for entry in entries] == [False, False, False, True, True]
+    assert entries[4].reason == "5 of 8 seeds"
     assert entries[0].p == pytest.approx(4 * claims.test(stated[0], entries[0].found.differences).p)
     assert claims.cells(entries[0])[3].startswith("+2.00 [")
     assert entries[0].seconds == 16 * 30
