@@ -19,7 +19,6 @@ from dml_jax.data.prepare.sources import Entry, File
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
 
-ROOT = Path(__file__).parents[2]
 PHOTOS, OUT = Path("photos"), Path("out")
 OPTIONS = ("--name=folder", f"--source={PHOTOS}", f"--output={OUT}")
 
@@ -195,12 +194,10 @@ def test_rotated_images_are_counted_and_read_either_way(prepared: Callable[..., 
     Image.open(file).save(file, exif=exif)
     assert "EXIF rotation: 1 image (data.exif_rotation)" in prepared()
     name = str(file.relative_to(PHOTOS))
-    shapes = {}
-    for rotation in (True, False):
-        data = Data(name="folder", path=str(OUT), exif_rotation=rotation)
-        (split,) = (split for split in formats.load(data).values() if name in split.ids)
-        shapes[rotation] = split.read(list(split.ids).index(name), None).shape[:2]
-    assert shapes[True] == shapes[False][::-1] != shapes[False]
+    loaded = (formats.load(Data(name="folder", path=str(OUT), exif_rotation=rotation)) for rotation in (True, False))
+    found = (next(split for split in splits.values() if name in split.ids) for splits in loaded)
+    turned, stored = (split.read(list(split.ids).index(name), None) for split in found)
+    assert turned.shape[:2] == stored.shape[1::-1] != stored.shape[:2]
 
 
 @pytest.mark.parametrize("limit", [0, 5])

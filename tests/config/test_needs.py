@@ -27,6 +27,7 @@ WITHOUT_EFFECT = [
     "folder_baseline head.gamma=0.5",
     "digits_hist train.schedule=step",
     "digits_hist train.gamma=0.5",
+    "digits_hist train.rates_for_batch=32",
     "digits_hist train.layer_decay=0.8",
     "digits_hist train.reload_best_epochs=3,",
     "digits_hist train.groups.backbone.warmup=freeze",

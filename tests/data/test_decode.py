@@ -2,7 +2,6 @@
 
 import io
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from dml_jax.data import decode
 from dml_jax.errors import DataError
 from tests.data import pictures
 
-ROOT = Path(__file__).parents[2]
 RAMP = (np.arange(600, dtype=np.uint16) * 109).reshape(20, 30)  # 0 to 65,291
 
 

@@ -123,27 +123,21 @@ def test_the_split_is_named_by_files_or_a_column(tmp_path: Path) -> None:
     ],
 )
 def test_columns(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
-    given = {
-        "image": pa.array([{"bytes": content(0), "path": None}], IMAGE),
-        "label": pa.array([1], pa.int64()),
-    } | columns
-    features = {
-        "img": {"_type": "Image"},
-        "label": {"names": NAMES, "_type": "ClassLabel"},
-        "species": {"names": NAMES, "_type": "ClassLabel"},
-    }
+    image = pa.array([{"bytes": content(0), "path": None}], IMAGE)
+    given = {"image": image, "label": pa.array([1], pa.int64())} | columns
     rows = pa.table({name: values for name, values in given.items() if values is not None})
+    named = {"names": NAMES, "_type": "ClassLabel"}
+    features = {"img": {"_type": "Image"}, "label": named, "species": named}
     features = {name: feature for name, feature in features.items() if name in rows.column_names}
     rows = rows.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     pq.write_table(rows, tmp_path / "a.parquet")
-    options = Options(scratch=tmp_path)
+    arguments = {"a.parquet": File(tmp_path / "a.parquet")}, Options(scratch=tmp_path)
     if expected.startswith("a.parquet/"):
-        (entry,) = parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, options)
-        assert f"{entry.id} {entry.class_name}" == expected
-        assert entry.file.read() == content(0)
+        (entry,) = parquet.find(*arguments)
+        assert (f"{entry.id} {entry.class_name}", entry.file.read()) == (expected, content(0))
     else:
         with pytest.raises(DataError, match=rf"^{expected}"):
-            parquet.find({"a.parquet": File(tmp_path / "a.parquet")}, options)
+            parquet.find(*arguments)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

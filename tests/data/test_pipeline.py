@@ -56,10 +56,6 @@ def test_shapes_types_and_labels(split: Split) -> None:
     assert (batches[0][0] != batches[1][0]).any()
 
 
-def test_threads_change_nothing(split: Split) -> None:
-    assert_same(read_batches(split, options()), read_batches(split, options(threads=3)))
-
-
 def test_threads_are_as_many_as_the_cores(split: Split, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Unless they are given; a container's quota of processor time limits the cores."""
     asked: list[Any] = []
