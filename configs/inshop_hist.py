@@ -6,7 +6,7 @@ which the authors' code is based, reaches R@1 92.1 with the same backbone and 51
 et al. 2021, Table 2). Cost: not published.
 """
 
-from configs.base import PAPER_PROTOCOL
+from configs import base
 from configs.recipes import hist
 
-PAPER_PROTOCOL, VARIANTS, get_config = hist.on("inshop", {}, PAPER_PROTOCOL, **hist.SOP)
+PAPER_PROTOCOL, VARIANTS, get_config = hist.on("inshop", {}, base.PAPER_PROTOCOL, **hist.SOP)
