@@ -71,8 +71,7 @@ def train(
     with workdir.locked(directory, active=main), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
-            here = {key: run[key] for key in ("config", "data_hash")}
-            workdir.check_same_facts(directory, workdir.read_config(directory), here)
+            workdir.check_same_sources(directory, {key: run[key] for key in ("config", "data_hash")})
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
@@ -84,8 +83,7 @@ def train(
             for name in with_gallery(experiment.splits):  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
-            if (directory / "config.json").exists():
-                workdir.check_same_facts(directory, workdir.read_config(directory), run)
+            workdir.check_same_sources(directory, run)
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
         console.log_to(directory / "logs" / f"{workdir.process_name()}.log")

@@ -95,6 +95,22 @@ def test_a_manifest_says_everything(interrupted: Path) -> None:
             assert (checkpoint / name).stat().st_size == entry["size"]
 
 
+@pytest.mark.parametrize("end", ["interrupted", "finished"])
+def test_without_config_json_another_run_is_refused(end: str, request: Any, tmp_path: Path) -> None:
+    """And nothing is written that claims otherwise; the same run goes on."""
+    directory = Path(shutil.copytree(request.getfixturevalue(end), tmp_path / "run"))
+    (directory / "config.json").unlink()
+    (directory / manifest.NAME).unlink(missing_ok=True)
+    groups = {name: replace(group, learning_rate=0.5) for name, group in CONFIG.train.groups.items()}
+    other = replace(CONFIG, seed=7, train=replace(CONFIG.train, groups=groups))
+    message = r"latest/\d: belongs to a run of another configuration: seed \(0 there, 7 here\), train.groups"
+    with pytest.raises(CheckpointError, match=message):
+        run.train(other, directory, QUIET, Stop())
+    assert not (directory / "config.json").exists()
+    run.train(CONFIG, directory, QUIET, Stop())
+    assert (directory / "results.json").exists()
+
+
 def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: Path) -> None:
     """Neither to continue nor to evaluate or load; nor is it taken for damage and deleted."""
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))

@@ -106,6 +106,19 @@ def check_same_facts(
             raise CheckpointError(f"{where}: {what}")
 
 
+def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
+    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run with another `identity`."""
+    if (workdir / "config.json").exists():
+        check_same_facts(workdir, read_config(workdir), here)
+    for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
+        try:
+            run = manifest.read(checkpoint, CheckpointError).get("run", {})
+        except CheckpointError:  # restoring a checkpoint names the remedy
+            continue
+        check_same_facts(checkpoint, run, here)
+        break
+
+
 def complete_checkpoints(directory: Path) -> list[Path]:
     """The complete checkpoints in a directory, by step."""
     found = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
