@@ -130,11 +130,7 @@ def train(
 
 
 def evaluate(
-    config: Config,
-    directory: Path,
-    checkpoint: str,
-    console: Console,
-    output: Path | None = None,
+    config: Config, directory: Path, checkpoint: str, console: Console, output: Path | None = None
 ) -> dict[str, Any]:
     """Evaluates a model on the test split; prints the table, writes the results to `output` and returns them.
 

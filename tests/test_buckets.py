@@ -116,8 +116,7 @@ def test_an_object_that_is_lost_during_a_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "message", "kind"),
-    [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)],
+    ("status", "message", "kind"), [(503, "cannot be reached", PeerError), (403, "access is denied", CheckpointError)]
 )
 def test_a_bucket_that_fails(status: int, message: str, kind: type[Exception], client: Any) -> None:
     from gcsfs.retry import validate_response

@@ -30,9 +30,7 @@ class Facts:
 
 @pytest.mark.parametrize(
     "raised",
-    [
-        *(KeyError("odd"), EOFError(), RecursionError("deep"), struct.error("odd")),
-    ],
+    [KeyError("odd"), EOFError(), RecursionError("deep"), struct.error("odd")],
     ids=lambda raised: type(raised).__name__,
 )
 def test_reading_turns_any_exception_into_one_error(raised: Exception) -> None:

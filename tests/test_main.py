@@ -185,13 +185,7 @@ sys.exit(main.main())
 def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training, a real SIGTERM, resuming, finishing, refusal of another configuration, evaluation, export, serving."""
     run = tmp_path / "run"
-    arguments = [
-        CONFIG,
-        f"--workdir={run}",
-        *TINY,
-        "--config.train.steps=60",
-        "--config.train.evaluate_every=30",
-    ]
+    arguments = [CONFIG, f"--workdir={run}", *TINY, "--config.train.steps=60", "--config.train.evaluate_every=30"]
     process = subprocess.Popen(
         [sys.executable, "-c", STOPPED, *arguments, "--profile=3:5"],
         cwd=ROOT,
@@ -234,13 +228,7 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
         (label, str(label + 5)) for label in range(5)
     }
     report = (run / "report.html").read_text()
-    for name in (
-        "loss",
-        "recall",
-        "retrieval",
-        "classes",
-        "components",
-    ):
+    for name in ("loss", "recall", "retrieval", "classes", "components"):
         assert f'id="{name}"' in report
         assert (run / "figures" / f"{name}.png").stat().st_size > 1000
     assert "raw pixels" in report

@@ -106,10 +106,7 @@ def test_failures(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (
-            "timm/none",
-            r"timm/none: cannot be downloaded \(there is no such repository, branch or commit, .*\); check",
-        ),
+        ("timm/none", r"timm/none: cannot be downloaded \(there is no such repository, branch or commit, .*\); check"),
         (
             "timm/gated",
             r"timm/gated: cannot be downloaded \(HTTP 401: Access to model timm/gated is restricted\. Please log in\.\)"

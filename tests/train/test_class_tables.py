@@ -87,11 +87,7 @@ def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "hist",
-        "arcface",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "cross_entropy")),
-    ],
+    ["hist", "arcface", *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_anchor", "cross_entropy"))],
 )
 def test_a_million_classes_take_an_eighth_of_the_memory_and_little_traffic(name: str) -> None:
     """By the compiler's own figures; nothing is computed."""

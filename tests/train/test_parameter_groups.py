@@ -229,7 +229,6 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
 def vit_values(**groups: Any) -> dict[str, Any]:
     """A vision transformer of two narrow blocks with proxies, and batch statistics in no layer."""
     given = values(steps=3)
-    given["data"] |= {"image_size": 8, "crop": "none"} if "image_size" in given["data"] else {}
     given["backbone"] = {"name": "vit", "depth": 2, "width": 8, "heads": 2, "patch": 4}
     given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=6))
     given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in baseline.GROUPS} | {

@@ -18,8 +18,7 @@ from tests.train.experiments import small
 
 
 @pytest.mark.parametrize(
-    ("equation", "shapes"),
-    [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))],
+    ("equation", "shapes"), [("...i,io->...o", ((2, 3, 4), (4, 5))), ("npk,npl->nkl", ((2, 6, 3), (2, 6, 4)))]
 )
 def test_operands_are_rounded_and_sums_are_not(equation: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     """Value and both gradients are those of rounded operands, which NumPy computes in float64."""
