@@ -128,13 +128,6 @@ def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -
         assert (done.returncode, done.stderr.count("\n"), wanted in done.stderr) == (2, 1, True), done.stderr
 
 
-def test_help_does_not_import_jax() -> None:
-    code = "import sys; from dml_jax import main; print(main.main(), 'jax' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, "--help"], env=environment(), capture_output=True, text=True)
-    assert "--workdir" in done.stdout
-    assert done.stdout.endswith("0 False\n"), done.stdout
-
-
 FAULTS = """
 import ctypes
 import resource
