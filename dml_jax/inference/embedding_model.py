@@ -41,29 +41,17 @@ def is_run(directory: Path) -> bool:
 
 
 class EmbeddingModel(ABC):
-    """A model that embeds images.
+    """A model that embeds images."""
 
-    Attributes:
-      runtime: the library that computes the embeddings: "jax" or "onnxruntime".
-      directory: the work directory, or that of the weights.
-      data: the transform of images.
-      shape: (H, W) in pixels of the images that the network sees.
-      step: of the checkpoint; 0 for published weights.
-      own_distance: whether embeddings are compared by a function of the user's, not by cosines or Euclidean distances.
-      finished: whether the run has finished; its reported model is otherwise the newest or best so far, with a warning.
-      config_hash: identifies the configuration.
-      fingerprint: SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever
-        the runtime.
-    """
-
-    runtime: str
-    directory: Path
-    data: Data
-    shape: tuple[int, int]
-    step: int
-    own_distance: bool = False
-    finished: bool
-    config_hash: str
+    runtime: str  # the library that computes the embeddings: "jax" or "onnxruntime"
+    directory: Path  # the work directory, or that of the weights
+    data: Data  # the transform of images
+    shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
+    step: int  # of the checkpoint; 0 for published weights
+    own_distance: bool = False  # whether embeddings are compared by a function of the user's
+    finished: bool  # whether the run has finished; its model is otherwise the newest or best so far, with a warning
+    config_hash: str  # identifies the configuration
+    # SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever the runtime
     fingerprint: str
     added: tuple[bool, tuple[float, ...]]  # flip and scales beyond those of the configuration
 

@@ -62,13 +62,6 @@ def test_both_forms_of_merging_order_ties_by_index(way, dtype, x64):
         np.testing.assert_array_equal(found, np.take_along_axis(given, order, axis=1))
 
 
-def test_duplicates_are_at_distance_zero():
-    points = np.repeat(rows(4, 100) + 10, 2, axis=0)
-    distances, indices = neighbors.search(points, points, 2, metric="euclidean")
-    np.testing.assert_array_equal(distances, 0)
-    np.testing.assert_array_equal(indices, np.arange(200).reshape(-1, 2).repeat(2, axis=0))
-
-
 @pytest.mark.parametrize("unit", [1e-4, 1, 1e4])
 def test_small_distances_between_long_rows_are_accurate(unit):
     gallery = np.float32(unit) * rows(5, 100)

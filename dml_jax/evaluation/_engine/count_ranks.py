@@ -17,19 +17,13 @@ Pair = tuple[int, int]  # a tile of the gallery and a tile of the queries
 
 
 class Targets(NamedTuple):
-    """The gallery rows whose ranks are counted for each query: consecutive positions, without the query's own.
+    """The gallery rows whose ranks are counted for each query: consecutive positions, without the query's own."""
 
-    Attributes:
-      start: int32 [m, T], first position of the query's class.
-      size: int32 [m, T], number of targets, 0 for a query whose ranks are not counted.
-      own: int32 [m, T], the position of the query itself if it is excluded, else -1.
-      groups: int [m, T], and int [G] by position of the gallery: a query leaves out the targets of its group. Their
-        ranks are counted, too, and tell how many of them precede another target.
-    """
-
-    start: np.ndarray
-    size: np.ndarray
-    own: np.ndarray
+    start: np.ndarray  # int32 [m, T], first position of the query's class
+    size: np.ndarray  # int32 [m, T], number of targets, 0 for a query whose ranks are not counted
+    own: np.ndarray  # int32 [m, T], the position of the query itself if it is excluded, else -1
+    # int [m, T], and int [G] by position of the gallery: a query leaves out the targets of its group. Their ranks are
+    # counted, too, and tell how many of them precede another target.
     groups: tuple[np.ndarray, np.ndarray] | None
 
     def positions(self, width: int) -> np.ndarray:

@@ -24,20 +24,13 @@ class Side(NamedTuple, Generic[Array]):
     """The row tiles or the column tiles of a product: their rows as candidates, and their targets as queries.
 
     A target is a relevant row of a query; see `count_ranks.Targets`.
-
-    Attributes:
-      first: int32 [m], position of the first row of each tile.
-      indices: int32 [m, T], index of each row.
-      positions: int32 [m, R + 1, T], position of each target, -1 if unused; the last entry is the query's own position.
-      thresholds: integers [m, R, T], keys of the scores of the targets, the largest integer if unused.
-      ties: int32 [m, R, T], index of each target: candidates with an equal score and a lower index precede it.
     """
 
-    first: Array
-    indices: Array
-    positions: Array
-    thresholds: Array
-    ties: Array
+    first: Array  # int32 [m], position of the first row of each tile
+    indices: Array  # int32 [m, T], index of each row
+    positions: Array  # int32 [m, R + 1, T], position of each target, -1 if unused; the last is the query's own position
+    thresholds: Array  # integers [m, R, T], keys of the scores of the targets, the largest integer if unused
+    ties: Array  # int32 [m, R, T], index of each target: equal scores with a lower index precede it
 
 
 # (keys, axis of the candidates, their side and tile, the side and tile of the queries, targets in use) -> [R, queries]

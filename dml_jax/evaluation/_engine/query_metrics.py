@@ -21,26 +21,16 @@ UNUSED = np.iinfo(np.int32).max
 
 
 class Task(NamedTuple):
-    """What is ranked: Q queries, with G gallery rows each. The relevant rows are those of the query's class.
+    """What is ranked: Q queries, with G gallery rows each. The relevant rows are those of the query's class."""
 
-    Attributes:
-      labels, gallery_labels: classes [Q] and [G].
-      judge: maps a query to the rows that are relevant instead, bool [G].
-      groups: int [Q] and int [G]; a query leaves out the relevant rows of its own group.
-      exclude_self: query i leaves out gallery row i, which is of its class.
-      drop_nearest: each query leaves out its nearest row, as if it were of its class.
-      full_ks: K of the precision at K; None without the metrics of the whole ranking.
-      functions: further metrics.
-    """
-
-    labels: np.ndarray
-    gallery_labels: np.ndarray
-    judge: Callable[[int], np.ndarray] | None
-    groups: tuple[np.ndarray, np.ndarray] | None
-    exclude_self: bool
-    drop_nearest: bool
-    full_ks: tuple[int, ...] | None
-    functions: tuple[RowFunction, ...]
+    labels: np.ndarray  # [Q]
+    gallery_labels: np.ndarray  # [G]
+    judge: Callable[[int], np.ndarray] | None  # maps a query to the rows that are relevant instead, bool [G]
+    groups: tuple[np.ndarray, np.ndarray] | None  # int [Q] and [G]; queries leave out relevant rows of their group
+    exclude_self: bool  # query i leaves out gallery row i, which is of its class
+    drop_nearest: bool  # each query leaves out its nearest row, as if it were of its class
+    full_ks: tuple[int, ...] | None  # K of the precision at K; None without the metrics of the whole ranking
+    functions: tuple[RowFunction, ...]  # further metrics
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
         """The rows that are relevant to a query, and those of them that it leaves out: bool [G]."""
@@ -49,25 +39,15 @@ class Task(NamedTuple):
 
 
 class QueryResults(NamedTuple):
-    """Metrics of Q queries; NaN if they are undefined without a relevant row.
+    """Metrics of Q queries; NaN if they are undefined without a relevant row."""
 
-    Attributes:
-      first_rank: int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none.
-      r_precision: float64 [Q].
-      average_precision: float64 [Q], average precision at R.
-      relevant: int64 [Q], R, the number of relevant rows.
-      nearest: float64 [Q], score of the nearest relevant row.
-      full: float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted.
-      own: float64 [Q, F], the values of functions of the ranking; None without functions.
-    """
-
-    first_rank: np.ndarray
-    r_precision: np.ndarray
-    average_precision: np.ndarray
-    relevant: np.ndarray
-    nearest: np.ndarray
-    full: np.ndarray | None
-    own: np.ndarray | None
+    first_rank: np.ndarray  # int32 [Q], 1-based rank of the nearest relevant row, 0 if there is none
+    r_precision: np.ndarray  # float64 [Q]
+    average_precision: np.ndarray  # float64 [Q], average precision at R
+    relevant: np.ndarray  # int64 [Q], R, the number of relevant rows
+    nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
+    full: np.ndarray | None  # float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted
+    own: np.ndarray | None  # float64 [Q, F], the values of functions of the ranking; None without functions
 
     @classmethod
     def undefined(cls, queries: int, task: Task) -> "QueryResults":
