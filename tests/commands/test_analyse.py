@@ -137,10 +137,8 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
     ("arguments", "message"),
     [
         ([], "arguments are required: --model"),
-        (["--model={}/checkpoints"], "is not a work directory"),
         (["--model={}", "--what=atention"], "--what=atention: there is no 'atention'; did you mean attention"),
         (["--model={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
-        (["--model={}", "--split=tets"], "--split: invalid choice: 'tets'"),
         (["--model={}", "--split=validation"], "--split=validation: the run has none; give train or test or batch"),
         (["--model={}", "--split=train", "--what=attention"], "--what=attention: is not made by split"),
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
@@ -151,10 +149,6 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
         (["--model={}", "--classes=3", "--what=classes"], "--what=classes: shows no chosen classes"),
         (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
         (["--model={}", "--classes=5,seven", "--what=tsne"], "--classes=5,seven: there is no 'seven'"),
-        (
-            ["--model={}", "--config.data.path={}/no"],
-            "has no effect without another data.name than digits",
-        ),
     ],
 )
 def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fails) -> None:

@@ -71,14 +71,8 @@ def test_a_pushed_run_is_pulled_without_anything_that_could_hold_code(run: Path,
     push(run, "--private")
     assert account.private == {"me/digits"}
     pushed = account.repositories["me/digits"]
-    assert sorted(pushed) == [
-        ".gitattributes",
-        "README.md",
-        "config.json",
-        "manifest.json",
-        "model/5.safetensors",
-        "results.json",
-    ]
+    wanted = [".gitattributes", "README.md", "config.json", "manifest.json", "model/5.safetensors", "results.json"]
+    assert sorted(pushed) == wanted
     assert "/home/me" not in "".join(pushed[name].decode() for name in pushed if name.endswith("json"))
     pushed["model.py"] = b"raise SystemExit"
 

@@ -78,13 +78,8 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("command", "arguments", "message"),
     [
-        (
-            analyse,
-            ["--what=attention", "--data=photos"],
-            "--what=attention: needs a trained run on its own data, not --data",
-        ),
+        (analyse, ["--what=attention", "--data=photos"], "--what=attention: needs a trained run on its own data"),
         (analyse, [], "--data: missing; weights has no data of its own, give a folder of class folders"),
-        (analyse, ["--output=out"], "--data: missing; weights has no data of its own"),
         (analyse, ["--data=photos", "--config.data.threads=1"], "--config.data.threads: is not used with --data"),
         (analyse, ["--data=photos", "--split=train"], "--split=train: is not used with --data"),
         (analyse, ["--data=none"], "none: there is no such directory; give a directory with one folder of images"),

@@ -1,6 +1,5 @@
 """The runner with a short script in place of training: failures, lost processes, signals."""
 
-import json
 import os
 import re
 import shlex
@@ -10,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,59 +160,34 @@ manifest = json.dumps({"members": [read(path) for path in members]})
 (directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
 (directory / "results.json").write_text(json.dumps({"recall@1": 0.5, "protocol": "clean"}))
 """
-EMBED = """
-import json, pathlib, sys
-directory, config = pathlib.Path(sys.argv[1]), json.loads(sys.argv[2])
-(directory / "embeddings" / "test").mkdir(parents=True, exist_ok=True)
-manifest = json.dumps({"sha256": {"embeddings.npy": "0"}})
-(directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
-facts = {"config": config, "data_hash": "", "classes": 1, "images": 1, "shape": [24, 24]}
-(directory / "config.json").write_text(json.dumps(facts))
-results = {"recall@1": 0.3, "protocol": "clean", "length": {"steps": 300, "epochs": 0}}
-(directory / "results.json").write_text(json.dumps(results))
-"""
-
-
-def of_study(root: Path) -> tables.Summary:
-    return tables.of_study(root, plan.read_facts(root) or {})
-
-
-def planned(root: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Trial], list[str]]:
-    """The trials of a study with an ensemble and a student, and the names in the order of their processes."""
-    student = Row("student", DIGITS, {"init_from": "@tau=1"})
-    study = Study("A study", rows=(Row("both", members=("tau=1", "tau=2")), *rows(1, 2), student))
-    settings = Settings(root, overrides={"train.steps": "300"})
-    trials = plan.trials(study, settings)
-    plan.check_root(root, "name", trials)
-    plan.write_facts(root, "name", study, settings, made=trials)
-    started: list[str] = []
-
-    def made(root: Path, trial: Trial) -> list[str]:
-        started.append(trial.name)
-        of_run = (EMBED, json.dumps(trial.config and asdict(trial.config)))
-        script, *arguments = (ENSEMBLE, *trial.members) if trial.members else of_run
-        return ["tests.studies.script", script, str(trial.directory), *map(str, arguments)]
-
-    monkeypatch.setattr(runner, "command", made)
-    return trials, started
 
 
 def test_an_ensemble_waits_for_its_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trials, _ = planned(tmp_path, monkeypatch)
+    student, both = Row("student", DIGITS, {"init_from": "@tau=1"}), Row("both", members=("tau=1", "tau=2"))
+    study = Study("A study", rows=(both, *rows(1, 2), student))
+    trials = plan.trials(study, Settings(tmp_path))
+    plan.write_facts(tmp_path, "name", study, Settings(tmp_path), made=trials)
+    started: list[str] = []
+
+    def made(root: Path, trial: Trial) -> list[str]:
+        started.append(trial.name)
+        script = ["tests.studies.script", ENSEMBLE, str(trial.directory), *map(str, trial.members)]
+        return script if trial.members else fake(0.0)(root, trial)
+
+    monkeypatch.setattr(runner, "command", made)
     runner.print_commands(tmp_path, trials)
     assert "  # after tau-1-seed0, tau-2-seed0" in capsys.readouterr().out
     run(tmp_path, trials)
-    by_name = {trial.name: trial for trial in trials}
-    members = ["tau-1-seed0", "tau-2-seed0"]
-    for name in members:
-        (by_name[name].directory / "results.json").unlink()
+    for name in ("tau-1-seed0", "tau-2-seed0"):
+        (tmp_path / name / "results.json").unlink()
     assert outcomes.finished(trials) == {"student-seed0"}
-    assert "its members are not finished" in [run.problem for run in of_study(tmp_path).failed]
-    trials, started = planned(tmp_path, monkeypatch)
+    summary = tables.of_study(tmp_path, plan.read_facts(tmp_path) or {})
+    assert "its members are not finished" in [run.problem for run in summary.failed]
+    started.clear()
     run(tmp_path, trials)
-    assert started == members
+    assert started == ["tau-1-seed0", "tau-2-seed0"]
 
 
 def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -266,13 +240,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         (["--study=a.py", "--claims=hist"], "--claims: not allowed with argument --study"),
         (["--study=no.py"], r"--study=no\.py: there is no such file"),
         (["--study=configs/studies/hist.py:layers-cars", "--seeds=a"], "--seeds: a: must be whole numbers"),
-        (["--study=configs/studies/hist.py:layers-cars", "--protocol=x"], "--protocol: invalid choice: 'x'"),
         (["--study=configs/studies/hist.py:layers-cars", "--jobs=0"], "--jobs=0: must be one of 1 to"),
         (["--study=configs/studies/hist.py:layers-cars", "--trials=3"], "--trials: hist-layers-cars is not a search"),
-        (
-            ["--study=hist:layers-cars", "--config.method.tua=3"],
-            r"method\.tua: there is no such key",
-        ),
     ],
 )
 def test_invalid_command_lines(arguments: list[str], message: str) -> None:
