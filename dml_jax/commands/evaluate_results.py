@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich import box
-from rich.markup import escape
-from rich.table import Table
 
 from dml_jax import files, manifest
 from dml_jax.commands import cli, runtime
@@ -28,6 +25,8 @@ from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
 from dml_jax.inference.large_search import Table as Parts
+from dml_jax.studies import tables
+from dml_jax.studies.tables import Table
 from dml_jax.train.records import workdir
 
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
@@ -355,24 +354,18 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     rankings["combined" if rankings else "plain"] = results
     rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
     rankings |= {"reranked": results["reranked"]} if "reranked" in results else {}
-    table = Table(box=box.SIMPLE, title=f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %")
-    table.add_column("metric")
-    for name in rankings:
-        heading = escape(printable(name)) if len(rankings) > 1 else "value ± standard error"
-        table.add_column(heading, justify="right")
-    for entry in metric_table.columns(results):
-        heading = entry.heading if entry.percent else f"{entry.heading} (not in %)"
-        table.add_row(heading, *(metric_table.cell(ranking, entry, digits=2) for ranking in rankings.values()))
+    entries = metric_table.columns(results)
+    columns = {"metric": [e.heading if e.percent else f"{e.heading} (not in %)" for e in entries]}
+    for name, ranking in rankings.items():
+        heading = printable(name) if len(rankings) > 1 else "value ± standard error"
+        columns[heading] = [metric_table.cell(ranking, entry, digits=2) for entry in entries]
+    notes = [f"{results['lone_queries']:,} queries have no relevant row"] if results["lone_queries"] else []
+    if "verified" in results:
+        notes.append("verified: the files are as they were written, and the results follow from the stored embeddings")
+    notes += [ranking["protocol"] for ranking in (results, results.get("reranked", {})) if "protocol" in ranking]
+    notes.append(f"{results['seconds']:.1f} s" + (f"; written to {printable(str(output))}" if output else ""))
+    title = f"{results['rows']:,} rows, {results['classes']:,} classes; metrics in %"
     console = Console()
-    console.rich.print(table)
+    tables.print_table(Table(title, [printable(note) for note in notes], columns), console.rich)
     if results.get("near_copies", 0) > protocol.MANY_COPIES:
         console.warn(open_set.of_near_copies(results["near_copies"], "--session"))
-    if results["lone_queries"]:
-        console.print(f"{results['lone_queries']:,} queries have no relevant row")
-    if "verified" in results:
-        console.print("verified: the files are as they were written, and the results follow from the stored embeddings")
-    for ranking in (results, results.get("reranked", {})):
-        if "protocol" in ranking:
-            console.print(ranking["protocol"])
-    written = f"; written to {output}" if output else ""
-    console.print(f"{results['seconds']:.1f} s{written}")

@@ -22,7 +22,7 @@ from dml_jax.errors import ConfigError, suggest
 from dml_jax.studies import outcomes, plan, tables
 from dml_jax.studies.definition import Claim, Study
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.tables import Cell, Table
+from dml_jax.studies.tables import Table
 
 SEEDS = 8  # with fewer, no claim is decided
 LEVEL, POWER = 0.05, 0.8
@@ -268,8 +268,8 @@ HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Ho
 def table(paper: str, lines: Lines, data: str) -> Table:
     """The ledger of a paper on a data set."""
     title, stated = load(paper)
-    rows = tuple(tuple(map(Cell, cells(entry))) for entry in ledger(stated, lines, data))
-    return Table(f"{title}: claims on {data}", (), HEAD, rows, tuple(range(len(HEAD))))
+    rows = [cells(entry) for entry in ledger(stated, lines, data)]
+    return Table(f"{title}: claims on {data}", (), dict(zip(HEAD, zip(*rows, strict=True), strict=True)))
 
 
 def cells(entry: Entry) -> tuple[str, ...]:

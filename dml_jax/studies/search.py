@@ -23,7 +23,7 @@ from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Integers, Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.runner import Progress, Slot
-from dml_jax.studies.tables import Cell, Table
+from dml_jax.studies.tables import Table
 
 VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
 
@@ -142,14 +142,16 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
     if not done:
         raise CheckpointError(f"{facts['title']}: no trial of the search is finished; see the logs of the trials")
     best = max(done, key=lambda trial: (trial.value, -trial.number))
-    parameters = sorted({name for trial in made for name in trial.params})
-    rows = []
-    for trial in sorted(made, key=lambda trial: -(trial.value or 0.0)):
-        value = "–" if trial.value is None else f"{100 * trial.value:.1f}"
-        params = [trial.params.get(name) for name in parameters]
-        texts = [trial.state.name.lower(), *(f"{v:.4g}" if isinstance(v, float) else str(v) for v in params)]
-        name = Path(trial.user_attrs["directory"]).name
-        rows.append((Cell(name), Cell(value, best=trial is best), *map(Cell, texts)))
+    ranked = sorted(made, key=lambda trial: -(trial.value or 0.0))
+    heading = f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}"
+    columns = {
+        "": [Path(trial.user_attrs["directory"]).name for trial in ranked],
+        heading: ["–" if trial.value is None else f"{100 * trial.value:.1f}" for trial in ranked],
+        "state": [trial.state.name.lower() for trial in ranked],
+    }
+    for name in sorted({name for trial in made for name in trial.params}):
+        values = [trial.params.get(name) for trial in ranked]
+        columns[name] = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
     directory = Path(best.user_attrs["directory"])
     results = outcomes.read_results(directory)
     test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
@@ -163,8 +165,7 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
         f"To train with its values: python -m dml_jax.main --config={directory}/config.json"
         + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
     )
-    head = ("", f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}", "state", *parameters)
-    table = Table(facts["title"], notes, head, tuple(rows), tuple(range(len(head))))
+    table = Table(facts["title"], notes, columns, {(heading, ranked.index(best))})
     tables.print_table(table, console)
     tables.write(output, [table], facts["source"])
     lines = [

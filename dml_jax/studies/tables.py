@@ -3,7 +3,7 @@
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,22 +28,14 @@ DIGITS = 1  # decimal places of percentages
 NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
 
 
-class Cell(NamedTuple):
-    """An entry of a table; `value` is its number, and `best` says whether it is the best of its column."""
-
-    text: str
-    value: float = math.nan
-    best: bool = False
-
-
 class Table(NamedTuple):
     """A table with sentences below it."""
 
     title: str
-    notes: tuple[str, ...]
-    head: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]  # cells, as many as headings
-    narrow: tuple[int, ...]  # indices of the columns that fit on a terminal
+    notes: Sequence[str]
+    columns: Mapping[str, Sequence[str]]  # cells by heading; the first column has the names of the rows
+    best: Collection[tuple[str, int]] = ()  # headings and rows of the best of their column
+    narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
 
 
 class Summary(NamedTuple):
@@ -113,16 +105,18 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     known = [outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()]
     sources = list(dict.fromkeys(source for found in known for source in found))
     counts = [sum(not run.problem for run in runs) for runs in rows.values()]
-    columns: dict[str, list[Cell]] = {"seeds": [Cell(str(count) if count else "–") for count in counts]}
+    columns = {"": [printable(name) for name in rows], "seeds": [str(count) if count else "–" for count in counts]}
     distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
     if len(set(filter(None, distances))) > 1:
-        columns["distance"] = [Cell(printable(name)) for name in distances]
+        columns["distance"] = [printable(name) for name in distances]
+    best: set[tuple[str, int]] = set()
     others: list[str] = []  # columns of published metrics of another kind, e.g. the density
     for entry in entries:
-        columns[entry.heading] = _measured(list(rows.values()), entry)
+        columns[entry.heading], first = _measured(list(rows.values()), entry)
+        best |= {(entry.heading, row) for row in first}
         for source in sources:
             cells = [_published(found.get(source, {}), entry) for found in known]
-            if any(cell.text for cell in cells):
+            if any(cells):
                 columns[f"{entry.heading} {source}"] = cells
                 others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
     if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
@@ -131,18 +125,16 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     main = next(entry.heading for entry in entries if entry.name == summary.metric)
     beside = (f"{main} {source}" for source in sources)
     shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
-    head = ("", *columns)
-    lines = tuple((Cell(printable(name)), *cells) for name, *cells in zip(rows, *columns.values(), strict=True))
-    narrow = tuple(i for i, heading in enumerate(head) if heading in shown)
+    narrow = [heading for heading in columns if heading in shown]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
     notes += [f"Without {run.directory.name}: {run.problem}." for run in summary.failed if run.row in trained]
     data = next((run.config["data"]["name"] for run in summary.runs if run.config), "of the members")
     notes.append(f"Data: {data}. Evaluation: {stated}.")
     notes += _explanations(
-        trained, main if "p" in head else "", any(metrics for found in known for metrics in found.values())
+        trained, main if "p" in columns else "", any(metrics for found in known for metrics in found.values())
     )
-    return Table(printable(summary.title), tuple(map(printable, notes)), head, lines, narrow), trained
+    return Table(printable(summary.title), [printable(note) for note in notes], columns, best, narrow), trained
 
 
 def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
@@ -203,12 +195,11 @@ def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[
 
 def only(table: Table, headings: Sequence[str]) -> Table:
     """The table with some of its columns, in that order, after the names of the rows."""
+    first, *known = table.columns
     for heading in headings:
-        if heading not in table.head[1:]:
-            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, table.head[1:])}")
-    chosen = (0, *(table.head.index(heading) for heading in headings))
-    rows = tuple(tuple(row[i] for i in chosen) for row in table.rows)
-    return table._replace(head=tuple(table.head[i] for i in chosen), rows=rows, narrow=tuple(range(len(chosen))))
+        if heading not in known:
+            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
+    return table._replace(columns={heading: table.columns[heading] for heading in (first, *headings)}, narrow=())
 
 
 def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
@@ -237,86 +228,86 @@ def numbers(runs: Sequence[Run], metric: str) -> list[float]:
     return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
 
 
-def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> list[Cell]:
-    """Mean ± standard deviation of each row; the best is marked if higher is better."""
+def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> tuple[list[str], list[int]]:
+    """Mean ± standard deviation of each row, and the best rows if higher is better."""
 
     def text(value: float) -> str:
         return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
 
-    cells = []
-    for values in (numbers(runs, entry.name) for runs in rows):
-        spread = f" ± {text(statistics.stdev(values))}" if len(values) > 1 else ""
-        cells.append(Cell(text(mean := statistics.fmean(values)) + spread, mean) if values else Cell("–"))
-    known = {cell.value for cell in cells if not math.isnan(cell.value)}
-    if not entry.percent or len(known) < 2:
-        return cells
-    return [cell._replace(best=cell.value == max(known)) for cell in cells]
+    found = [numbers(runs, entry.name) for runs in rows]
+    means = [statistics.fmean(values) if values else math.nan for values in found]
+    spreads = [f" ± {text(statistics.stdev(values))}" if len(values) > 1 else "" for values in found]
+    cells = ["–" if math.isnan(mean) else text(mean) + spread for mean, spread in zip(means, spreads, strict=True)]
+    known = {mean for mean in means if not math.isnan(mean)}
+    ranked = entry.percent and len(known) > 1
+    return cells, [row for row, mean in enumerate(means) if ranked and mean == max(known)]
 
 
-def _published(metrics: Mapping[str, float], entry: MetricEntry) -> Cell:
+def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
     if entry.name not in metrics:
-        return Cell("")
+        return ""
     if not entry.percent:
-        return Cell(f"{metrics[entry.name]:.2f}")
-    return Cell(metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry))
+        return f"{metrics[entry.name]:.2f}"
+    return metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry)
 
 
-def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[Cell]:
+def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
     """p-values of the differences to the best row; none if no row has two seeds to compare."""
     values = {name: numbers(runs, metric) for name, runs in rows.items()}
     best = max((name for name in values if values[name]), key=lambda name: statistics.fmean(values[name]))
     p_values = [math.nan if name == best else outcomes.seed_test(found, values[best]) for name, found in values.items()]
     known = [p for p in p_values if not math.isnan(p)]
     corrected = iter(outcomes.holm(known))
-    cells = [Cell("") if math.isnan(p) else Cell(outcomes.p_text(q := next(corrected)), q) for p in p_values]
+    cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
     return cells if known else []
 
 
-def _time(runs: Sequence[Run]) -> Cell:
+def _time(runs: Sequence[Run]) -> str:
     """The median of the training time over seeds."""
     seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
-    return Cell(outcomes.duration(statistics.median(seconds)) if seconds else "")
+    return outcomes.duration(statistics.median(seconds)) if seconds else ""
 
 
 def print_table(table: Table, console: Console) -> None:
     """Prints the columns that matter most."""
     printed = RichTable(title=escape(table.title), title_justify="left")
-    for i in table.narrow:
-        longest = max(len(row[i].text) for row in table.rows)  # only names and headings are wrapped
-        printed.add_column(escape(table.head[i]), justify="right" if i else "left", min_width=longest if i else None)
-    for row in table.rows:
-        printed.add_row(*(Text(row[i].text, "bold" if row[i].best else "") for i in table.narrow))
+    shown = table.narrow or list(table.columns)
+    for i, heading in enumerate(shown):
+        longest = max(map(len, table.columns[heading]), default=0)  # only names and headings are wrapped
+        printed.add_column(escape(heading), justify="right" if i else "left", min_width=longest if i else None)
+    for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
+        styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
+        printed.add_row(*map(Text, cells, styles))
     console.print(printed)
     for note in table.notes:
         console.print(note, style="dim", markup=False)
 
 
+def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
+    columns = [
+        [(bold if (heading, row) in table.best else "{}").format(escaped(cell)) for row, cell in enumerate(cells)]
+        for heading, cells in table.columns.items()
+    ]
+    return [[escaped(heading) for heading in table.columns], *map(list, zip(*columns, strict=True))]
+
+
 def markdown(table: Table) -> str:
     """The table in Markdown."""
-    lines = [f"## {table.title}", "", "| " + " | ".join(heading.replace("|", r"\|") for heading in table.head) + " |"]
-    lines.append("|---" + "|---:" * (len(table.head) - 1) + "|")
-    for row in table.rows:
-        cells = (cell.text.replace("|", r"\|") for cell in row)
-        marked = (f"**{text}**" if cell.best else text for text, cell in zip(cells, row, strict=True))
-        lines.append("| " + " | ".join(marked) + " |")
-    return "\n".join([*lines, "", *table.notes, ""])
+    lines = _lines(table, lambda text: text.replace("|", r"\|"), "**{}**")
+    head, *rows = ("| " + " | ".join(line) + " |" for line in lines)
+    rule = "|---" + "|---:" * (len(table.columns) - 1) + "|"
+    return "\n".join([f"## {table.title}", "", head, rule, *rows, "", *table.notes, ""])
 
 
 def latex(table: Table) -> str:
     """The table in LaTeX, with the package booktabs."""
-
-    def line(cells: Sequence[str]) -> str:
-        return "  " + " & ".join(cells) + r" \\"
-
-    body = [
-        line([rf"\textbf{{{_tex(cell.text)}}}" if cell.best else _tex(cell.text) for cell in row]) for row in table.rows
-    ]
+    head, *body = ("  " + " & ".join(line) + r" \\" for line in _lines(table, _tex, r"\textbf{{{}}}"))
     caption = " ".join((f"{table.title}.", *table.notes[:1]))  # data and protocol; further notes are comments
     return "\n".join(
         [
             r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}",
-            rf"  \begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"  \toprule",
-            line([_tex(heading) for heading in table.head]), r"  \midrule", *body,
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"  \toprule", head, r"  \midrule", *body,
             r"  \bottomrule", r"  \end{tabular}", *(f"  % {note}" for note in table.notes[1:]), r"\end{table}", "",
         ]
     )  # fmt: skip
