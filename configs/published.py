@@ -25,9 +25,7 @@ from typing import NamedTuple
 
 from dml_jax.studies.definition import Study
 
-SELECTED = {  # by protocol
-    "paper": "selected on test", "clean": "not selected on test", "not stated": "selection not stated",
-}  # fmt: skip
+SELECTED = {"paper": "selected on test", "clean": "not selected on test", "not stated": "selection not stated"}
 
 
 class Entry(NamedTuple):

@@ -39,7 +39,6 @@ from dml_jax.backbones import resnet
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline
 
-PAPER_PROTOCOL = base.PAPER_PROTOCOL
 make = partial(baseline.make_config, embedding_dim=128)
 SHARED = {  # by variant: the method, and the learning rate of the loss's own parameters
     "cross_entropy": (make("cross_entropy"), 5e-4),
@@ -87,7 +86,7 @@ NCA_PP = {
 
 def on(dataset: str) -> base.Contents:
     """The contents of the file of a data set; see `config`."""
-    return PAPER_PROTOCOL, VARIANTS, partial(config, dataset)
+    return base.PAPER_PROTOCOL, VARIANTS, partial(config, dataset)
 
 
 def config(dataset: str, variant: str = "") -> ConfigDict:

@@ -19,9 +19,6 @@ from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods import crt
 
-# Neither code nor a reproduction is public, and the paper does not say how the reported epoch was selected: this
-# follows the practice of comparable code.
-PAPER_PROTOCOL = base.PAPER_PROTOCOL
 MIT_B2 = replace(mit.PUBLISHED["mit_b2"], pretrained="weights/mit_b2", drop_path=0.1)
 VARIANTS: dict[str, dict[str, Any]] = {
     # The multi-similarity loss with the values printed in its paper instead of those of its code, 40 and 0.5; the paper
@@ -39,10 +36,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def on(
     dataset: str, variants: base.Variants = VARIANTS, *, batch_size: int, lambda1: tuple[float, float]
 ) -> base.Contents:
-    """CRT on a data set."""
+    """CRT on a data set; the paper does not say how it selected the epoch: the protocol is that of comparable code."""
     return base.contents(
         f"{dataset}_crt",
-        PAPER_PROTOCOL,
+        base.PAPER_PROTOCOL,
         variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", sampler="ms", batch_size=batch_size, images_per_class=5, flip=0.5,

@@ -21,7 +21,6 @@ from dml_jax.backbones import vit
 from dml_jax.config import Data, Group, Train
 from dml_jax.methods import baseline, hist
 
-PAPER_PROTOCOL = base.PAPER_PROTOCOL
 WEIGHTS = ("dinov2_vits14", "dino_vits16", "vit_small", "dinov2_vitb14")
 LOSSES = ("proxy_anchor", "multi_similarity", "hist")
 VARIANTS = {f"{loss}-{weights}": (loss, weights) for loss in LOSSES for weights in WEIGHTS}
@@ -30,7 +29,7 @@ RATE, DECAY = 1e-5, 1e-2
 
 def on(dataset: str, *, tau: float, alpha: float) -> base.Contents:
     """The contents of the file of a data set; see `recipe`."""
-    return PAPER_PROTOCOL, VARIANTS, partial(recipe, dataset, tau=tau, alpha=alpha)
+    return base.PAPER_PROTOCOL, VARIANTS, partial(recipe, dataset, tau=tau, alpha=alpha)
 
 
 def recipe(dataset: str, variant: str = "", *, tau: float, alpha: float) -> ConfigDict:

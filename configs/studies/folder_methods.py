@@ -16,6 +16,7 @@ photographs of fruit and vegetables, see docs/guides/photos.md.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from configs.folder_baseline import DATA, EVALUATION, HEAD, ON_FEATURES
@@ -32,13 +33,7 @@ CROPS = replace(DATA, training_size=128)
 NETWORK = Group(1e-4, weight_decay=1e-4)
 LAYER = HEAD["embedding"]
 WITH_LOSS = {"backbone": NETWORK, **HEAD}
-
-
-def loss(name: str) -> baseline.Config:
-    """A linear layer and a loss."""
-    return baseline.make_config(name, embedding_dim=DIMENSIONS)
-
-
+loss = partial(baseline.make_config, embedding_dim=DIMENSIONS)  # a linear layer and a loss
 METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # by row: the method and its parameter groups
     "Proxy-Anchor": (loss("proxy_anchor"), WITH_LOSS),
     "HIST": (

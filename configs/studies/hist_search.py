@@ -7,9 +7,6 @@ per backbone (30 on SOP) for 60 epochs each with a Bayesian search, and compared
     dml-jax study --study=configs/studies/hist_search.py
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 from dml_jax.studies.definition import Search, Study
 
 LAMBDA_S = (0.5, 0.8, 1.0, 1.2, 1.5)
@@ -26,22 +23,17 @@ SPACES: dict[str, tuple[tuple[float, ...], ...]] = {  # lambda_s, alpha, tau
 VARIANTS = tuple(SPACES)
 
 
-def short(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with the length of the reproduction's search."""
-    return {**values, "train.epochs": 60}
-
-
 def get_study(variant: str = "cars") -> Study:
     data, _, backbone = variant.partition("-")
     lambda_s, alpha, tau = SPACES[variant]
     space = {"method.lambda_s": lambda_s, "method.alpha": alpha, "method.tau": tau}
-    full = data != "omniglot"
-    if full:  # the sampler of Omniglot needs a multiple of the images per class
+    length = {}
+    if data != "omniglot":  # whose sampler needs a multiple of the images per class
         space["data.batch_size"] = BATCH_SIZE
+        length["train.epochs"] = 60  # of the reproduction's search
+    config = f"configs/{data}_hist.py" + (f":{backbone}" if backbone else "")
     return Study(
         title=f"HIST, search of tau, alpha, lambda_s and the batch size: {variant}",
         source="Reproduction, Tables 5 and 6; the values that it found are the variants `retuned`.",
-        search=Search(
-            f"configs/{data}_hist.py" + (f":{backbone}" if backbone else ""), space, short if full else dict, trials=60
-        ),
+        search=Search(config, space, lambda values: {**values, **length}, trials=60),
     )

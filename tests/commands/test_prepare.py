@@ -160,19 +160,15 @@ def test_an_interrupted_preparation_leaves_nothing(
     store.verify(out)
 
 
-def copies(root: Path) -> None:
-    """Two training and two test classes, with an exact copy, equal pixels and a resized copy in one of each."""
-    layouts.photos(root / "train", ("a", "b"))
-    layouts.photos(root / "test", ("c", "d"), seed=800)
-    (root / "train" / "a" / "copy.jpg").write_bytes((root / "train" / "a" / "1.jpg").read_bytes())
-    Image.open(root / "train" / "a" / "1.jpg").save(root / "train" / "a" / "same.png")
-    for name, to in (("train/b/1.jpg", "test/c/again.jpg"), ("test/d/0.jpg", "test/d/large.jpg")):
-        picture = Image.open(root / name)
-        picture.resize((picture.width * 2, picture.height * 2)).save(root / to, quality=80)
-
-
 def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
-    copies(PHOTOS)
+    """An exact copy, equal pixels and resized copies, in a class and across splits."""
+    layouts.photos(PHOTOS / "train", ("a", "b"))
+    layouts.photos(PHOTOS / "test", ("c", "d"), seed=800)
+    (PHOTOS / "train/a/copy.jpg").write_bytes((PHOTOS / "train/a/1.jpg").read_bytes())
+    Image.open(PHOTOS / "train/a/1.jpg").save(PHOTOS / "train/a/same.png")
+    for name, to in (("train/b/1.jpg", "test/c/again.jpg"), ("test/d/0.jpg", "test/d/large.jpg")):
+        picture = Image.open(PHOTOS / name)
+        picture.resize((picture.width * 2, picture.height * 2)).save(PHOTOS / to, quality=80)
     lines = prepared().splitlines()
     assert {
         "duplicates within a class: 2", "near duplicates within a class: 1", "near duplicates across splits: 1",

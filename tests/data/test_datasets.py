@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,47 +41,26 @@ def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
     return {name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()}
 
 
-LAYOUTS: dict[str, tuple[str, Callable[[Path], list[Path]], dict[str, tuple[int, int]], dict[str, str]]] = {
-    "cub": (
-        "cub",
-        lambda p: [layouts.cub(p)],
-        {"train": (9, 3), "test": (6, 2)},
-        {"train": "001.Black_footed_Albatross"},
-    ),
-    "sop": ("sop", lambda p: [layouts.sop(p)], {"train": (6, 3), "test": (6, 2)}, {"test": "11319"}),
-    "inshop": (
-        "inshop",
-        layouts.inshop,
-        {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)},
-        {"train": "id_00000002", "test": "id_00000001", "gallery": "id_00000001"},
-    ),
-    "cars original": (
-        "cars",
-        layouts.cars_original,
-        {"train": (4, 2), "test": (4, 2)},
-        {"train": "001 AM General Hummer SUV 2000", "test": "099 Eagle Talon 1998"},
-    ),
-    "cars joined": (
-        "cars",
-        layouts.cars_joined,
-        {"train": (4, 2), "test": (4, 2)},
-        {"test": "099 Eagle Talon 1998"},
-    ),
-    "cars folders": ("cars", layouts.cars_folders, {"train": (4, 2), "test": (4, 2)}, {"test": "099 Eagle Talon 1998"}),
-    "omniglot": ("omniglot", layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, {"test": "Tagalog/character01"}),
-    "folder": ("folder", lambda p: [layouts.photos(p / "photos")], {"train": (6, 2), "test": (6, 2)}, {}),
+CARS = {"train": (4, 2), "test": (4, 2)}, "099 Eagle Talon 1998"
+LAYOUTS: dict[str, tuple[Any, ...]] = {  # the sources; images and classes of each split; the first test class
+    "cub": (layouts.cub, {"train": (9, 3), "test": (6, 2)}, "101.White_Pelican"),
+    "sop": (layouts.sop, {"train": (6, 3), "test": (6, 2)}, "11319"),
+    "inshop": (layouts.inshop, {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)}, "id_00000001"),
+    "cars original": (layouts.cars_original, *CARS),
+    "cars joined": (layouts.cars_joined, *CARS),
+    "cars folders": (layouts.cars_folders, *CARS),
+    "omniglot": (layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, "Tagalog/character01"),
+    "folder": (lambda path: layouts.photos(path / "photos"), {"train": (6, 2), "test": (6, 2)}, "yew"),
 }
 
 
 @pytest.mark.parametrize("case", LAYOUTS)
 def test_prepare_and_load(tmp_path: Path, case: str) -> None:
-    name, make, expected_counts, first_class = LAYOUTS[case]
+    name, (make, expected, first_class) = case.split()[0], LAYOUTS[case]
     sources = make(tmp_path)
-    prepare(name, sources, tmp_path / "out")
+    prepare(name, sources if isinstance(sources, list) else [sources], tmp_path / "out")
     splits = load(name, tmp_path / "out")
-    assert counts(splits) == expected_counts
-    for split, class_name in first_class.items():
-        assert splits[split].classes[0] == class_name
+    assert (counts(splits), splits["test"].classes[0]) == (expected, first_class)
     assert not set(splits["train"].classes) & set(splits["test"].classes)
     assert splits["test"].gallery is splits.get("gallery")
     if "gallery" in splits:

@@ -61,10 +61,8 @@ def test_all_classes_together() -> None:
     train = Split(np.array([0, 1]), ["a", "b"], read(0), ["oak", "elm"], metadata={"day": [1, 2], "x": [0, 0]})
     test = Split(np.array([0, 0]), ["c", "d"], read(10), ["yew"], metadata={"day": [3, 4]})
     whole = together([train, test])
-    assert ([whole.classes[label] for label in whole.labels], list(whole.ids)) == (
-        ["oak", "elm", "yew", "yew"],
-        [*"abcd"],
-    )
+    assert [whole.classes[label] for label in whole.labels] == ["oak", "elm", "yew", "yew"]
+    assert list(whole.ids) == [*"abcd"]
     assert [int(whole.read(i, None)[0, 0, 0]) for i in range(4)] == [0, 1, 10, 11]
     assert whole.metadata == {"day": [1, 2, 3, 4]}
     assert take(whole, np.array([3, 0])).metadata == {"day": [4, 1]}

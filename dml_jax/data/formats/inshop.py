@@ -3,10 +3,8 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, Files, Options, Recipe, file_at, find_folder, read_rows
 from dml_jax.files import reading
-
-SPLIT = {"train": "train", "query": "test", "gallery": "gallery"}
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -17,7 +15,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     with reading(f"{base}list_eval_partition.txt"):
         for name, item, status in read_rows(files, f"{base}list_eval_partition.txt")[2:]:  # below a number and a header
             file = file_at(files, f"{root}Img/{name}" if f"{root}Img/{name}" in files else root + name)
-            entries.append(Entry(name, file, item, SPLIT[status]))
+            entries.append(Entry(name, file, item, SPLIT_NAMES[status]))
     return entries
 
 
