@@ -174,7 +174,7 @@ def lloyd(
         nearest = _assign(x, centers)
         return centers, nearest, iterations + 1, jnp.any(nearest != before)
 
-    state = start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True)
+    state: tuple[jax.Array, ...] = (start, _assign(x, start), jnp.zeros((), jnp.int32), jnp.array(True))
     centers, nearest, iterations, changed = jax.lax.while_loop(
         lambda state: state[3] & (state[2] < max_iterations), step, state
     )
