@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dml_jax.inference.embedding_model import EmbeddingModel as Model
     from dml_jax.inference.index import Index
 
+FEW = 5  # images of a class
 FALSE_ACCEPT_RATE = 0.05  # as in `open_set`
 SHOWN = 10  # names in a list
 
@@ -265,11 +266,26 @@ def _expected(index: Index, false_accept_rate: float) -> str:
         shares = "".join(f"{_interval(share):>19}" for share in point[2:])
         lines.append(f"{rate:6g}{point.threshold:11.4f}{shares}{few}")
     if chosen.unknown[0] > 0.5:
-        lines.append(
-            f"warning: {_percent(chosen.unknown[0])} % would be unknown; enroll more photographs of each class, also "
-            "of other sessions, or accept more strangers with --false_accept_rate"
-        )
+        lines.append(f"warning: {_percent(chosen.unknown[0])} % would be unknown; {_causes(index, across)}")
     return "\n".join(lines)
+
+
+def _causes(index: Index, across: str) -> str:
+    """Why most images would be unknown, as far as the measurement shows it, and what would help."""
+    measured, overlap = index.measured, index.overlap()
+    pairs = sorted(measured.confused.items(), key=lambda entry: -entry[1])[:3]
+    alike = [f"{index.classes[a]} as {index.classes[b]} ({number})" for (a, b), number in pairs]
+    few = [name for label, name in enumerate(index.classes) if (index.labels == label).sum() < FEW]
+    right = measured.right.mean()
+    causes = {
+        f"the best class is right for {_percent(right)} % {across}, but no further from the others than strangers are: "
+        "enroll photographs of another session of each class, or train on such": right > 0.5,
+        f"classes look alike: {_listed(alike)}: enroll more images of these, or merge them": alike,
+        f"{counted(len(few), 'class')} with fewer than {FEW} images ({_listed(few)}): enroll more": few,
+        f"classes to measure on are enrolled ({_listed(overlap)}): give --calibrate with more other ones": overlap,
+    }
+    found = [cause for cause, applies in causes.items() if applies]
+    return "; ".join(found) or "accept more strangers with --false_accept_rate, or train on images like these"
 
 
 def _listed(names: Sequence[str]) -> str:

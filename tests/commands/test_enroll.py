@@ -264,6 +264,25 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         assert (code, message in text) == (2, True), text
 
 
+def test_the_causes_of_many_unknown_images(photos, tmp_path):
+    index = Index(Colours())
+    levels = {"red": [0, 60, 1, 61], "scarlet": [62, 2, 63, 3], "other 3": [0, 1, 2, 3]}
+    colours = {"other 3": "blue"}
+    images = {
+        name: [picture(tmp_path / name / f"{i}.png", colours.get(name, "red"), level) for i, level in enumerate(each)]
+        for name, each in levels.items()
+    }
+    index.add(images, {name: ["a", "b"] * 2 for name in images})
+    *_, line = enroll._expected(index, 0.01).splitlines()
+    for cause in (
+        "% would be unknown; the best class is right for",
+        " than strangers are: enroll photographs of another session of each class",
+        "classes look alike: red as scarlet (4), scarlet as red (4): enroll more images",
+        "3 classes with fewer than 5 images (red, scarlet, other 3): enroll more; classes to measure on are enrolled (other 3): ",
+    ):
+        assert cause in line
+
+
 def test_the_unseen_classes_of_a_run(tmp_path):
     """They are the exported embeddings of the same checkpoint, with the gallery if there is one."""
     from dml_jax.inference.model import Model
