@@ -43,12 +43,8 @@ def parser() -> cli.Parser:
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
     flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
-    flags.add_argument(
-        "--protocol",
-        choices=("clean", "paper"),
-        default="clean",
-        help="clean (default), or paper: select on the test classes",
-    )
+    text = "clean (default), or paper: select on the test classes"
+    flags.add_argument("--protocol", choices=("clean", "paper"), default="clean", help=text)
     flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
     flags.add_argument("--trials", type=int, help="number of trials of a search; default: the study's")
     flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
@@ -137,7 +133,8 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
         return
     file = output / f"{data}.csv"
     lines = claims.merged(claims.read(file), claims.measurements(owners))
-    claims.write(file, lines)
+    output.mkdir(parents=True, exist_ok=True)
+    tables.write_csv(file, lines, claims.COLUMNS)
     found = [claims.table(paper, lines, data) for paper in papers]
     for table in found:
         tables.print_table(table, Console().rich)
@@ -185,10 +182,8 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)
     root, seeds = settings.root, settings.seeds
-    cli.require(
-        len(seeds) == 1,
-        f"--seeds={','.join(map(str, seeds))}: a search trains every trial with one seed; give one",
-    )
+    given = ",".join(map(str, seeds))
+    cli.require(len(seeds) == 1, f"--seeds={given}: a search trains every trial with one seed; give one")
     cli.require(
         not options.list,
         "--list: the trials of a search depend on each other; on several machines, give the same command with a "

@@ -19,7 +19,7 @@ import numpy as np
 
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
-from dml_jax.studies import outcomes, plan, tables
+from dml_jax.studies import outcomes, plan
 from dml_jax.studies.definition import Claim, Study
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.tables import Table
@@ -143,12 +143,6 @@ def read(path: Path) -> Lines:
         return []
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def write(path: Path, lines: Lines) -> None:
-    """Writes measurements as a CSV file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    tables.write_csv(path, lines, COLUMNS)
 
 
 @dataclass(frozen=True)
