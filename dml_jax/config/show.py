@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Iterator
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import AfterValidator
@@ -16,18 +16,8 @@ from dml_jax.config.fields import IMPORT_PATH, LARGEST, LIMIT, Named
 CHANGED = "*"  # marks values that differ from the default
 
 
-class Option(NamedTuple):
-    """One key of a configuration."""
-
-    key: str
-    value: Any  # in the resolved configuration
-    default: Any  # None where there is none
-    type: str  # as text
-    meaning: str  # from the options' source
-
-
-def options(section: Any, path: str = "") -> Iterator[Option]:
-    """All options of a resolved configuration, or of one of its sections, in order."""
+def options(section: Any, path: str = "") -> Iterator[tuple[str, Any, Any, str, str]]:
+    """Key, value, default (None where there is none), type and meaning of all options of a configuration or section."""
     hints = typing.get_type_hints(type(section), include_extras=True)
     texts = meanings(type(section))
     for field in dataclasses.fields(section):
@@ -41,7 +31,7 @@ def options(section: Any, path: str = "") -> Iterator[Option]:
             default = field.default if field.default is not dataclasses.MISSING else None
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            yield Option(key, value, default, type_name(hints[field.name]), texts.get(field.name, ""))
+            yield key, value, default, type_name(hints[field.name]), texts.get(field.name, "")
 
 
 def meanings(kind: type) -> dict[str, str]:

@@ -45,11 +45,8 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
     not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
     jpeg = data[:3] == b"\xff\xd8\xff"
-    if jpeg:
-        slow = data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
-    else:
-        slow = data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS
-    if slow:
+    scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
+    if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
         raise DataError("more than 100 scans or comments, which would take very long; save it again")
     if jpeg and (pixels := _jpeg(data, min_side, upright)) is not None:
         return pixels
