@@ -124,11 +124,8 @@ def test_damaged_parts_are_named(run: Execute) -> None:
     for wrong in (b"", content[:-4], flipped):
         file.write_bytes(wrong)
         code, _, err = run()
-        assert (code, err.startswith(f"error: {file}: is truncated or damaged"), "delete it" in err) == (
-            2,
-            True,
-            True,
-        ), err
+        assert err.startswith(f"error: {file}: is truncated or damaged"), err
+        assert (code, "delete it" in err) == (2, True)
         assert not Path("out").exists()
     file.unlink()
     assert run()[0] == 0
@@ -194,10 +191,7 @@ def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None
     with tarfile.open("empty.tar", "w"):
         pass
     assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
-    assert (
-        "error: --query: needs image files, neither Parquet files nor archives"
-        in run("--query=photos/00.jpg", "shards")[2]
-    )
+    assert "error: --query: needs image files, neither Parquet" in run("--query=photos/00.jpg", "shards")[2]
 
 
 def test_embeddings_that_are_too_large_for_an_array(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:

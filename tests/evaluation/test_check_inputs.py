@@ -98,16 +98,12 @@ def test_files(tmp_path):
     assert isinstance(loaded, np.memmap)
     np.testing.assert_array_equal(loaded, X)
     np.save(tmp_path / "objects.npy", X.astype(object), allow_pickle=True)
-    np.savez(tmp_path / "x.npz", x=X)
     np.save(tmp_path / "empty.npy", X[:0])
-    content = whole.read_bytes()
     for path, message in (
         (tmp_path / "none.npy", "is missing"),
         (tmp_path, "cannot be read"),
         (tmp_path / "objects.npy", ".*Python objects in dtype"),
-        (tmp_path / "x.npz", "is truncated or damaged"),
-        (write(tmp_path / "nothing.npy", b""), "is truncated or damaged"),
-        (write(tmp_path / "short.npy", content[:-8]), "is truncated or damaged"),
+        (write(tmp_path / "short.npy", whole.read_bytes()[:-8]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
             check_inputs.load(path)

@@ -128,10 +128,8 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         os.kill(running[0], signal.SIGKILL)
         assert len(done) < UNITS / 2
         out, err = process.communicate(timeout=300)
-        assert (process.returncode, out.splitlines()[-1]) == (
-            0,
-            f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed",
-        )
+        assert process.returncode == 0
+        assert out.endswith(f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed\n")
         assert err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)\n"
         again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(timeout=120)[0]
         assert again.startswith("all images have been embedded already\n")
@@ -153,6 +151,5 @@ def test_one_machine_with_ray(folder: Path) -> None:
 @pytest.mark.slow
 def test_clusters_that_cannot_be_used(folder: Path) -> None:
     out, err = start(folder, "out", "--engine=ray", "--address=127.0.0.1:1").communicate(timeout=120)
-    assert (out, err.count("\n"), err.startswith("error: --address=127.0.0.1:1: cannot be used (")) == ("", 1, True), (
-        err
-    )
+    assert err.startswith("error: --address=127.0.0.1:1: cannot be used (")
+    assert (out, err.count("\n")) == ("", 1)
