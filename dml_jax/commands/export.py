@@ -5,6 +5,8 @@
   onnx        model.onnx, for onnxruntime, TensorRT, OpenVINO, …; activations are float32 (extra "onnx");
               also kept in the cache for --runtime=onnxruntime of embed, enroll and serve
   parquet     <split>.parquet from the run's embeddings: embedding, id, label, class_name, metadata
+  faiss       index.faiss, IVF-PQ, of Parquet files of any number of rows: --to=faiss --embeddings=NAME.parquet
+              --output=DIRECTORY instead of a model; prints its recall (extra "faiss")
 
 model.onnx takes "images", uint8 [batch, height, width, 3] in RGB, resized and cropped as for the evaluation; it
 includes the normalisation, and gives "embeddings", float32 [batch, D]. --push uploads the model with a card of its
@@ -26,8 +28,9 @@ FORMS = ("onnx", "parquet")
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
-    cli.add_model(flags)
-    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet")
+    cli.add_model(flags, required=False)
+    flags.add_argument("--to", metavar="FORM,…", help="onnx, parquet; or faiss")
+    flags.add_argument("--embeddings", metavar="DIRECTORY", help="Parquet files of dml-jax embed, for --to=faiss")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: the directory of the model")
     flags.add_argument("--push", metavar="USER/NAME", help="repository on the Hugging Face hub to upload to")
     flags.add_argument("--private", action="store_true", help="if the repository is new, only its owner sees it")
@@ -37,6 +40,10 @@ def parser() -> cli.Parser:
 def execute(arguments: list[str]) -> None:
     """Reads the command line and writes the files."""
     options = parser().read_plain(arguments)
+    if options.to == "faiss" or options.embeddings:
+        export_index(options)
+        return
+    cli.require(options.model, f"--model: missing; give {cli.MODELS}")
     import jax
 
     from dml_jax.export import programs
@@ -62,6 +69,21 @@ def execute(arguments: list[str]) -> None:
     cli.require(writable, f"--output: missing; give a directory for the files of {options.model}")
     output = expand_path("--output", options.output) if options.output else directory
     export(directory, forms, output, options)
+
+
+def export_index(options: argparse.Namespace) -> None:
+    """Writes a faiss index of Parquet files and prints its recall."""
+    from dml_jax.inference import large_search as search
+
+    alone = options.to == "faiss" and options.embeddings and options.output and not (options.model or options.push)
+    cli.require(alone, "--to=faiss: needs --embeddings=NAME.parquet and --output=DIRECTORY, and no other option")
+    cli.check_installed("--to=faiss", "faiss", "faiss-cpu")
+    embeddings = search.table(options.embeddings, "--embeddings")
+    file = expand_path("--output", options.output) / "index.faiss"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    rows, recall = search.faiss(embeddings, file)
+    sample = f"of the {search.NEIGHBORS} nearest rows of {min(search.SAMPLE, rows):,} queries"
+    print(f"{printable(str(file))}: {rows:,} rows; {sample} it finds {recall:.1%} (nprobe {search.PROBES})")
 
 
 def export(directory: Path, forms: tuple[str, ...], output: Path, options: argparse.Namespace) -> None:

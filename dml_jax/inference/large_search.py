@@ -1,4 +1,4 @@
-"""Exact neighbours of more embeddings than a machine holds, from the Parquet files of `parts`.
+"""Exact neighbours and faiss indexes of more embeddings than a machine holds, from the Parquet files of `parts`.
 
 Rows are numbered with 64 bits, in the order of the files' names and without unusable images. A block of queries reads
 the gallery block by block, so a process holds one block of each, however many rows there are. Candidates of different
@@ -20,13 +20,16 @@ from pyarrow import parquet
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.files import expand_path, is_url, reading
+from dml_jax.files import atomic_write, expand_path, is_url, reading
 from dml_jax.inference import inputs, parts, ray_engine
 
 QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
 BLOCKS = 64  # of queries, as far as these sizes allow
 GALLERY_BYTES = 2**26  # of a block of the gallery
 BATCH = 2**13  # rows that are decoded at a time
+SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
+LISTS, PER_LIST, PROBES = 2**16, 64, 32  # most lists of an index, rows to fit each to, and lists that a query reads
+CODEBOOK = 256  # codes of each part of a row
 
 Rows = tuple[np.ndarray, np.ndarray]  # numbers int64 [N] and embeddings float32 [N, D]
 
@@ -170,3 +173,40 @@ def search(
         for number in range(out.count):
             with _opened(str(out.file(number))) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
+
+
+def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
+    """Writes a faiss index (IVF-PQ by inner product) with row numbers as ids; returns its number of rows and recall.
+
+    The recall is the share of the `NEIGHBORS` nearest rows of a sample that a search of `PROBES` lists finds.
+    """
+    import faiss as library
+
+    total, width = sum(embeddings.rows), embeddings.dimensions
+    if total < CODEBOOK:
+        raise DataError(f"{total} rows are too few to fit an index to; give at least {CODEBOOK}, or search exactly")
+    lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
+    codes = max(codes for codes in range(1, max(2, width // 2 + 1)) if width % codes == 0)
+    index = library.index_factory(width, f"IVF{lists},PQ{codes}", library.METRIC_INNER_PRODUCT)
+    index.train(_sample(embeddings, PER_LIST * max(lists, CODEBOOK))[1])
+    most = SAMPLE, GALLERY_BYTES // 4 // width
+    for _, rows in embeddings.blocks(most[1]):
+        index.add(rows)
+    with atomic_write(file) as draft:
+        library.write_index(index, str(draft))
+    sample, index.nprobe = _sample(embeddings, SAMPLE), PROBES
+    exact, _ = nearest(sample, embeddings.blocks(most[1]), NEIGHBORS, False, most)
+    _, found = index.search(sample[1], NEIGHBORS)
+    return total, float(np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)]))
+
+
+def _sample(embeddings: Table, count: int) -> Rows:
+    """Random rows in their order; all if there are no more."""
+    total = sum(embeddings.rows)
+    chosen = np.sort(np.random.default_rng(0).choice(total, min(count, total), replace=False))
+    kept = []
+    for numbers, rows in embeddings.blocks(BATCH):
+        inside = chosen[slice(*np.searchsorted(chosen, (numbers[0], numbers[-1] + 1)))] - numbers[0]
+        kept.append((numbers[inside], rows[inside]))
+    numbers, rows = map(np.concatenate, zip(*kept, strict=True))
+    return numbers, rows

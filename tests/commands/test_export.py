@@ -150,7 +150,7 @@ def test_what_cannot_be_pulled(hub: Hub) -> None:
 @pytest.mark.parametrize(
     ("arguments", "wanted"),
     [
-        ([], "arguments are required: --model"),
+        ([], "--model: missing"),
         (["--model=x", "--to=parquet", "--checkpoint=8"], "--checkpoint=8: --to=parquet and --push need the"),
         (["--model=x"], "--to: missing; give some of onnx,parquet, or --push=user/name"),
         (["--model=x", "--to=parquet,onx"], "--to=parquet,onx: there is no 'onx'; did you mean onnx?"),
