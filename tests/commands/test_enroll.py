@@ -278,7 +278,8 @@ def test_the_causes_of_many_unknown_images(photos, tmp_path):
         "% would be unknown; the best class is right for",
         " than strangers are: enroll photographs of another session of each class",
         "classes look alike: red as scarlet (4), scarlet as red (4): enroll more images",
-        "3 classes with fewer than 5 images (red, scarlet, other 3): enroll more; classes to measure on are enrolled (other 3): ",
+        "3 classes with fewer than 5 images (red, scarlet, other 3): enroll more",
+        "classes to measure on are enrolled (other 3): ",
     ):
         assert cause in line
 
