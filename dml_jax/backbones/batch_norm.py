@@ -9,7 +9,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.typing import Dtype as ArrayDtype
 from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Pixels
@@ -87,15 +86,14 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 def _standardize_forward(
     x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, mesh: Mesh | None
 ) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    result, mean, var = standardize(x, scale, bias, epsilon, mesh)
-    return (result, mean, var), (x, scale, mean, jax.lax.rsqrt(var + epsilon))
+    results = standardize(x, scale, bias, epsilon, mesh)
+    return results, (x, scale, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 
 def _standardize_backward(
-    _: float, mesh: Mesh | None, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, jax.Array, jax.Array]
+    _: float, mesh: Mesh | None, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    x, scale, mean, factor = saved
-    grad = gradients[0]
+    (x, scale, mean, factor), grad = saved, gradients[0]
 
     def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> tuple[jax.Array, ...]:
         return _sums(grad * ((x - _row(mean, x)) * _row(factor, x)), grad)
@@ -125,16 +123,14 @@ class BatchNorm(nn.Module):
     # How often one batch updates the running statistics (gradient checkpointing in PyTorch does it twice).
     updates: int = 1
     use_bias: bool = True
-    dtype: ArrayDtype | None = None  # of the result; None for the type of the input
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [..., C] -> float [..., C]."""
         channels = x.shape[-1]
         scale = self.param("scale", nn.initializers.ones_init(), (channels,), jnp.float32)
-        bias = jnp.zeros_like(scale)
-        if self.use_bias:
-            bias = self.param("bias", nn.initializers.zeros_init(), (channels,), jnp.float32)
+        zeros = nn.initializers.zeros_init()
+        bias = self.param("bias", zeros, (channels,), jnp.float32) if self.use_bias else jnp.zeros_like(scale)
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
@@ -150,7 +146,7 @@ class BatchNorm(nn.Module):
         else:
             factor = jax.lax.rsqrt(running_var.value + self.epsilon) * scale
             result = (wide - _row(running_mean.value, x)) * _row(factor, x) + _row(bias, x)
-        return result.astype(self.dtype or x.dtype)
+        return result.astype(x.dtype)
 
 
 @section

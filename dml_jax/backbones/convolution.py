@@ -8,11 +8,11 @@ Values and gradients agree to rounding; `benchmarks/backbones.py` compares the n
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -35,23 +35,22 @@ _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 
 @contextmanager
-def plain() -> Iterator[None]:
+def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def plain() -> AbstractContextManager[None]:
     """Within this context, XLA's convolutions are traced for every platform, for conversion by other libraries."""
-    token = _PLAIN.set(True)
-    try:
-        yield
-    finally:
-        _PLAIN.reset(token)
+    return _within(_PLAIN, True)
 
 
-@contextmanager
-def batches_over(mesh: Mesh) -> Iterator[None]:
+def batches_over(mesh: Mesh) -> AbstractContextManager[None]:
     """Within this context, batches are split over the only axis of a mesh; see `_rounded` and `standardize`."""
-    token = _DEVICES.set(mesh)
-    try:
-        yield
-    finally:
-        _DEVICES.reset(token)
+    return _within(_DEVICES, mesh)
 
 
 def devices_of(x: jax.Array) -> Mesh | None:

@@ -7,7 +7,7 @@ in all others.
 """
 
 import math
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -39,35 +39,31 @@ CLASSIFIERS = ("head", "head_dist")
 UNSEEN = vit.UNSEEN
 
 
-def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
-    """The function that derives a vision transformer with the interpolation of a library.
+def read(interpolation: Interpolation, tensors: StateDict) -> Network:
+    """The vision transformer with these tensors, with the interpolation of positions in their library.
 
     A plain one is taken for a DeiT: its tensors do not tell how it was trained.
     """
-
-    def read(tensors: StateDict) -> Network:
-        sizes, distilled = transformer_sizes(tensors), "dist_token" in tensors
-        width, patch = sizes["width"], sizes["patch"]
-        registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
-        options: dict[str, Any] = {
-            **sizes,
-            "distilled": distilled,
-            "registers": registers,
-            "heads": max(1, width // 64),  # all published networks have heads of 64 channels
-            "mlp": "gelu" if length(tensors, "blocks.0.mlp.fc1.bias") == 4 * width else "swiglu",
-            "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
-            "interpolation": "antialiased" if registers else interpolation,
-        }
-        learned = length(tensors, "pos_embed") // width
-        if registers and math.isqrt(learned) ** 2 == learned:  # timm adds the class token's position to the token
-            tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
-            learned += 1
-        side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
-        plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
-        config: vit.Config = Config(**options) if plain else vit.Config(**options, pixels=Pixels())
-        return Network(config, side)
-
-    return read
+    sizes, distilled = transformer_sizes(tensors), "dist_token" in tensors
+    width, patch = sizes["width"], sizes["patch"]
+    registers = length(tensors, "reg_token") // width if "reg_token" in tensors else 0
+    options: dict[str, Any] = {
+        **sizes,
+        "distilled": distilled,
+        "registers": registers,
+        "heads": max(1, width // 64),  # all published networks have heads of 64 channels
+        "mlp": "gelu" if length(tensors, "blocks.0.mlp.fc1.bias") == 4 * width else "swiglu",
+        "layer_scale": 1e-5 if "blocks.0.ls1.gamma" in tensors else 0.0,
+        "interpolation": "antialiased" if registers else interpolation,
+    }
+    learned = length(tensors, "pos_embed") // width
+    if registers and math.isqrt(learned) ** 2 == learned:  # timm adds the class token's position to the token
+        tensors["pos_embed"] = np.pad(tensors["pos_embed"], ((0, 0), (1, 0), (0, 0)))
+        learned += 1
+    side = math.isqrt(max(learned - (2 if distilled else 1), 1)) * patch
+    plain = not registers and not options["layer_scale"] and options["mlp"] == "gelu"
+    config: vit.Config = Config(**options) if plain else vit.Config(**options, pixels=Pixels())
+    return Network(config, side)
 
 
 # ViT, DeiT, DINOv2 with and without registers; the names of transformers 4, which the hub has, and of transformers 5.
@@ -104,7 +100,7 @@ DINOV2: tuple[Rule, ...] = (
 LAYOUTS = [
     *siglip.LAYOUTS,
     *dinov3.LAYOUTS,
-    Layout("Hugging Face", "embeddings.patch_embeddings.projection.weight", reader("bicubic"), HUGGING_FACE),
-    Layout("DINOv2", "mask_token", reader("offset"), DINOV2),
-    Layout("timm", "blocks.0.attn.qkv.weight", reader("antialiased")),
+    Layout("Hugging Face", "embeddings.patch_embeddings.projection.weight", partial(read, "bicubic"), HUGGING_FACE),
+    Layout("DINOv2", "mask_token", partial(read, "offset"), DINOV2),
+    Layout("timm", "blocks.0.attn.qkv.weight", partial(read, "antialiased")),
 ]

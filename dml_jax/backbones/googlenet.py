@@ -130,7 +130,5 @@ def torch_module(modules: tuple[str, ...]) -> str:
 PUBLISHED = {"googlenet": Config()}
 CLASSIFIERS = ("fc",)
 LAYOUTS = [
-    Layout(
-        "torchvision", "inception3a.branch1.conv.weight", lambda tensors: Network(Config(), interpolation="bilinear")
-    )
+    Layout("torchvision", "inception3a.branch1.conv.weight", lambda _: Network(Config(), interpolation="bilinear"))
 ]

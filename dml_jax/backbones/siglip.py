@@ -8,8 +8,8 @@ The GELU is the one in the authors' code and in transformers. timm computes the 
 with patches of 14 pixels, so its outputs differ slightly.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 from dml_jax.backbones import vit
@@ -45,23 +45,19 @@ CLASSIFIERS = vit.CLASSIFIERS
 UNSEEN = vit.UNSEEN
 
 
-def reader(interpolation: Interpolation) -> Callable[[StateDict], Network]:
-    """The function that derives an image tower with the interpolation of positions in a library."""
-
-    def read(tensors: StateDict) -> Network:
-        sizes, hidden = transformer_sizes(tensors), length(tensors, "blocks.0.mlp.fc1.bias")
-        width = sizes["width"]
-        cells = length(tensors, "pos_embed") // width
-        tensors["pos_embed"] = tensors["pos_embed"].reshape(1, cells, width)
-        config = Config(
-            **sizes,
-            heads=16 if width > 1024 else max(1, width // 64),
-            hidden=0 if hidden == 4 * width else hidden,
-            interpolation=interpolation,
-        )
-        return Network(config, round(cells**0.5) * config.patch, crop_fraction=1.0)
-
-    return read
+def read(interpolation: Interpolation, tensors: StateDict) -> Network:
+    """The image tower with these tensors, with the interpolation of positions in their library."""
+    sizes, hidden = transformer_sizes(tensors), length(tensors, "blocks.0.mlp.fc1.bias")
+    width = sizes["width"]
+    cells = length(tensors, "pos_embed") // width
+    tensors["pos_embed"] = tensors["pos_embed"].reshape(1, cells, width)
+    config = Config(
+        **sizes,
+        heads=16 if width > 1024 else max(1, width // 64),
+        hidden=0 if hidden == 4 * width else hidden,
+        interpolation=interpolation,
+    )
+    return Network(config, round(cells**0.5) * config.patch, crop_fraction=1.0)
 
 
 # Of transformers; the authors' files in this layout also hold the text tower.
@@ -84,6 +80,6 @@ HUGGING_FACE: tuple[Rule, ...] = (
 TIMM: tuple[Rule, ...] = ((r"^attn_pool\.q\.", "attn_pool.qkv@0."), (r"^attn_pool\.kv\.", "attn_pool.qkv@1."))
 
 LAYOUTS = [
-    Layout("Hugging Face", "head.probe", reader("bicubic"), HUGGING_FACE),
-    Layout("timm", "attn_pool.latent", reader("antialiased"), TIMM),
+    Layout("Hugging Face", "head.probe", partial(read, "bicubic"), HUGGING_FACE),
+    Layout("timm", "attn_pool.latent", partial(read, "antialiased"), TIMM),
 ]

@@ -12,7 +12,7 @@ Miners take distances float [N, M] between unit vectors and the pairs to choose 
 [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,7 @@ from dml_jax.losses.pairwise import distances, masks, same_class
 Mining = Literal["random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"]
 
 TripletMining = Literal[Mining, "all"]
+LOWER = 0.5  # smaller distances are raised to it; otherwise near duplicates would dominate the draws
 
 
 class Triplets(NamedTuple):
@@ -44,11 +45,8 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def distance_logits(embeddings: jax.Array, *, lower: float = 0.5) -> jax.Array:
-    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, from unit embeddings [B, D].
-
-    Distances below `lower` are raised to it; otherwise near duplicates would dominate the draws.
-    """
+def distance_logits(embeddings: jax.Array, *, lower: float = LOWER) -> jax.Array:
+    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, from unit embeddings [B, D]."""
     x = lax.stop_gradient(embeddings)
     return log_inverse_density(jnp.maximum(distances(x, x), lower), x.shape[-1])
 
@@ -67,23 +65,23 @@ def draw_uniform(key: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Arr
     return draw(key, jnp.zeros(allowed.shape), allowed)
 
 
-def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5) -> Triplets:
+def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
     """One triplet per sample of unit length: a uniform positive and a distance-weighted negative.
 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
     """
     x = lax.stop_gradient(embeddings)
-    return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1], lower=lower)
+    return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1])
 
 
-def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array, *, lower: float = 0.5) -> Triplets:
+def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
     """One triplet of three different classes per sample (Milbich et al., ECCV 2020, Section 3.1).
 
     The negative is distance-weighted; the positive is drawn uniformly from a third class. A batch with fewer than three
     classes gives no valid triplet. Embeddings are of unit length.
     """
     key_positive, key_negative = jax.random.split(key)
-    logits = distance_logits(embeddings, lower=lower)
+    logits = distance_logits(embeddings)
     other = ~same_class(labels)
     negatives, found = draw(key_negative, logits, other)
     positives, paired = draw_uniform(key_positive, third_classes(labels, negatives))
@@ -112,71 +110,8 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
 
 
-def random_triplets(key: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """Draws positive and negative of each anchor uniformly."""
-    key_positive, key_negative = jax.random.split(key)
-    positives, paired = draw_uniform(key_positive, positive)
-    negatives, found = draw_uniform(key_negative, negative)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
-
-
-def semi_hard_triplets(key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """A uniform positive and the nearest negative beyond it (Schroff et al., CVPR 2015, Section 3.2).
-
-    If all negatives are nearer than the positive, the farthest of them.
-    """
-    distances = lax.stop_gradient(distances)
-    positives, paired = draw_uniform(key, positive)
-    return _negatives_beyond(distances, positives, paired, negative)
-
-
-def _negatives_beyond(distances: jax.Array, positives: jax.Array, paired: jax.Array, negative: jax.Array) -> Triplets:
-    """The nearest negative of each anchor beyond its positive; if there is none, the farthest negative."""
-    beyond = negative & (distances > jnp.take_along_axis(distances, positives[:, None], axis=1))
-    nearest = jnp.argmin(jnp.where(beyond, distances, jnp.inf), axis=1)
-    farthest = jnp.argmax(jnp.where(negative, distances, -jnp.inf), axis=1)
-    negatives = jnp.where(jnp.any(beyond, axis=1), nearest, farthest)
-    return Triplets(jnp.arange(len(negative)), positives, negatives, paired & jnp.any(negative, axis=1))
-
-
-def hard_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """The farthest positive and the nearest negative of each anchor (Hermans, Beyer, Leibe, 2017, "batch hard")."""
-    distances = lax.stop_gradient(distances)
-    positives = jnp.argmax(jnp.where(positive, distances, -jnp.inf), axis=1)
-    negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
-    valid = jnp.any(positive, axis=1) & jnp.any(negative, axis=1)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
-
-
-def easy_positive_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """The nearest positive and the nearest negative beyond it (Xuan, Stylianou, Pless, WACV 2020).
-
-    If all negatives are nearer than the positive, the farthest of them.
-    """
-    distances = lax.stop_gradient(distances)
-    positives = jnp.argmin(jnp.where(positive, distances, jnp.inf), axis=1)
-    return _negatives_beyond(distances, positives, jnp.any(positive, axis=1), negative)
-
-
-def semi_hard_positive_triplets(distances: jax.Array, positive: jax.Array, negative: jax.Array) -> Triplets:
-    """The nearest negative and the farthest positive before it; an anchor without one gives no valid triplet."""
-    distances = lax.stop_gradient(distances)
-    negatives = jnp.argmin(jnp.where(negative, distances, jnp.inf), axis=1)
-    before = positive & (distances < jnp.take_along_axis(distances, negatives[:, None], axis=1))
-    positives = jnp.argmax(jnp.where(before, distances, -jnp.inf), axis=1)
-    valid = jnp.any(before, axis=1) & jnp.any(negative, axis=1)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, valid)
-
-
 def weighted_triplets(
-    key: jax.Array,
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    dim: int,
-    lower: float = 0.5,
-    farthest: float = 0.0,
+    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int, farthest: float = 0.0
 ) -> Triplets:
     """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs.
 
@@ -186,7 +121,7 @@ def weighted_triplets(
         negative = negative & (distances <= farthest)
     key_positive, key_negative = jax.random.split(key)
     positives, paired = draw_uniform(key_positive, positive)
-    logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
+    logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), LOWER), dim)
     negatives, found = draw(key_negative, logits, negative)
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
 
@@ -205,7 +140,7 @@ def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array
 
 def mine(
     mining: Mining,
-    key: jax.Array | None,
+    key: Any,
     distances: jax.Array,
     positive: jax.Array,
     negative: jax.Array,
@@ -213,19 +148,44 @@ def mine(
     dim: int,
     farthest: float = 0.0,
 ) -> Triplets:
-    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw need a random key."""
-    match mining:
-        case "hard":
-            return hard_triplets(distances, positive, negative)
-        case "easy_positive":
-            return easy_positive_triplets(distances, positive, negative)
-        case "semi_hard_positive":
-            return semi_hard_positive_triplets(distances, positive, negative)
-    assert key is not None, "mining draws at random; give key=jax.random.key(...)"
+    """One triplet per anchor by the named strategy, in D = `dim` dimensions; strategies that draw need a random key.
+
+    random               a uniform positive and a uniform negative
+    semi_hard            a uniform positive and the nearest negative beyond it, or, if all are nearer, the farthest
+                         negative (Schroff et al., CVPR 2015, Section 3.2)
+    hard                 the farthest positive and the nearest negative (Hermans, Beyer, Leibe, 2017, "batch hard")
+    easy_positive        the nearest positive and a semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
+    semi_hard_positive   the nearest negative and the farthest positive before it, if there is one
+    distance_weighted    `weighted_triplets`, with `farthest`
+    """
+    draws = mining in ("random", "semi_hard", "distance_weighted")
+    assert key is not None or not draws, "mining draws at random; give key=jax.random.key(...)"
+    distances = lax.stop_gradient(distances)
+    paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
+
+    def nearest(allowed: jax.Array) -> jax.Array:
+        return jnp.argmin(jnp.where(allowed, distances, jnp.inf), axis=1)
+
+    def last(allowed: jax.Array) -> jax.Array:
+        return jnp.argmax(jnp.where(allowed, distances, -jnp.inf), axis=1)
+
+    def to(columns: jax.Array) -> jax.Array:
+        return jnp.take_along_axis(distances, columns[:, None], axis=1)
+
     match mining:
         case "random":
-            return random_triplets(key, positive, negative)
-        case "semi_hard":
-            return semi_hard_triplets(key, distances, positive, negative)
+            key_positive, key_negative = jax.random.split(key)
+            positives, negatives = draw_uniform(key_positive, positive)[0], draw_uniform(key_negative, negative)[0]
+        case "hard":
+            positives, negatives = last(positive), nearest(negative)
+        case "semi_hard" | "easy_positive":
+            positives = nearest(positive) if mining == "easy_positive" else draw_uniform(key, positive)[0]
+            beyond = negative & (distances > to(positives))
+            negatives = jnp.where(jnp.any(beyond, axis=1), nearest(beyond), last(negative))
+        case "semi_hard_positive":
+            negatives = nearest(negative)
+            before = positive & (distances < to(negatives))
+            positives, paired = last(before), jnp.any(before, axis=1)
         case "distance_weighted":
             return weighted_triplets(key, distances, positive, negative, dim=dim, farthest=farthest)
+    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)

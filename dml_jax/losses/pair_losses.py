@@ -66,12 +66,7 @@ def contrastive(
 
 
 def contrastive_hinges(
-    distances: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    positive_margin: float,
-    negative_margin: float,
+    distances: jax.Array, positive: jax.Array, negative: jax.Array, *, positive_margin: float, negative_margin: float
 ) -> tuple[jax.Array, jax.Array]:
     """[d - positive_margin]+ of positive and [negative_margin - d]+ of negative pairs, each [N, M], 0 elsewhere.
 
@@ -255,12 +250,7 @@ def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Arr
 
 
 def _mine(
-    mining: Mining,
-    key: jax.Array | None,
-    x: jax.Array,
-    others: Candidates,
-    distance: Distance | None,
-    farthest: float,
+    mining: Mining, key: jax.Array | None, x: jax.Array, others: Candidates, distance: Distance | None, farthest: float
 ) -> Triplets:
     distances = (distance or pairwise.distances)(*jax.lax.stop_gradient((x, others.embeddings)))
     return miners.mine(mining, key, distances, others.positive, others.negative, dim=x.shape[-1], farthest=farthest)

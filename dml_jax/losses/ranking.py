@@ -95,12 +95,6 @@ def _steps(similarity: jax.Array, at: jax.Array, among: jax.Array, temperature: 
     return jnp.where(among & ~at, jax.nn.sigmoid((similarity - own) / temperature), 0)
 
 
-def _forward(
-    similarity: jax.Array, wanted: jax.Array, among: jax.Array, temperature: float
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array, jax.Array]]:
-    return soft_ranks(similarity, wanted, among, temperature), (similarity, wanted, among)
-
-
 def _backward(
     temperature: float, saved: tuple[jax.Array, jax.Array, jax.Array], slopes: jax.Array
 ) -> tuple[jax.Array, None, None]:
@@ -116,4 +110,4 @@ def _backward(
     return jax.lax.fori_loop(0, number[:, -1].max(), add_one, jnp.zeros_like(similarity)), None, None
 
 
-soft_ranks.defvjp(_forward, _backward)
+soft_ranks.defvjp(lambda *arguments: (soft_ranks(*arguments), arguments[:3]), _backward)

@@ -35,16 +35,7 @@ from dml_jax import losses
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
-from dml_jax.config.fields import (
-    Named,
-    Needs,
-    NonNegative,
-    NonNegativeInt,
-    PositiveInt,
-    require,
-    section,
-    validate,
-)
+from dml_jax.config.fields import Named, Needs, NonNegative, NonNegativeInt, PositiveInt, require, section, validate
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
@@ -312,13 +303,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         params: PyTree, embeddings: jax.Array, labels: jax.Array, key: jax.Array, past: Candidates | None = None
     ) -> dict[str, jax.Array]:
         """Each loss, summed over the prefixes."""
-        arguments = (
-            embeddings,
-            labels,
-            key,
-            past,
-            class_weights(config, data)[labels] if config.class_weights else None,
-        )
+        weights = class_weights(config, data)[labels] if config.class_weights else None
+        arguments = (embeddings, labels, key, past, weights)
         values: dict[str, jax.Array] = apply_criterion(params, *arguments, method="values")
         for prefix in config.prefixes:
             shorter = apply_criterion(params, *arguments, prefix, method="values")
@@ -350,17 +336,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def embed(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         return encode(params, model_state, images[None], train=False)[0]
 
-    return Method(
-        init,
-        encode,
-        loss,
-        heads.unit_embed(encode) if distance is None else embed,
-        GROUPS,
-        group=lambda path: path[0],
-        distance=compared,
-        hooks=Hooks(
-            after=after if config.memory else None,
-            teach=teach,
-            history=("memory", "seen"),
-        ),
-    )
+    hooks = Hooks(after=after if config.memory else None, teach=teach, history=("memory", "seen"))
+    tested = heads.unit_embed(encode) if distance is None else embed
+    return Method(init, encode, loss, tested, GROUPS, distance=compared, hooks=hooks)

@@ -1,6 +1,7 @@
 """The interface between a method and the training loop: pure functions over the global batch."""
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, Protocol
 
 import jax
@@ -168,8 +169,8 @@ class Method(NamedTuple):
         the number of updates so far, for schedules of coefficients.
       embed: (params, model_state, images uint8 [B, H, W, 3]) -> [B, D], normalised as in the paper.
       groups: names of the optimizer's parameter groups.
-      group: path of a parameter, a tuple of dict keys -> name of its group. Also of an entry of `model_state` that is
-        not `history`: batch statistics belong to the group of their layer.
+      group: path of a parameter, a tuple of dict keys -> name of its group, by default the first key. Also of an entry
+        of `model_state` that is not `history`: batch statistics belong to the group of their layer.
       distance: with which evaluation compares embeddings: a name, or a function of two blocks of rows, [N, D] and
         [M, D] -> [N, M], as described in `evaluation.own_distances`.
       hooks: optional parts of the method.
@@ -180,7 +181,7 @@ class Method(NamedTuple):
     loss: Loss
     embed: Embed
     groups: tuple[str, ...]
-    group: Callable[[tuple[str, ...]], str]
+    group: Callable[[tuple[str, ...]], str] = itemgetter(0)
     distance: Distance = "cosine"
     hooks: Hooks = Hooks()
 

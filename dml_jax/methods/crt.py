@@ -64,12 +64,9 @@ class Config:
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:
-        require(
-            self.sharing != "shared" or self.prototypes[0] == self.prototypes[1],
-            "prototypes",
-            self.prototypes,
-            "branches that share prototypes need the same number; make them equal or set sharing=separate",
-        )
+        equal = self.sharing != "shared" or self.prototypes[0] == self.prototypes[1]
+        rule = "branches that share prototypes need the same number; make them equal or set sharing=separate"
+        require(equal, "prototypes", self.prototypes, rule)
         rule = f"has weight 0 in lambda1={self.lambda1}, so that the labels do not train it; test the other branch"
         require(self.lambda1[self.tested_branch == "branch2"] > 0, "tested_branch", self.tested_branch, rule)
 
@@ -144,19 +141,14 @@ class Branch(nn.Module):
         `shared` are the hidden activations of the other branch, used instead of this branch's own prototypes.
         """
         config, dim = self.config, self.config.embedding_dims[self.index]
-        match config.transform:
-            case "average":
-                return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
-            case "residual":
-                k = config.prototypes[self.index]
-                count = k if config.gamma == "per_prototype" else 1
-                hidden = shared
-                if hidden is None:
-                    channels = features.shape[-1]
-                    prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
-                    residuals = coded_residuals(prototypes, features)
-                    hidden = GammaHidden(count, config.hidden_dim, name="hidden")(residuals)
-                return GammaOutput(count, dim, name="output")(hidden), hidden
+        if config.transform == "average":
+            return Dense(dim, name="output")(at_least_float32(features).mean(axis=1)), None
+        k, channels, hidden = config.prototypes[self.index], features.shape[-1], shared
+        count = k if config.gamma == "per_prototype" else 1
+        if hidden is None:
+            prototypes = self.param("prototypes", uniform_fan_in(channels), (k, channels))
+            hidden = GammaHidden(count, config.hidden_dim, name="hidden")(coded_residuals(prototypes, features))
+        return GammaOutput(count, dim, name="output")(hidden), hidden
 
 
 class Branches(nn.Module):
@@ -183,11 +175,7 @@ def diversity(prototypes: jax.Array) -> jax.Array:
 def consistency(similarity1: jax.Array, similarity2: jax.Array, kind: Literal["mean", "sum"]) -> jax.Array:
     """Equation 5 for the similarity matrices [N, N] of the two branches: mean or sum of |S(1) - S(2)|."""
     difference = jnp.abs(similarity1 - similarity2)
-    match kind:
-        case "mean":
-            return difference.mean()
-        case "sum":
-            return difference.sum()
+    return difference.mean() if kind == "mean" else difference.sum()
 
 
 def loss(
@@ -234,12 +222,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     encode = heads.encoder(backbone, embeddings)
 
     def batch_loss(
-        params: PyTree,
-        model_state: PyTree,
-        encoded: tuple[jax.Array, jax.Array],
-        batch: Batch,
-        step: jax.Array,
-        key: jax.Array,
+        params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
         value, terms = loss(own_prototypes(params), encoded, batch.labels, config)
         return value, Aux(model_state, terms)
@@ -249,8 +232,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return unit(branches[BRANCHES.index(config.tested_branch)])  # jit eliminates the other branch
 
     def group(path: tuple[str, ...]) -> str:
-        if path[0] == "backbone":
-            return "backbone"
-        return "prototypes" if "prototypes" in path else "embedding"
+        return path[0] if path[0] == "backbone" else "prototypes" if "prototypes" in path else "embedding"
 
     return Method(init, encode, batch_loss, embed, GROUPS, group)

@@ -233,4 +233,4 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         value, (stats, terms) = loss(params, model_state["hgnn"], encoded, batch.labels, config)
         return value, Aux({**model_state, "hgnn": stats}, terms)
 
-    return Method(init, encode, batch_loss, heads.unit_embed(encode), GROUPS, group=lambda path: path[0])
+    return Method(init, encode, batch_loss, heads.unit_embed(encode), GROUPS)

@@ -66,34 +66,11 @@ class Config:
         require(self.teacher != "", "teacher", self.teacher, "must be the work directory of a trained run")
 
 
-def distillation(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
-    """Cross-entropy of each sample with the teacher's probabilities, float [B]; not multiplied by temperature^2."""
-    log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
-    return -jnp.sum(jax.nn.softmax(at_least_float32(teacher_logits) / temperature) * log_p, axis=1)
-
-
-def distillation_kl(logits: jax.Array, teacher_logits: jax.Array, *, temperature: float) -> jax.Array:
-    """KL(p* || p) / C of each sample, float [B]."""
-    log_p_teacher = jax.nn.log_softmax(at_least_float32(teacher_logits) / temperature)
-    log_p = jax.nn.log_softmax(at_least_float32(logits) / temperature)
-    return jnp.mean(jnp.exp(log_p_teacher) * (log_p_teacher - log_p), axis=1)
-
-
-def imitation(embeddings: jax.Array, teacher_embeddings: jax.Array) -> jax.Array:
-    """Huber loss between embeddings [B, D] and [B, D], not normalised here -> [B], means over D."""
-    return optax.losses.huber_loss(at_least_float32(embeddings), at_least_float32(teacher_embeddings)).mean(axis=1)
-
-
 def relative_distances(embeddings: jax.Array) -> jax.Array:
     """d [N, N] between the rows of embeddings [N, D]; its mean is 1, or 0 if all rows are equal."""
-    x = at_least_float32(embeddings)
-    distances = optax.losses.huber_loss(x[:, None, :], x[None, :, :]).sum(axis=-1)  # fused: [N, N, D] is never stored
+    # Fused: [N, N, D] is never stored.
+    distances = optax.losses.huber_loss(embeddings[:, None, :], embeddings[None, :, :]).sum(axis=-1)
     return distances / jnp.maximum(distances.mean(), 1e-12)
-
-
-def relational(embeddings: jax.Array, teacher_embeddings: jax.Array) -> jax.Array:
-    """Absolute differences of the relative distances between embeddings [N, D] and [N, D*], summed to [N]."""
-    return jnp.abs(relative_distances(teacher_embeddings) - relative_distances(embeddings)).sum(axis=1)
 
 
 def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
@@ -117,17 +94,19 @@ def check_teacher(teaching: Teaching, classes: int, config: Config) -> None:
 
 def teacher_loss(embeddings: jax.Array, logits: jax.Array, teaching: Teaching, config: Config) -> jax.Array:
     """The teacher's term of L before its weight, from f [B, D] of unit length and z [B, C] -> scalar."""
+    f, f_teacher = at_least_float32(embeddings), at_least_float32(teaching.embeddings)
     match config.kind:
-        case "distillation":
-            assert teaching.logits is not None
-            return distillation(logits, teaching.logits, temperature=config.soft_temperature).mean()
-        case "distillation_kl":
-            assert teaching.logits is not None
-            return distillation_kl(logits, teaching.logits, temperature=config.soft_temperature).mean()
         case "imitation":
-            return imitation(embeddings, teaching.embeddings).mean()
+            return optax.losses.huber_loss(f, f_teacher).mean(axis=1).mean()
         case "relational":
-            return relational(embeddings, teaching.embeddings).sum()
+            return jnp.abs(relative_distances(f_teacher) - relative_distances(f)).sum(axis=1).sum()
+    assert teaching.logits is not None
+    logits, teacher_logits = (at_least_float32(z) / config.soft_temperature for z in (logits, teaching.logits))
+    log_p = jax.nn.log_softmax(logits)
+    if config.kind == "distillation":  # not multiplied by tau^2
+        return -jnp.sum(jax.nn.softmax(teacher_logits) * log_p, axis=1).mean()
+    log_p_teacher = jax.nn.log_softmax(teacher_logits)
+    return jnp.mean(jnp.exp(log_p_teacher) * (log_p_teacher - log_p), axis=1).mean()
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
@@ -160,11 +139,5 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return Teaching(unit(encoded), logits)
 
     return Method(
-        init,
-        encode,
-        loss,
-        heads.unit_embed(encode),
-        GROUPS,
-        group=lambda path: path[0],
-        hooks=Hooks(teach=teach, teacher=config.teacher),
+        init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=Hooks(teach=teach, teacher=config.teacher)
     )

@@ -6,7 +6,6 @@
 import hashlib
 import shutil
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -112,10 +111,3 @@ def test_damaged_cache_is_replaced() -> None:
     weights.write_bytes(intact[:-1])
     assert (store.converted("lite0") / store.WEIGHTS).read_bytes() == intact
     shutil.rmtree(directory)
-
-
-def test_overridden_pixels_are_reported() -> None:
-    options = asdict(efficientnet_lite.Config(pretrained="lite0"))
-    assert store.overridden_pixels(options) == []
-    options["pixels"] |= {"std": (0.5, 0.5, 0.5)}
-    assert store.overridden_pixels(options) == ["backbone.pixels.std=[128.0, 128.0, 128.0] instead of [0.5, 0.5, 0.5]"]

@@ -53,11 +53,7 @@ def status(*arguments: str) -> int:
 def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
     """The converted directory contains the arrays of the source at the right paths."""
     params, stats = resnet.build(replace(TINY, pretrained=directory)).init(jax.random.key(0), (32, 32))
-    for layer, name in (
-        ("conv1", "conv1"),
-        ("conv2", "layer2.0.conv2"),
-        ("downsample_conv", "layer2.0.downsample.0"),
-    ):
+    for layer, name in (("conv1", "conv1"), ("conv2", "layer2.0.conv2"), ("downsample_conv", "layer2.0.downsample.0")):
         branch = params if layer == "conv1" else params["layer2_0"]
         np.testing.assert_array_equal(branch[layer]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
     np.testing.assert_array_equal(params["layer1_0"]["bn3"]["scale"], source["layer1.0.bn3.weight"])
@@ -78,11 +74,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     check_tiny("weights/tiny", source)
     info = json.loads(Path("weights/tiny/weights.json").read_text())
     assert info["source_sha256"] == {"w.safetensors": sha256_of("w.safetensors")}
-    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == (
-        "torchvision",
-        "backbone",
-        [1, 1],
-    )
+    assert (info["layout"], info["kind"], info["architecture"]["depths"]) == ("torchvision", "backbone", [1, 1])
     printed = capsys.readouterr().out
     assert sha256_of("w.safetensors") in printed
     assert "w.safetensors: tiny, names of torchvision, backbone" in printed
@@ -231,11 +223,7 @@ def test_weights_of_another_network_are_rejected(tiny: state_dicts.StateDict) ->
         ("dino_deitsmall16_pretrain.pth", "", "dino_vits16"),
         ("w.pth", "vit_small", "vit_small"),
         ("dino.pth", "deit_small", "deit_small"),
-        (
-            "w.pth",
-            "vit_base",
-            "error: w.pth: contains deit_small or vit_small or dino_vits16 (name='deit', ",
-        ),
+        ("w.pth", "vit_base", "error: w.pth: contains deit_small or vit_small or dino_vits16 (name='deit', "),
     ],
 )
 def test_networks_with_the_same_tensors(
@@ -375,7 +363,6 @@ def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -
     encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(np.random.default_rng(0), "fc", 5, 8)
     file = state_dicts.write(Path("w.safetensors"), encoder)
     with pytest.raises(
-        WeightsError,
-        match=r"auxiliary/kernel; wrong shape: .*embedding/kernel \[24, 8\] instead of \[24, 16\]",
+        WeightsError, match=r"auxiliary/kernel; wrong shape: .*embedding/kernel \[24, 8\] instead of \[24, 16\]"
     ):
         load_checkpoint(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), TrainingSet(5, 5)), file)

@@ -1,14 +1,12 @@
 """Triplet mining: frequencies compared with brute force, classes of the samples, batches without triplets."""
 
 from functools import partial
-from typing import Any, get_args
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import AxisType, NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from dml_jax.losses import mining
 from tests.losses import ten_rows as rows
@@ -126,22 +124,6 @@ def test_no_gradient_through_sampling() -> None:
     np.testing.assert_array_equal(logits, 0)
 
 
-def test_eight_devices_draw_the_same_triplets() -> None:
-    x, labels = jnp.asarray(on_sphere(16, 8), jnp.float32), jnp.asarray(np.arange(16) // 2)
-    draw = jax.jit(
-        lambda k, x, y: (
-            mining.distance_weighted(k, x, jax.random.permutation(k, y)),
-            mining.across_classes(k, x, y),
-            mining.within_class(k, y),
-        )
-    )
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-    spread = jax.device_put((x, labels), NamedSharding(mesh, P("data")))
-    for seed in range(3):
-        one, eight = draw(jax.random.key(seed), x, labels), draw(jax.random.key(seed), *spread)
-        jax.tree.map(np.testing.assert_array_equal, one, eight)
-
-
 def check(triplets: mining.Triplets) -> None:
     """A triplet is valid if its class has two samples; positives and negatives are of the right class."""
     np.testing.assert_array_equal(triplets.anchors, np.arange(10))
@@ -152,7 +134,7 @@ def check(triplets: mining.Triplets) -> None:
 
 
 def test_semi_hard_triplets() -> None:
-    fallbacks, mine = 0, jax.jit(mining.semi_hard_triplets)
+    fallbacks, mine = 0, jax.jit(partial(mining.mine, "semi_hard", dim=4))
     for seed in range(20):
         triplets = mine(jax.random.key(seed), *rows.given())
         check(triplets)
@@ -166,8 +148,7 @@ def test_semi_hard_triplets() -> None:
 
 def test_random_triplets_are_uniform() -> None:
     keys = jax.random.split(jax.random.key(0), 4000)
-    _, positive, negative = rows.given()
-    uniform = jax.jit(jax.vmap(lambda k: mining.random_triplets(k, positive, negative)))(keys)
+    uniform = jax.jit(jax.vmap(lambda k: mining.mine("random", k, *rows.given(), dim=4)))(keys)
     np.testing.assert_allclose(
         frequencies(uniform.positives, 10)[0], rows.POSITIVE[0] / rows.POSITIVE[0].sum(), atol=0.03
     )
@@ -186,20 +167,3 @@ def test_one_pair_per_class() -> None:
         assert all(rows.LABELS[a] == rows.LABELS[p] and a != p for a, p in chosen)
         seen |= set(chosen)
     assert len(seen) == 6 + 2 + 12
-
-
-def test_mining_by_name() -> None:
-    d, positive, negative = rows.given()
-    key = jax.random.key(3)
-    expected = {
-        "random": mining.random_triplets(key, positive, negative),
-        "semi_hard": mining.semi_hard_triplets(key, d, positive, negative),
-        "hard": mining.hard_triplets(d, positive, negative),
-        "easy_positive": mining.easy_positive_triplets(d, positive, negative),
-        "semi_hard_positive": mining.semi_hard_positive_triplets(d, positive, negative),
-        "distance_weighted": mining.weighted_triplets(key, d, positive, negative, dim=4),
-    }
-    assert set(expected) == set(get_args(mining.Mining))
-    for name, triplets in expected.items():
-        jax.tree.map(np.testing.assert_array_equal, mining.mine(name, key, d, positive, negative, dim=4), triplets)  # type: ignore[arg-type]
-    mining.mine("hard", None, d, positive, negative, dim=4)

@@ -59,11 +59,7 @@ def test_initial_values_follow_torch_linear() -> None:
     config = crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
     params = parameters(jax.random.key(3), 16, config)
     trunk, output = params["branch1"], params["branch1"]["output"]
-    for values, fan_in in (
-        (trunk["prototypes"], 16),
-        (trunk["hidden"]["kernel"], 16),
-        (output["kernel"], 64),
-    ):
+    for values, fan_in in ((trunk["prototypes"], 16), (trunk["hidden"]["kernel"], 16), (output["kernel"], 64)):
         bound = fan_in**-0.5
         assert 0.9 * bound < float(jnp.abs(values).max()) <= bound
     assert not jnp.array_equal(trunk["hidden"]["kernel"][0], trunk["hidden"]["kernel"][1])

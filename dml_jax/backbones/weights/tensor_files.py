@@ -80,13 +80,10 @@ def _torch(path: Path) -> StateDict:
         if isinstance(inner, dict):
             tensors = {name: tensor for name, tensor in inner.items() if isinstance(tensor, torch.Tensor)}
             if tensors:
-                return {name: _to_numpy(tensor.detach()) for name, tensor in tensors.items()}
+                # NumPy has no bfloat16.
+                wide = {name: x.float() if x.is_floating_point() else x for name, x in tensors.items()}
+                return {name: tensor.detach().numpy() for name, tensor in wide.items()}
     raise WeightsError(f"contains no state_dict, neither at the top level nor under {', '.join(CONTAINERS)}")
-
-
-def _to_numpy(tensor: Any) -> np.ndarray:
-    array: np.ndarray = (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # NumPy has no bfloat16
-    return array
 
 
 def _view(storage: np.ndarray, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any) -> np.ndarray:

@@ -28,16 +28,10 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.losses import mining, pair_losses
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.options import (
-    TASKS,
-    Config,
-    decorrelation_weights,
-    embedding_tasks,
-    ranking_tasks,
-)
+from dml_jax.methods.diva.options import TASKS, Config, decorrelation_weights, embedding_tasks, ranking_tasks
 from dml_jax.numerics import at_least_float32, root, unit
 
-LOWER_CUTOFF = 0.5  # smaller distances are raised to this value, in mining and in DaNCE
+LOWER_CUTOFF = mining.LOWER  # smaller distances are raised to this value, in mining and in DaNCE
 UPPER_CUTOFF = 1.4  # queue entries farther away have weight 0 in DaNCE
 
 
@@ -71,26 +65,25 @@ def mine(key: jax.Array, embeddings: dict[str, jax.Array], labels: jax.Array, co
 
     The shared task's "random" triplets are discriminative ones for permuted labels.
     """
-    lower = LOWER_CUTOFF
     if config.learners == "discriminative":
         keys = jax.random.split(key, len(embeddings))
         return {
-            task: mining.distance_weighted(subkey, x, labels, lower=lower)
+            task: mining.distance_weighted(subkey, x, labels)
             for (task, x), subkey in zip(embeddings.items(), keys, strict=True)
         }
     key_discriminative, key_labels, key_shared, key_intra = jax.random.split(key, 4)
     triplets = {}
     if "discriminative" in config.tasks:
         x = embeddings["discriminative"]
-        triplets["discriminative"] = mining.distance_weighted(key_discriminative, x, labels, lower=lower)
+        triplets["discriminative"] = mining.distance_weighted(key_discriminative, x, labels)
     if "shared" in config.tasks:
         x = embeddings["shared"]
         match config.shared:
             case "random":
                 permuted = jax.random.permutation(key_labels, labels)
-                triplets["shared"] = mining.distance_weighted(key_shared, x, permuted, lower=lower)
+                triplets["shared"] = mining.distance_weighted(key_shared, x, permuted)
             case "standard":
-                triplets["shared"] = mining.across_classes(key_shared, x, labels, lower=lower)
+                triplets["shared"] = mining.across_classes(key_shared, x, labels)
     if "intra" in config.tasks:
         triplets["intra"] = mining.within_class(key_intra, labels)
     return triplets

@@ -119,8 +119,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
                 turns = self_supervision.random_turns(key_turns, images.shape[1])
                 rotated = second_pass(self_supervision.rotate(images[0], turns))
                 encoded = encoded._replace(rotated=rotated, turns=turns)
-            case "instance" | "deepcluster" | None:
-                pass
         return encoded, next_state
 
     def loss(
@@ -165,18 +163,13 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
     recluster = Refresh(
         self_supervision.CLUSTER_EPOCHS, pooled_features, partial(self_supervision.recluster, config=config)
     )
+    hooks = Hooks(
+        after=after if task == "contrast" else None,
+        fill=fill if task == "contrast" else None,
+        refresh=recluster if task == "deepcluster" else None,
+        views=2 if task in ("contrast", "spread") else 1,
+        history=("key", "queue", "memory", "clusters"),
+    )
     return Method(
-        init,
-        encode,
-        loss,
-        embed,
-        groups=groups,
-        group=lambda path: path[0] if path[0] in groups else "model",
-        hooks=Hooks(
-            after=after if task == "contrast" else None,
-            fill=fill if task == "contrast" else None,
-            refresh=recluster if task == "deepcluster" else None,
-            views=2 if task in ("contrast", "spread") else 1,
-            history=("key", "queue", "memory", "clusters"),
-        ),
+        init, encode, loss, embed, groups, lambda path: path[0] if path[0] in groups else "model", hooks=hooks
     )

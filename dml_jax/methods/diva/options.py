@@ -75,39 +75,22 @@ class Config:
     equations: Literal["authors", "paper"] = "authors"  # as in the authors' code, or as printed
 
     def __post_init__(self) -> None:
-        def rule(holds: bool, field: str, text: str) -> None:
-            require(holds, field, getattr(self, field), text)
-
-        for field in ("tasks", "directions"):
-            names = getattr(self, field)
-            rule(len(set(names)) == len(names), field, "must not repeat a name")
-        rule(
-            self.learners == "diverse" or self.selfsimilarity == "contrast",
-            "learners",
-            f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'",
-        )
-        rule(
-            len(embedding_tasks(self)) > 0,
-            "selfsimilarity",
-            f"has no embedding; add another task to tasks={self.tasks!r}",
-        )
-        weighted = [task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0]
-        rule(
-            bool(set(weighted) & set(embedding_tasks(self))),
-            "ensemble",
-            f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding",
-        )
+        weighted = {task for task, weight in zip(TASKS, self.ensemble, strict=True) if weight > 0}
         pairs = {f"{a}-{b}" for a in TASKS for b in TASKS if a != b}
-        rule(
-            set(self.directions) <= pairs,
-            "directions",
-            "must be source-target pairs of two different tasks from " + ", ".join(TASKS),
-        )
-        rule(
-            len(self.rho) in (1, len(self.directions)),
-            "rho",
-            "must hold one number, or one per direction in directions",
-        )
+        combined = f"cannot be combined with selfsimilarity={self.selfsimilarity!r}; set the latter to 'contrast'"
+        tested = f"must have a positive weight for one of tasks={self.tasks!r} that has an embedding"
+        source_target = "must be source-target pairs of two different tasks from " + ", ".join(TASKS)
+        numbers = "must hold one number, or one per direction in directions"
+        for field, holds, rule in (
+            ("tasks", len(set(self.tasks)) == len(self.tasks), "must not repeat a name"),
+            ("directions", len(set(self.directions)) == len(self.directions), "must not repeat a name"),
+            ("learners", self.learners == "diverse" or self.selfsimilarity == "contrast", combined),
+            ("selfsimilarity", embedding_tasks(self), f"has no embedding; add another task to tasks={self.tasks!r}"),
+            ("ensemble", weighted & set(embedding_tasks(self)), tested),
+            ("directions", set(self.directions) <= pairs, source_target),
+            ("rho", len(self.rho) in (1, len(self.directions)), numbers),
+        ):
+            require(bool(holds), field, getattr(self, field), rule)
 
 
 def embedding_tasks(config: Config) -> tuple[Task, ...]:

@@ -26,7 +26,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods.contract import PyTree
-from dml_jax.methods.diva.options import Config, Figure4Task, self_supervised_task
+from dml_jax.methods.diva.options import CLASSIFIERS, Config, Figure4Task, SelfSupervision, self_supervised_task
 from dml_jax.numerics import at_least_float32, unit
 
 TURNS = 4
@@ -117,13 +117,10 @@ def normal_inverse_fan_in(key: jax.Array, shape: tuple[int, ...], dtype: Dtype =
     return normal(key, shape, 1 / shape[0]).astype(dtype)
 
 
-def rotation_classifier() -> Dense:
-    """Features [B, K] -> logits [B, 4]."""
-    return Dense(TURNS, use_bias=False)
-
-
-def cluster_classifier() -> Dense:
-    """Features [B, K] -> logits [B, CLUSTERS]."""
+def classifier(task: SelfSupervision | None) -> Dense:
+    """Features [B, K] -> logits of the turns [B, 4] or of the clusters [B, CLUSTERS]."""
+    if task == "rotnet":
+        return Dense(TURNS, use_bias=False)
     return Dense(CLUSTERS, use_bias=False, kernel_init=normal_inverse_fan_in)
 
 
@@ -147,24 +144,20 @@ def recluster(
     points = principal_components(features, config.embedding_dim)
     clusters = kmeans.fit(points, CLUSTERS, init="random", seed=seed, max_iterations=KMEANS_ITERATIONS)
     x = functional.struct(1, features.shape[1])
-    classifier, _ = functional.init(cluster_classifier(), key_classifier, x)
-    labels = jnp.asarray(clusters.assignments, jnp.int32)
-    return {**params, "classifier": classifier}, {**model_state, "clusters": labels}
+    layer, _ = functional.init(classifier("deepcluster"), key_classifier, x)
+    return {**params, "classifier": layer}, {**model_state, "clusters": jnp.asarray(clusters.assignments, jnp.int32)}
 
 
 def init(key: jax.Array, config: Config, channels: int, images: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
     """(params, model_state) of the self-supervised task, for K = `channels` features and N = `images`."""
     task, x = self_supervised_task(config), functional.struct(1, channels)
+    params = {"classifier": functional.init(classifier(task), key, x)[0]} if task in CLASSIFIERS else {}
     match task:
         case "instance":
-            return {}, {"memory": unit(jax.random.normal(key, (images, config.embedding_dim)))}
-        case "rotnet":
-            return {"classifier": functional.init(rotation_classifier(), key, x)[0]}, {}
+            return params, {"memory": unit(jax.random.normal(key, (images, config.embedding_dim)))}
         case "deepcluster":
-            classifier, _ = functional.init(cluster_classifier(), key, x)
-            return {"classifier": classifier}, {"clusters": jnp.zeros(images, jnp.int32)}
-        case "contrast" | "spread" | None:
-            return {}, {}
+            return params, {"clusters": jnp.zeros(images, jnp.int32)}
+    return params, {}
 
 
 def loss(
@@ -183,9 +176,9 @@ def loss(
         case "rotnet":
             assert encoded.rotated is not None
             assert encoded.turns is not None
-            logits, _ = functional.apply(rotation_classifier(), params["classifier"], {}, encoded.rotated)
+            logits, _ = functional.apply(classifier(task), params["classifier"], {}, encoded.rotated)
             losses = cross_entropy(logits, encoded.turns)
         case "deepcluster":
-            logits, _ = functional.apply(cluster_classifier(), params["classifier"], {}, encoded.features)
+            logits, _ = functional.apply(classifier(task), params["classifier"], {}, encoded.features)
             losses = cross_entropy(logits, model_state["clusters"][index])
     return losses.mean(), model_state
