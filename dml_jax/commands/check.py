@@ -3,8 +3,8 @@
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
 The module or function is first examined by itself, then trained on the built-in digits, killed and resumed, evaluated,
-loaded, exported, and trained on 8 devices instead of 1. The table says what failed, where, and how to fix it; the exit
-code is then 2. Folders are found as for `train`: the current one and PYTHONPATH.
+refined, loaded, exported, and trained on 8 devices instead of 1. The table says what failed, where, and how to fix it;
+the exit code is then 2. Folders are found as for `train`: the current one and PYTHONPATH.
 """
 
 import inspect

@@ -1,6 +1,7 @@
 """The checks of `dml-jax check` of a plug-in by itself; those of its training are in `conformance_training`."""
 
 import contextlib
+import importlib.util
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -155,6 +156,24 @@ def of_loss(plugin: Plugin) -> None:
         require_finite(value, small, "bfloat16 embeddings")
         kind = value(small).dtype
         require(kind == jnp.float32, f"bfloat16 embeddings: the value is {kind}; compute in float32")
+    if importlib.util.find_spec("pytorch_metric_learning") and not params:
+        with plugin.check("pytorch-metric-learning", "compare the defaults of both") as outcome, jax.enable_x64(True):
+            x = rows().astype(np.float64)
+            outcome.note = _as_pml(plugin.path, x, float(value({"params": {}, "rows": x})))
+
+
+def _as_pml(path: str, x: np.ndarray, mine: float) -> str:
+    """Compares a value for rows and `LABELS` with the loss of the same name, with the defaults of both."""
+    import torch
+    from pytorch_metric_learning import losses as theirs
+
+    wanted = path.rpartition(".")[2].replace("_", "").lower() + "loss"
+    named = next((name for name in dir(theirs) if name.lower() == wanted), None)
+    if named is None:
+        return f"it has no {wanted}"
+    other = float(getattr(theirs, named)()(torch.tensor(x), torch.tensor(LABELS)))
+    require(np.isclose(mine, other, rtol=1e-6), f"{mine:.9g}, and {named} with its defaults gives {other:.9g}")
+    return f"equals {named} to {abs(mine - other) / max(abs(other), 1e-30):.0e}"
 
 
 def of_distance(plugin: Plugin) -> None:
