@@ -194,7 +194,8 @@ def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
         index.add(rows)
     with atomic_write(file) as draft:
         library.write_index(index, str(draft))
-    sample, index.nprobe = _sample(embeddings, SAMPLE), PROBES
+    sample = _sample(embeddings, SAMPLE)
+    library.extract_index_ivf(index).nprobe = PROBES
     exact, _ = nearest(sample, embeddings.blocks(most[1]), NEIGHBORS, False, most)
     _, found = index.search(sample[1], NEIGHBORS)
     return total, float(np.mean([np.isin(one, other).mean() for one, other in zip(exact, found, strict=True)]))
