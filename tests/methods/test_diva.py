@@ -63,31 +63,6 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"base": "triplet"},
-        {"base": "triplet", "equations": "paper"},
-        {"shared": "standard", "dance": "fixed"},
-        {"dance": "off"},
-        {"directions": ("shared-selfsimilarity", "intra-discriminative"), "rho": (1.0, 2.0)},
-        {"directions": ()},
-    ],
-    ids=str,
-)
-def test_variants_trace_and_every_parameter_has_a_group(options: dict[str, Any]) -> None:
-    method = diva.build(dataclasses.replace(SMALL, **options), toys.backbone(), DATA)
-    params, model_state = jax.eval_shape(method.init, jax.random.key(0), batch())
-    gradient = jax.grad(loss(method), has_aux=True)
-    grads, _ = jax.eval_shape(gradient, params, model_state, batch(), jax.random.key(1))
-    groups = jax.tree_util.tree_map_with_path(lambda path, _: method.group(tuple(p.key for p in path)), grads)
-    assert set(jax.tree.leaves([groups["backbone"], groups["heads"]])) == {"model"}
-    losses = {name: set(jax.tree.leaves(groups.get(name, {}))) for name in ("beta", "psi")}
-    assert losses["beta"] == ({"beta"} if options.get("base") != "triplet" else set())
-    assert losses["psi"] == ({"psi"} if options.get("directions") != () else set())
-    assert set(jax.tree.leaves(groups)) <= set(method.groups)
-
-
-@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tasks": ("shared", "shared")}, "must not repeat a name"),
