@@ -44,13 +44,18 @@ def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def plain() -> AbstractContextManager[None]:
-    """Within this context, XLA's convolutions are traced for every platform, for conversion by other libraries."""
+    """Within this context, XLA's convolutions and pooling are traced for every platform, for other converters."""
     return _within(_PLAIN, True)
 
 
 def batches_over(mesh: Mesh) -> AbstractContextManager[None]:
     """Within this context, batches are split over the only axis of a mesh; see `_rounded` and `standardize`."""
     return _within(_DEVICES, mesh)
+
+
+def is_plain() -> bool:
+    """Whether this is traced within `plain`."""
+    return _PLAIN.get()
 
 
 def devices_of(x: jax.Array) -> Mesh | None:
@@ -78,7 +83,7 @@ def convolve(
         )
 
     one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
-    if _PLAIN.get() or (groups > 1 and not one_per_channel):
+    if is_plain() or (groups > 1 and not one_per_channel):
         return general(inputs, kernel.astype(inputs.dtype))
     on_cpu = partial(_convolve, general, strides, padding)
     if groups > 1:

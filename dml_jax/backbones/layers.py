@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax.typing import Dtype, Initializer
 
-from dml_jax.backbones.convolution import convolve
+from dml_jax.backbones.convolution import Padding, Pair, convolve, is_plain, shifts
 from dml_jax.config.fields import Fraction, Needs
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.errors import ConfigError
@@ -299,7 +299,53 @@ class MaxPool(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H', W', C]."""
         pads = [(self.padding, _overhang(n, self.window, self.stride, self.padding, self.ceil)) for n in x.shape[1:3]]
-        return nn.max_pool(x, (self.window, self.window), (self.stride, self.stride), pads)
+        window, strides, (rows, columns) = (self.window, self.window), (self.stride, self.stride), pads
+        plain = partial(nn.max_pool, window_shape=window, strides=strides, padding=pads)
+        if is_plain():
+            return plain(x)
+        on_cpu = partial(_max_of_shifts, window, strides, (rows, columns))
+        return jax.lax.platform_dependent(x, cpu=on_cpu, default=plain)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
+def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> jax.Array:
+    """Max pooling by comparing shifted images, on CPUs several times as fast as XLA's with its gradient."""
+    return _first_maxima(window, strides, padding, x)[0]
+
+
+def _first_maxima(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The maxima of all windows, and the cells of the windows, counted row by row, where they are first."""
+    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
+    maxima, *others = shifts(jax.lax.optimization_barrier(padded), window, strides)
+    cells = jnp.zeros(maxima.shape, jnp.int8)
+    for cell, pixels in enumerate(others, 1):
+        larger = (pixels > maxima) | jnp.isnan(pixels)
+        maxima, cells = jnp.where(larger, pixels, maxima), jnp.where(larger, jnp.int8(cell), cells)
+    return maxima, cells
+
+
+def _max_forward(
+    window: Pair, strides: Pair, padding: Padding, x: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    maxima, cells = _first_maxima(window, strides, padding, x)
+    return maxima, (cells, x[:0])  # whose shape is needed
+
+
+def _max_backward(
+    window: Pair, strides: Pair, padding: Padding, saved: tuple[jax.Array, jax.Array], grad: jax.Array
+) -> tuple[jax.Array]:
+    cells, none = saved
+
+    def moved(x: jax.Array) -> list[jax.Array]:
+        return shifts(jnp.pad(x, ((0, 0), *padding, (0, 0))), window, strides)
+
+    images = jax.ShapeDtypeStruct((len(grad), *none.shape[1:]), grad.dtype)
+    parts = [jnp.where(cells == cell, grad, 0) for cell in range(window[0] * window[1])]
+    (gradient,) = jax.linear_transpose(moved, images)(parts)
+    return (gradient,)
+
+
+_max_of_shifts.defvjp(_max_forward, _max_backward)
 
 
 class AveragePool(nn.Module):

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import standardize
-from dml_jax.backbones.layers import Conv
+from dml_jax.backbones.layers import Conv, MaxPool
 from dml_jax.train import hlo
 
 
@@ -137,3 +137,25 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
         ends = [[v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)]
         low, high = ((grad * reference(*end)).sum() for end in ends)
         np.testing.assert_allclose((np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)])
+@pytest.mark.parametrize("side", [7, 8])
+def test_max_pooling(case: tuple[int, int, int, bool], side: int) -> None:
+    """Of equal pixels of a window, the first one gets the gradient, as in PyTorch; no maximum hides a NaN."""
+    window, stride, padding, _ = case
+    rng = np.random.default_rng(side)
+    x = np.maximum(rng.integers(-2, 3, (2, side, side, 3)), 0).astype(np.float32)  # with many ties
+    x[1, 3, 3, 1] = np.nan
+    found, pullback = jax.vjp(lambda x: MaxPool(*case).apply({}, x), jnp.asarray(x))
+    weights = rng.normal(size=found.shape).astype(np.float32)
+    expected, gradient = np.zeros(found.shape, np.float32), np.zeros(x.shape)
+    for b, i, j, c in np.ndindex(found.shape):
+        top, left = i * stride - padding, j * stride - padding
+        rows, columns = slice(max(top, 0), top + window), slice(max(left, 0), left + window)
+        pixels = x[b, rows, columns, c]
+        row, column = np.unravel_index(np.argmax(pixels), pixels.shape)  # NaN counts as the largest
+        expected[b, i, j, c] = pixels[row, column]
+        gradient[b, rows.start + row, columns.start + column, c] += weights[b, i, j, c]
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_allclose(pullback(weights)[0], gradient, rtol=1e-5)
