@@ -174,7 +174,7 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
-    faulthandler.register(signal.SIGUSR1, 2)  # writes the stacks of all threads to standard error
+    faulthandler.register(signal.SIGUSR1, 2)  # standard error, until there is a file for the stacks
     silence = options.silence or process_group.SILENCE
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)

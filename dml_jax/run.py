@@ -28,7 +28,7 @@ from dml_jax.export import embedding_files
 from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
@@ -87,6 +87,7 @@ def train(
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
         console.log_to(directory / "logs" / f"{workdir.process_name()}.log")
+        process_group.keep_stacks(directory / "logs" / f"{workdir.process_name()}.stacks")
         console.log(
             f"process {jax.process_index()} of {jax.process_count()} on {socket.gethostname()}, "
             f"{jax.local_device_count()} of {jax.device_count()} devices ({jax.devices()[0].device_kind})"

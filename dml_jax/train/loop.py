@@ -20,7 +20,7 @@ from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import evaluations, other_models
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.evaluations import ReadingsEmbedder
@@ -103,13 +103,14 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
     out.console.print("compiling the training step")
     clock = logs.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    with batches:
+    with batches, process_group.watched(out.console.warn) as stepped:
         for done in range(start + 1, total + 1):
             if done == max(traced[0], start + 1) <= traced[1]:
                 jax.profiler.start_trace(profile)
             if done - 1 in reloads and (best := out.checkpoints.restore("best")):
                 state = best[0]._replace(step=state.step, opt_state=state.opt_state)
             if features and done - 1 in refreshes:
+                stepped(0)
                 check_finite(previous, done - 1)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
@@ -117,6 +118,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
             evaluating = evaluation_due(experiment, done)
             batch = experiment.device_batch(*next(batches))
             state, metrics = update(state, batch, key)
+            stepped(done)
             check_finite(previous, done - 1)  # one step behind, so that the devices never wait for the host
             previous = metrics
             if done == traced[1]:
@@ -135,6 +137,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
                 continue
             values = check_finite(metrics, done)
             if evaluating or saving or keeping:
+                stepped(0)
                 check_state(state)
             if keeping:
                 kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)

@@ -121,6 +121,9 @@ def test_a_lost_process_ends_the_other_with_a_message(lost: int, how: signal.Sig
     problem = "was killed or its machine failed" if how == signal.SIGKILL else "has given no sign of life for 15 s"
     assert f"error: process {lost} {problem}; start all processes again to continue" in error
     assert "Traceback" not in error
+    stacks = (tmp_path / "run" / "logs" / f"host-{1 - lost}.stacks").read_text()
+    assert f"process {lost} {problem}" in stacks
+    assert "train/loop.py" in stacks
 
 
 @pytest.mark.slow

@@ -3,21 +3,28 @@
 Each other process has a connection to process 0, on which both are heard once a second. If one fails, is stopped or is
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
 a stack trace of C++ (exit code 134) and without the reason.
+
+To diagnose hangs, the stacks of all threads go to a file, and a line about a slow step names the process that is late.
 """
 
 import atexit
+import faulthandler
 import json
 import os
 import queue
 import secrets
 import signal
 import socket
+import statistics
 import sys
 import threading
 import time
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -34,6 +41,7 @@ PATIENCE = 10.0  # seconds that a process which ends waits until the others know
 SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
+FACTOR, SHORTEST, KNOWN = 20, 5.0, 5  # a step is slow after 20 times the median of 5 or more, and 5 seconds
 
 
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
@@ -98,6 +106,7 @@ class _Peer:
     def __init__(self, index: int, connection: socket.socket, silence: float):
         self.index = index
         self.connection = connection
+        self.step, self.heard = 0, time.monotonic()
         self.values: queue.Queue[Any] = queue.Queue()
         self.left = False  # it has finished
         self._sending = threading.Lock()
@@ -114,7 +123,7 @@ class _Group:
 
     def __init__(self, silence: float) -> None:
         self.peers = _connected(silence)
-        self.silence = silence
+        self.silence, self.step = silence, 0
         self._ending = threading.Lock()
         self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
         for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
@@ -126,14 +135,15 @@ class _Group:
 
     def _live(self) -> None:
         while True:
-            self.send()
+            self.send(step=self.step)
             time.sleep(1.0)
 
     def _read(self, peer: _Peer) -> None:
         problem = f"process {peer.index} was killed or its machine failed"
         try:
             for line in peer.lines:
-                message = json.loads(line)
+                peer.heard, message = time.monotonic(), json.loads(line)
+                peer.step = message.get("step", peer.step)
                 if "value" in message:
                     peer.values.put(message["value"])
                 elif "code" in message:
@@ -149,6 +159,8 @@ class _Group:
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
         if self._ending.acquire(blocking=False):
+            if code == os.EX_TEMPFAIL:
+                write_stacks(reason)
             print(f"error: {reason}", file=sys.stderr, flush=True)
             self.leave(code, reason)
             os._exit(code)
@@ -171,6 +183,66 @@ class _Group:
 
 
 _group: _Group | None = None
+_stacks: int | None = None  # file descriptor
+
+
+def keep_stacks(file: Path) -> None:
+    """From now on, SIGUSR1 and `write_stacks` append the stacks of all threads to a file."""
+    global _stacks
+    previous, _stacks = _stacks, os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    faulthandler.register(signal.SIGUSR1, _stacks)
+    if previous is not None:
+        os.close(previous)
+
+
+def write_stacks(reason: str) -> None:
+    """Appends the time, a reason and the stacks of all threads to the file of `keep_stacks`, if there is one."""
+    if _stacks is not None:
+        os.write(_stacks, f"{datetime.now().isoformat(' ', 'seconds')} {reason}\n".encode())
+        faulthandler.dump_traceback(_stacks)
+
+
+@contextmanager
+def watched(warn: Callable[[str], None]) -> Iterator[Callable[[int], None]]:
+    """Context of the training loop, which calls the value after each step, and with 0 before it does anything else.
+
+    `warn` gets a sentence about each slow step.
+    """
+    seconds, end = deque[float](maxlen=100), threading.Event()
+    step, began = 0, 0.0
+
+    def stepped(done: int) -> None:
+        nonlocal step, began
+        now = time.monotonic()
+        if done and began:
+            seconds.append(now - began)
+        step, began = done or step, now if done else 0.0
+        if _group is not None:
+            _group.step = step
+
+    def watch() -> None:
+        nonlocal began
+        while not end.wait(SHORTEST / 5):
+            taken, median = time.monotonic() - began, statistics.median(seconds or [0.0])
+            if began and len(seconds) >= KNOWN and taken > max(FACTOR * median, SHORTEST):
+                began = 0.0  # once
+                said = f"step {step + 1} has taken {taken:.0f} s so far, the median is {median:.2g} s{_late(step)}"
+                warn(f"{said}; kill -USR1 {os.getpid()} writes the stacks of all threads to logs/")
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield stepped
+    finally:
+        end.set()
+
+
+def _late(step: int) -> str:
+    """The process that is late, by the connections of this one; empty if unknown."""
+    now, peers = time.monotonic(), _group.peers if _group else []
+    silent = [f"{peer.index} (silent for {now - peer.heard:.0f} s)" for peer in peers if now - peer.heard > 3]
+    late = silent or [f"{peer.index} (at step {peer.step})" for peer in peers if peer.step < step]
+    late = late or [f"{jax.process_index()}, this one" for peer in peers if peer.step > step][:1]
+    return f"; late: process {', '.join(late)}" if late else ""
 
 
 @contextmanager
@@ -191,6 +263,7 @@ def end_together(silence: float = SILENCE) -> Iterator[None]:
             raise
         code = error.code if isinstance(error, Interrupted) else exit_code_of(error)
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
+            write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
         group.stop(code, printable(" ".join(str(error).split())) or type(error).__name__)
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others

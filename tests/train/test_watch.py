@@ -1,0 +1,59 @@
+"""Hangs: slow steps and who is late, and the stacks of all threads on a signal."""
+
+import faulthandler
+import os
+import signal
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from dml_jax.train.distributed import process_group
+
+
+@pytest.fixture
+def peers(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    peers = [SimpleNamespace(index=i, step=step, heard=time.monotonic() + 60) for i, step in ((1, 6), (2, 4))]
+    monkeypatch.setattr(process_group, "_group", SimpleNamespace(peers=peers))
+    return peers
+
+
+def test_a_slow_step_is_reported_once(peers: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "SHORTEST", 0.1)
+    said: list[str] = []
+    with process_group.watched(said.append) as stepped:
+        for step in range(1, 7):
+            stepped(step)
+        assert process_group._group.step == 6
+        while not said:
+            time.sleep(0.01)
+        stepped(7)
+        stepped(0)  # for an evaluation
+        time.sleep(0.3)
+    (text,) = said
+    assert text.startswith("step 7 has taken 0 s so far, the median is ")
+    assert " s; late: process 2 (at step 4); kill -USR1 " in text
+
+
+def test_who_is_late(peers: list[SimpleNamespace]) -> None:
+    assert [process_group._late(step) for step in (4, 5)] == [
+        "; late: process 0, this one",
+        "; late: process 2 (at step 4)",
+    ]
+    peers[0].heard -= 72
+    assert process_group._late(5) == "; late: process 1 (silent for 12 s)"
+    peers.clear()
+    assert not process_group._late(5)
+
+
+def test_a_signal_writes_the_stacks_of_all_threads(tmp_path: Path) -> None:
+    process_group.keep_stacks(tmp_path / "host-0.stacks")
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        process_group.write_stacks("no sign of life")
+    finally:
+        faulthandler.unregister(signal.SIGUSR1)
+    text = (tmp_path / "host-0.stacks").read_text()
+    assert text.count("in test_a_signal_writes_the_stacks_of_all_threads") == 2
+    assert " no sign of life\nCurrent thread" in text or " no sign of life\nThread" in text
