@@ -45,6 +45,7 @@ RUNS = {
     ),
     "baseline, proxies": ("digits_baseline:proxy_anchor", "data.sampler=shuffled"),
     "baseline, memory": ("digits_baseline:triplet-memory", "method.embedding_dim=8", "method.memory_after=20"),
+    "group_loss": ("omniglot_group_loss", "method.embedding_dim=8"),
     "student": ("omniglot_student:imitation", "method.embedding_dim=8", "method.teacher={folder}/mpn-whole"),
 }
 LOADING = threading.Lock()

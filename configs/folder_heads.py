@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from configs.base import experiment
 from configs.folder_baseline import BACKBONE, DATA, EVALUATION, ON_FEATURES
 from dml_jax.config import Group
-from dml_jax.methods import baseline, crt, diva, hist, mpn
+from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
 
 FROZEN = Group(0.0, freeze=True)
 LAYER = Group(3e-4, weight_decay=1e-4)
@@ -28,6 +28,10 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
     "mpn": (
         mpn.Config(embedding_dim=256, pooling="avg", temperature=0.2),
         {"embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
+    ),
+    "group_loss": (
+        group_loss.Config(embedding_dim=256, pooling="avg", anchors=1),
+        {"embedding": LAYER, "classifier": LAYER},
     ),
     "crt": (
         crt.Config(embedding_dims=(128, 256), prototypes=(16, 16), hidden_dim=128),

@@ -30,13 +30,13 @@ from dml_jax.train.step import TrainState
 ROOT = Path(__file__).parents[1]
 CLASSES = {"cub": 100, "cars": 98, "sop": 11_318, "inshop": 3_997}  # in training
 NAMES = [f"{data}_{method}" for data in CLASSES for method in ("mpn", "hist", "crt", "diva", "baseline")]
-NAMES += ["cub_student", "cars_student"]
+NAMES += [f"{data}_{method}" for data in ("cub", "cars") for method in ("student", "group_loss")]
 VIT = ["cub_vit", "cars_vit"]  # without published results
 SAME = ("normalized_softmax",)  # variants that repeat the main configuration
 PAIRS = {  # without parameters of their own
     "contrastive", "triplet", "n_pair", "lifted_structure", "multi_similarity", "sup_con", "smooth_ap", "recall_at_k",
 }  # fmt: skip
-RELOADED = ("mpn", "student")  # whose code continues from the best epoch
+RELOADED = ("mpn", "student", "group_loss")  # whose code continues from the best epoch
 every_file = pytest.mark.parametrize("name", NAMES)
 
 
@@ -109,6 +109,10 @@ SETTINGS: list[tuple[tuple[str, ...], dict[str, tuple[Any, ...]]]] = [
             "sop_mpn": (0.0002472471515853406, 2.7650277063275255e-13, 90, 0.6046908988578005, 1, 8, 70, [30]),
             "inshop_mpn": (0.00011265974954242144, 1.0554824926510768e-07, 56, 0.18591347176280537, 1, 4, 70, [30]),
         },
+    ),
+    (  # the Group Loss: the authors' code
+        ("train.groups.classifier.learning_rate", "data.batch_size", "method.anchors", "method.temperature"),
+        {"cub_group_loss": (0.0001563663718906821, 54, 2, 24.0), "cars_group_loss": (0.0002, 35, 3, 79.0)},
     ),
     (  # CRT: section 4.1
         ("data.batch_size", "method.lambda1", "method.embedding_dims", "train.groups.prototypes.learning_rate"),
@@ -283,11 +287,12 @@ def trained(config: Config) -> set[str]:
         "loss": getattr(method, "loss", "") in PAIRS,
         "mpn": getattr(method, "losses", "") == "auxiliary",
         "beta": getattr(method, "base", "") == "triplet",
+        "embedding": method.name == "group_loss",
     }
     return {group for group in config.train.groups if not unused.get(group)}
 
 
-SLOW = ("hist", "mpn", "crt", "diva", "vit")
+SLOW = ("hist", "mpn", "crt", "diva", "vit", "group_loss")
 
 
 @pytest.mark.parametrize("method", ["baseline", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)])

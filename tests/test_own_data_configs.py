@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 CASES = [
     ("omniglot_hist", ""),
     ("omniglot_baseline", "margin-memory"),
+    ("omniglot_group_loss", ""),
     ("folder_baseline", "small"),
     ("folder_hist", "small"),
 ]

@@ -1,9 +1,15 @@
-"""Shared by the configurations of MPN and its students: the network and the authors' protocol.
+"""Shared by the configurations of MPN, its students and the Group Loss: the network and the authors' protocol.
 
 The settings of `*_mpn.py` and `*_student.py` come from the authors' configuration files, unrounded
 (github.com/dvl-tum/intra_batch). The code contains details that the paper does not mention: max pooling, random
 erasing, a standard deviation of 0.299 instead of 0.229 for red, and two updates of the running batch statistics per
 step (activations are recomputed in the backward pass).
+
+The settings of the Group Loss follow its authors' code (github.com/dvl-tum/group_loss), unrounded; the embedding is
+BN-Inception's pooled features, and converting its weights needs the extra `torch`. There are two differences. The
+authors start from a network that was fine-tuned on the training classes for 10 epochs; here, training starts from the
+ImageNet weights (`--config.init_from` starts from another run). The authors' sampler repeats the images of small
+classes until all classes have the same size, which is not done here.
 
 The paper does not say which form of distillation its students used, so both list its result. Nor does it say whether
 the cross-entropy with the labels is kept; here it is.
@@ -16,13 +22,14 @@ the methods it compares with there.
 from typing import Any
 
 from configs import base
-from dml_jax.backbones import resnet
+from dml_jax.backbones import bn_inception, resnet
 from dml_jax.backbones.contract import Pixels
 from dml_jax.config import Data, Group, Train, module
+from dml_jax.methods import group_loss as losses
 
 BACKBONE = resnet.Config(pretrained="weights/resnet50", stage_bn_updates=2, pixels=Pixels(std=(0.299, 0.224, 0.225)))
-# After 30 and 50 epochs, the code of MPN returns to the best epoch; it decays the learning rate only at the first
-# of the two. The clean protocol decays it but does not go back.
+# After 30 and 50 epochs, the code of MPN and of the Group Loss returns to the best epoch; it decays the learning rate
+# only at the first of the two. The clean protocol decays it but does not go back.
 PAPER_PROTOCOL = {**base.PAPER_PROTOCOL, "train.reload_best_epochs": (30, 50)}
 LARGE = {"data.image_size": 256, "data.resize": 288}  # appendix B
 STUDENTS: base.Variants = {
@@ -40,9 +47,11 @@ def on(
     rate: float,
     decay: float,
     teacher: str = "",
+    backbone: Any = BACKBONE,
+    erasing: float = 0.5,
     **data: Any,
 ) -> base.Contents:
-    """MPN or one of its students on a data set.
+    """MPN, one of its students or the Group Loss on a data set.
 
     Args:
       rate, decay: learning rate and weight decay of all parameters.
@@ -55,9 +64,9 @@ def on(
         variants,
         data=Data(
             name=dataset, path=f"data/{dataset}", crop="random_resized", image_size=227, resize=256, flip=0.5,
-            erasing=0.5, **data,
+            erasing=erasing, **data,
         ),
-        backbone=BACKBONE,
+        backbone=backbone,
         method=method,
         train=Train(
             groups=dict.fromkeys(module("method", method.name).GROUPS, Group(rate, weight_decay=decay)),
@@ -68,3 +77,16 @@ def on(
         ),
         evaluation=base.EVALUATION[dataset],
     )  # fmt: skip
+
+
+def group_loss(dataset: str, *, anchors: int, temperature: float, **options: Any) -> base.Contents:
+    """The Group Loss on a data set; `options` are those of `on`."""
+    return on(
+        dataset,
+        {},
+        method=losses.Config(embedding_dim=0, pooling="avg", anchors=anchors, temperature=temperature),
+        backbone=bn_inception.Config(pretrained="weights/bn_inception", bn_momentum=0.9),
+        erasing=0.0,
+        sampler="mpn",
+        **options,
+    )

@@ -15,10 +15,11 @@ VARIANTS = ("papers", "all", "memory")
 
 def get_study(variant: str = "papers") -> Study:
     papers = tuple(Row(name, f"configs/omniglot_{name}.py") for name in PAPERS)
+    group_loss = Row("group_loss", "configs/omniglot_group_loss.py")
     baselines = {name: Row(name, f"configs/omniglot_baseline.py:{name}") for name in (*OPTIONS, *MEMORIES)}
     rows = {
         "papers": (*papers, baselines["cross_entropy"]),
-        "all": (*papers, *(baselines[name] for name in OPTIONS)),
+        "all": (*papers, group_loss, *(baselines[name] for name in OPTIONS)),
         "memory": tuple(baselines[name] for pair in MEMORIES.items() for name in reversed(pair)),
     }
     return Study(

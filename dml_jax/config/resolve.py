@@ -66,6 +66,11 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
         problem = "the running statistics of a network without pretrained weights do not normalise"
         remedy = "set it to false, or give backbone.pretrained or init_from"
         problems.append((key, f"{key}=True: {problem}; {remedy}"))
+    if config.method.name == "group_loss" and config.data.sampler not in WITHOUT_CLASSES:
+        anchors, images = config.method.anchors, config.data.images_per_class
+        if anchors >= images:
+            problem = f"method.anchors={anchors}: leaves only the cross-entropy, because all images are anchors"
+            problems.append(("method.anchors", f"{problem}; set it below data.images_per_class={images}"))
     for key, text in problems:
         if key in typed:
             raise ConfigError(text)

@@ -15,7 +15,7 @@ with delta 1:
 These equations follow the authors' code; the paper describes them in words and specifies neither which distillation it
 used nor whether the cross-entropy is kept. The authors store the teacher's outputs in files beforehand; here the
 teacher runs on the same augmented images as the student, before random erasing. An MPN teaches the embeddings and
-logits that its network computes for the training batch; baselines with a classifier, and students teach
+logits that its network computes for the training batch; the Group Loss, baselines with a classifier, and students teach
 their test-time embeddings and logits; other methods only their test-time embeddings.
 
 Reported R@1 and NMI (Table 8), CUB and Cars196: distillation 65.7, 70.3 and 85.6, 71.6; imitation 65.3, 70.1 and 85.6,

@@ -127,7 +127,7 @@ def examined(method: str) -> dict[str, conformance.Outcome]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hist", "mpn", "crt"])
+@pytest.mark.parametrize("name", ["hist", "mpn", "crt", "group_loss"])
 def test_the_papers_of_this_package_pass(name: str) -> None:
     assert not any(one.problem or one.skipped for one in examined(name).values())
 

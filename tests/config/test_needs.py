@@ -24,6 +24,7 @@ WITHOUT_EFFECT = [
     "cub_hist data.images_per_class=2",
     "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
     "digits_hist train.momentum=0.9",
+    "cub_group_loss method.anchors=9",
     "folder_baseline head.gamma=0.5",
     "digits_hist train.schedule=step",
     "digits_hist train.gamma=0.5",

@@ -19,7 +19,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.evaluation import metrics
 from dml_jax.losses.mining import Triplets
-from dml_jax.methods import baseline, crt, diva, hist, mpn, student
+from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
@@ -54,6 +54,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "diva, instances": lambda body: diva.build(INSTANCES, body, DATA),
     "baseline": lambda body: baseline.build(baseline.make_config(embedding_dim=8), body, DATA),
     "student": with_teacher,
+    "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, DATA),
 }
 LONG = ("diva, instances", "student")  # run with the slow tests
 every_method = pytest.mark.parametrize(

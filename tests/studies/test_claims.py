@@ -129,7 +129,7 @@ def test_equal_rows_are_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     owners = claims.planned(["mpn"], "omniglot", Settings(tmp_path, seeds=(0, 1)))
     trials = claims.distinct(owners)
     both = owners["mpn:layers_heads", "layers=1 heads=2", 1]
-    assert owners["mpn:students", "MPN", 1] is both or both.directory.is_relative_to(tmp_path)
+    assert owners["mpn:group_loss", "MPN", 1] is both or both.directory.is_relative_to(tmp_path)
     assert len({trial.directory for trial in trials}) == len(trials) < len(owners)
     student = owners["mpn:students", "distillation", 1]
     assert Path(student.config.method.teacher) in [trial.directory for trial in trials]

@@ -1,0 +1,15 @@
+"""The Group Loss on Omniglot: the same experiment as `omniglot_hist.py` except for the method.
+
+One of the four images per class is an anchor, and the priors are sharper than for a pretrained network.
+
+    python -m dml_jax.main --config=configs/omniglot_group_loss.py
+"""
+
+from configs.omniglot_hist import on_omniglot
+from dml_jax.config import Group
+from dml_jax.methods import group_loss
+
+get_config = on_omniglot(
+    group_loss.Config(embedding_dim=64, anchors=1, temperature=4.0),
+    dict.fromkeys(group_loss.GROUPS, Group(4e-3, weight_decay=1e-4)),
+)
