@@ -141,8 +141,8 @@ RE_MPN = Paper(
               AUTHORS_WEIGHTS),
         Place("Figure 1", "divergence of the attention from uniform, by head", (ANALYSE + "attention",),
               "For a run of `cub_mpn` with `--config.train.keep_every=100`."),
-        Place("Figure 2", "attention of one node over the training", (ANALYSE + "attention",),
-              "For the same run; one panel per head, for the first node of the first batch."),
+        Place("Figure 2", "attention of one node over the training", (ANALYSE + "attention --batch=0 --node=10",),
+              "For the same run; one panel per head."),
     ),
 )  # fmt: skip
 HIST = Paper(

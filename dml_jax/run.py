@@ -257,6 +257,7 @@ def evaluated(
     directory: Path,
     console: Console,
     embeddings: Mapping[str, np.ndarray] = MappingProxyType({}),
+    **options: Any,
 ) -> EvaluatedModel:
     """A model with the data of its run, for analyses."""
 
@@ -271,6 +272,7 @@ def evaluated(
         dict(embeddings),
         sampler=experiment.sampler,
         before_training=before_training,
+        **options,
     )
 
 

@@ -1,8 +1,11 @@
 """The documentation: the site, the notebooks, and every command, Python snippet and link that a page shows."""
 
+import ast
 import json
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,14 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
+from PIL import Image
 
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.__main__ import COMMANDS, main
-from dml_jax.commands import cli
+from dml_jax.commands import cli, convert
+from dml_jax.commands import export as export_command
 from dml_jax.evaluation.open_set import Photographs
 from dml_jax.export import programs
-from tests import tiny_model
+from tests import hub, tiny_model
+from tests.backbones import state_dicts
 from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
@@ -106,7 +113,46 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
 }
 FILES = ("--query", "--index", "--verify", "--calibrate", "--check")  # options that name existing files
 OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
-OTHER_PACKAGES = ("onnxruntime", "pandas", "faiss", "from theirs import", "from equimo.models import")  # not executed
+NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
+    "…": "schematic",
+    "check mypaper": "schematic",
+    "model=RUN": "schematic",
+    "--name=sop --download": "needs the network",
+    "HOST:PORT": "schematic",
+    "--coordinator=auto": "needs a cluster",
+    "configs/cub_": "needs CUB-200-2011",
+    "configs/cars_": "needs Cars196",
+    "sop_": "needs SOP",
+    "omniglot_": "needs Omniglot",
+    "hist.py:layers": "needs Cars196 or Omniglot, and hours",
+    "--claims=": "takes hours; tests/studies/test_claims.py",
+    "hist-layers": "needs such a study",
+    "studies/comparison": "needs such a study",
+    "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
+    "check tests.plugins": "takes minutes; tests/commands/test_check.py",
+    "--on=cub": "needs CUB-200-2011",
+    "embeddings.parquet": "needs such files; tests/inference/test_large_search.py",
+    "configs/folder_vit.py\n": "needs photographs",
+    "configs/folder_vit.py --config.train": "needs photographs",
+    "--name=cub": "needs a network",
+    "--name=cars": "needs Cars196",
+    "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
+    "weights/mpn": "needs the authors' weights",
+    "--config.init_from=weights/": "needs published weights",
+    "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_head_first.py",
+    "serve ": "serves until it is stopped; test_main.py does so",
+    "explore ": "serves until it is stopped; test_main.py does so",
+    "onnx": "needs an optional package; test_snippets_with_other_packages",
+    "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
+    "--compare": "takes long",
+    "subcenter_arcface": "takes minutes; test_baseline.py",
+}
+OTHER_PACKAGES = {"onnxruntime": "jax2onnx", "pandas": "pandas", "faiss": "faiss"}  # part of a snippet -> its package
+SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why test_python_snippets does not execute it
+    **dict.fromkeys(OTHER_PACKAGES, "test_snippets_with_other_packages"),
+    "from theirs import": "stands for another library; tests/backbones/test_other_libraries.py",
+    "from equimo.models import": "may not be installed; tests/backbones/test_other_libraries.py",
+}
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -211,10 +257,127 @@ def test_python_snippets(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     }  # fmt: skip
     given: dict[str, object] = dict(next((v for name, v in variables.items() if str(page).endswith(name)), {}))
     for language, content in blocks(page):
-        if language == "python" and not any(part in content for part in OTHER_PACKAGES):
+        if language == "python" and not any(part in content for part in SNIPPETS_NOT_EXECUTED):
             exec(compile(content, page.name, "exec"), given)
     if callable(make := given.get("get_config")):
         configs.resolve(make().to_dict())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a run on digits under the names that the pages use."""
+    directory = tmp_path_factory.mktemp("trained")
+    short = ["--config.train.steps=4", "--config.evaluation.controls=false"]
+    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_hist.py", *short]
+    subprocess.run(
+        [*command, f"--workdir={directory}/runs/folder_baseline"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        timeout=600,
+    )
+    (directory / "runs" / "digits_hist").symlink_to("folder_baseline")
+    return directory
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", OTHER_PACKAGES)
+def test_snippets_with_other_packages(package: str, trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each gives the numbers of the run."""
+    pytest.importorskip(OTHER_PACKAGES[package])
+    monkeypatch.chdir(trained)
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    model = dml_jax.load("runs/folder_baseline")
+    images = np.random.default_rng(0).integers(0, 256, (3, *model.shape, 3), np.uint8)
+    given: dict[str, Any] = {"images": images}
+    (code,) = (c for page in PAGES for language, c in blocks(page) if language == "python" and package in c)
+    if package == "onnxruntime":
+        (export,) = (a for m, *a in ALL_COMMANDS if m == "export" and "--to=onnx" in a)
+        assert cli.exit_code(lambda: export_command.execute([*export, f"--output={trained}"])) == 0
+    exec(compile(code, package, "exec"), given)
+    if package == "onnxruntime":
+        np.testing.assert_allclose(given["embeddings"], model.embed(list(images)), atol=1e-4)
+        return
+    if package == "pandas":
+        *_, last = ast.parse(code).body
+        value = eval(ast.unparse(last), given)
+        lines = map(json.loads, Path("runs/digits_hist/metrics.jsonl").read_text().splitlines())
+        np.testing.assert_allclose(value.lines[0].get_xydata(), [(each["step"], each["loss"]) for each in lines])
+    else:
+        _, nearest = given["index"].search(given["embeddings"], 1)
+        np.testing.assert_array_equal(nearest[:, 0], np.arange(len(given["embeddings"])))
+
+
+def timm_file(name: str, layout: str) -> bytes:
+    """A published network with small random weights, as timm stores it."""
+    config = convert.published()[name]
+    tensors = state_dicts.random_state_dict(configs.module("backbone", config.name).build(config), layout, side=224)
+    return safetensors.numpy.save({key: np.asarray(0.02 * array, array.dtype) for key, array in tensors.items()})
+
+
+@pytest.mark.slow
+def test_every_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the order of the pages, on small photographs, with short trainings and random weights from a local hub."""
+    with hub.running() as state:
+        for repository, name, layout in (
+            ("timm/resnet50.tv_in1k", "resnet50", "resnet"),
+            ("timm/vit_small_patch14_dinov2.lvd142m", "dinov2_vits14", "vit"),
+        ):
+            state.repositories[repository] = {"model.safetensors": timm_file(name, layout)}
+        monkeypatch.setenv("HF_TOKEN", "hf_of_me")
+        for limit in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):  # of a busy machine
+            monkeypatch.setenv(limit, "60")
+        run_every_command(tmp_path)
+    assert "results.json" in state.repositories["me/birds"]
+
+
+def run_every_command(tmp_path: Path) -> None:
+    def folder(name: str, classes: list[str], first: int) -> None:
+        for seed, label in enumerate(classes):
+            for i in range(4):  # on two days
+                exif = Image.Exif()
+                exif[0x0132] = f"2026:05:{1 + i % 2:02} 10:00:00"
+                path = tmp_path / name / label / f"{i}.jpg"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(pictures.encoded(first + 20 * seed + i, quality=90, exif=exif))
+
+    products = ["wren", *(f"product {i}" for i in range(8))]
+    folder("photos", ["wren", *(f"class {i}" for i in range(17))], 0)
+    folder("others", [f"other {i}" for i in range(18)], 1000)
+    folder("gallery", products, 2000)
+    for name, first in (("later", 3000), ("new_photos", 4000)):
+        folder(name, products, first)
+    for name in ("this_one", "photo"):
+        pictures.write(tmp_path / f"{name}.jpg", 900)
+    shutil.copytree(ROOT / "tests/plugins", tmp_path / "tests/plugins")
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "embeddings.npy", rng.normal(size=(40, 4)))
+    np.save(tmp_path / "labels.npy", np.arange(40) % 4)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    ran, failures = 0, []
+    model = ("main", "--config=configs/folder_baseline.py:small", "--config.data.path=photos/")  # runs/folder_baseline
+    commands = dict.fromkeys((m, *a) for page in PAGES for m, a in shown_commands(page))
+    for module, *arguments in (model, *commands):
+        shown = f"{module} {' '.join(arguments)}\n"
+        if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
+            continue
+        steps = ["--config.train.steps=2", "--config.evaluation.controls=false"]
+        configurations = ("digits_hist.py", "digits_baseline.py", "folder_vit.py", "folder_baseline.py:frozen")
+        short = {f"--config=configs/{name}": steps for name in configurations}
+        short[model[1]] = ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]
+        short |= {
+            f"--study={name}": ["--list"]
+            for name in ("configs/studies/folder_methods.py", "tests/plugins/comparison.py")
+        }
+        short |= {"--claims=all": ["--list"], "--config=tests/plugins/experiment.py": steps}
+        more = short.get(arguments[0], []) if arguments else []
+        command = [sys.executable, "-m", "dml_jax", "train" if module == "main" else module, *arguments, *more]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1800)
+        ran += 1
+        if done.returncode:
+            failures.append(f"{shown}{done.stderr}")
+    assert not failures, "\n".join(failures)
+    assert ran >= 10
 
 
 LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/notebooks").glob("*.ipynb"))]

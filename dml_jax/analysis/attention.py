@@ -40,12 +40,12 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(mpn.batch_attention, method, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
-    classes = run.split("train").classes
+    classes, node = run.split("train").classes, run.node
     for state in run.models():
         rows = mpn.normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
         found.append(mpn.attention_statistics(rows, labels))
-        node_rows.append(rows[-1, :, 0])  # of the last layer
+        node_rows.append(rows[-1, :, node])  # of the last layer
     series = mpn.AttentionStatistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
     nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
@@ -65,10 +65,10 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
         ),
         Finding(
             "attention_node",
-            f"The nodes of this batch to which its first node, of class {classes[labels[0]]}, attends (last layer, one "
+            f"The nodes of this batch to which node {node}, of class {classes[labels[node]]}, attends (last layer, one "
             "panel per head), at several steps. Nodes of its class are between the lines. White is "
             f"the uniform weight, {1 / len(labels):.3f}; red is more, blue is less.",
-            partial(plot_node, steps=steps, nodes=nodes, own=labels == labels[0]),
+            partial(plot_node, steps=steps, nodes=nodes, own=labels == labels[node]),
             ("step", "head", "node", "class", "weight"),
             [
                 (step, head + 1, other, classes[labels[other]], float(weight))

@@ -32,6 +32,8 @@ class EvaluatedModel:
       sampler: None for labelled images.
       before_training: gives the model before the first step; raises UserError if its starting point (`init_from`,
         pretrained weights) no longer exists.
+      batch: number of the training batch that is analysed.
+      node: position, in this batch by class, of the image whose attention is shown.
       classes: those that maps show; empty for all.
     """
 
@@ -42,6 +44,8 @@ class EvaluatedModel:
     known: dict[str, np.ndarray] = field(default_factory=dict)
     sampler: Sampler | None = None
     before_training: Callable[[], TrainedModel] | None = None
+    batch: int = 0
+    node: int = 0
     classes: Sequence[str] = ()
 
     @property
@@ -111,14 +115,14 @@ class EvaluatedModel:
 
     @cached_property
     def batch_rows(self) -> np.ndarray:
-        """The training images of the first batch, by class: int [B]."""
+        """The training images of one batch, by class: int [B]."""
         assert self.sampler is not None
-        rows = np.asarray(self.sampler.batch(0))
+        rows = np.asarray(self.sampler.batch(self.batch))
         return rows[np.argsort(self.split("train").labels[rows], kind="stable")]
 
     @cached_property
     def training_batch(self) -> Batch:
-        """The images of the first training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], by class."""
+        """The images of one training batch, cropped as for evaluation: uint8 [1, B, H, W, 3], with labels, by class."""
         index, labels = self.batch_rows, self.split("batch").labels
         images = self.images("train", index)[None]
         return Batch(jnp.asarray(images), jnp.asarray(labels, jnp.int32), jnp.asarray(index, jnp.int32))

@@ -138,8 +138,11 @@ def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> Ev
     experiment, state = trained_runs.restore(config, directory, options.checkpoint, console)
     splits = (*experiment.splits, "batch")
     cli.require(options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}")
+    for key, count in (("batch", experiment.steps), ("node", config.data.batch_size)):
+        value = getattr(options, key)
+        cli.require(0 <= value < count, f"--{key}={value}: must be in 0 to {count - 1}")
     trained = experiment.model(state, reading_in_results(config, directory))
-    return trained_runs.evaluated(experiment, trained, directory, console)
+    return trained_runs.evaluated(experiment, trained, directory, console, batch=options.batch, node=options.node)
 
 
 def run_config(model: str, options: Namespace, overrides: dict[str, str]) -> tuple[Config, Path]:

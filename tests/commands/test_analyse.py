@@ -28,7 +28,7 @@ from tests.commands.conftest import Fails
 from tests.train.experiments import values, write_run
 
 MADE = (
-    "retrieval", "classes", "components", "overfitting", "spectra", "tsne",
+    "retrieval", "classes", "confused_classes", "components", "overfitting", "spectra", "tsne",
     "attention", "attention_node", "influence", "influence_untrained",
 )  # fmt: skip
 
@@ -67,15 +67,15 @@ def figures(report: str) -> list[str]:
 
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
-    analyse.execute([f"--model={run}", "--what=attention", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=attention", "--batch=3", "--node=5", "--quiet"])
     analyse.execute([f"--model={run}", "--what=classes", "--quiet"])
     assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
     assert {row["head"] for row in table(run, "attention_node")} == {"1", "2"}
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
     shown = figures(report)
-    assert shown == ["classes", "attention", "attention_node"]
-    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
+    assert shown == ["classes", "confused_classes", "attention", "attention_node"]
+    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown if "confused" not in name)
     assert all(f'href="analysis/{name}.csv"' in report for name in shown)
     assert '<meta name="viewport"' in report
     assert "report: " in capsys.readouterr().out
@@ -115,14 +115,14 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
 
 
 def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
-    options = ["--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
+    options = ["--batch=2", "--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
     analyse.execute([f"--model={run}", "--compare=refined", *options])
     rows = table(tmp_path, "components", "figures")
     config = configs.resolve(workdir.read_config(run)["config"])
     experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
-    batch = runs.evaluated(experiment, experiment.model(state), run, Console(quiet=True))
+    batch = runs.evaluated(experiment, experiment.model(state), run, Console(quiet=True), batch=2)
     split = experiment.splits["train"]
-    index = experiment.sampler.batch(0)
+    index = experiment.sampler.batch(2)
     for model in (run.name, "refined"):
         assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(split.ids[i] for i in index)
     plain, refined = batch.embeddings("batch"), batch.refined().embeddings("batch")
@@ -143,6 +143,7 @@ def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: 
         (["--model={}", "--split=train", "--what=attention"], "--what=attention: is not made by split"),
         (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
+        (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
         (["--model={}", "--compare=x", "--what=classes"], "--what=classes: not with --compare, only components"),
         (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
         (["--model={}", "--split=batch", "--what=classes"], "--what=classes: not with --split=batch"),
