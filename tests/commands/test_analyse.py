@@ -28,7 +28,7 @@ from tests.commands.conftest import Fails
 from tests.train.experiments import values, write_run
 
 MADE = (
-    "retrieval", "classes", "confused_classes", "components", "overfitting", "spectra", "tsne",
+    "retrieval", "classes", "components", "overfitting", "spectra", "tsne",
     "attention", "attention_node", "influence", "influence_untrained",
 )  # fmt: skip
 
@@ -74,8 +74,8 @@ def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFi
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
     shown = figures(report)
-    assert shown == ["classes", "confused_classes", "attention", "attention_node"]
-    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown if "confused" not in name)
+    assert shown == ["classes", "attention", "attention_node"]
+    assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
     assert all(f'href="analysis/{name}.csv"' in report for name in shown)
     assert '<meta name="viewport"' in report
     assert "report: " in capsys.readouterr().out
