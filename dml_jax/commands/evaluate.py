@@ -104,7 +104,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
          "with queries, give --query_groups too"),
         ("query_labels", bool(options.query_embeddings) != bool(options.query_labels),
          "give it and --query_embeddings both or neither"),
-        ("metric", options.rerank and options.metric not in (None, "cosine"), "--rerank needs cosines"),
+        ("metric", options.rerank and options.metric == "euclidean", "--rerank needs cosines, or a function"),
         ("session", options.session and not options.model, "needs --model; for files, give --groups"),
         ("session", options.session and (options.rerank or options.protocol == "paper"),
          "not with --rerank or --protocol=paper"),

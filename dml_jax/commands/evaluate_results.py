@@ -335,6 +335,7 @@ def _reranked(
         source.queries,
         source.queries if source.gallery is None else source.gallery,
         depth + dropped,
+        metric=settings["metric"] if callable(settings["metric"]) else "cosine",
         exclude_self=alone and not dropped,
     )
     result: dict[str, Any] = metrics.of_ranked_lists(
@@ -342,7 +343,7 @@ def _reranked(
     )
     result["protocol"] = (
         f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
-        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the cosine distance {reranking.WEIGHT:g}; otherwise as "
+        f"k1 {reranking.K1}, k2 {reranking.K2}, weight of the original distance {reranking.WEIGHT:g}; otherwise as "
         "above"
     )
     return result

@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import check_inputs, own_distances
 from dml_jax.evaluation._engine import query_metrics, tiles
-from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, Metric, TiledRows
+from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
@@ -28,7 +28,7 @@ def search(
     gallery: ArrayLike,
     k: int,
     *,
-    metric: Metric = "cosine",
+    metric: own_distances.Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the k nearest gallery rows of every query, nearest first, ties by index.
@@ -37,7 +37,7 @@ def search(
       queries: [Q, D] real numbers, NumPy (also memory-mapped) or JAX.
       gallery: [G, D] real numbers.
       k: number of neighbours, at most the number of candidates.
-      metric: "cosine" or "euclidean".
+      metric: "cosine", "euclidean" or a function of two blocks of rows (see `own_distances`).
       exclude_self: query i excludes gallery row i.
 
     Returns:
@@ -49,6 +49,13 @@ def search(
     candidates = len(gallery_points) - bool(exclude_self)
     if not 0 < k <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
+    if callable(metric):
+        distances, indices = np.empty((len(query_points), k), np.float32), np.empty((len(query_points), k), np.int32)
+        for part, block in own_distances.blocks(metric, query_points, gallery_points):
+            for query, values in enumerate(block, start=part.start):
+                indices[query] = query_metrics.nearest_first(-values, query if exclude_self else -1)[:k]
+                distances[query] = values[indices[query]]
+        return distances, indices
     mesh = tiles.local_mesh()
     sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
     centering = tiles.choose_centering(sources, metric)

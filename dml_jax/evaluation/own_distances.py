@@ -19,6 +19,7 @@ from dml_jax.errors import DataError
 Function: TypeAlias = Callable[[jax.Array, jax.Array], jax.Array]
 Metric: TypeAlias = Literal["cosine", "euclidean"] | Function
 ROWS, COLUMNS = 128, 1024  # of a block; smaller sets are padded, so that all blocks have the same rounding
+PAIRS = 4096  # compared at once by `pairs`
 ASYMMETRY = 1e-5  # largest difference between d(x, y) and d(y, x), relative to the largest distance
 
 _compiled = cache(jax.jit)
@@ -40,6 +41,18 @@ def blocks(distance: Function, queries: np.ndarray, gallery: np.ndarray) -> Iter
             for first in range(0, len(gallery), COLUMNS)
         ]
         yield part, np.concatenate(columns, axis=1)
+
+
+def pairs(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Distances of at most PAIRS rows [n, D] to the corresponding rows [n, D]: float32 [n]."""
+    with jax.enable_x64(True):
+        found = _of_pairs(distance)(_padded(a, PAIRS), _padded(b, PAIRS))
+    return np.asarray(found)[: len(a)].astype(np.float32)
+
+
+@cache
+def _of_pairs(distance: Function) -> Callable[..., jax.Array]:
+    return jax.jit(jax.vmap(lambda a, b: distance(a[None], b[None])[0, 0]))
 
 
 def _block(distance: Function, a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -24,9 +24,10 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, neighbors
+from dml_jax.evaluation import check_inputs, neighbors, own_distances
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.own_distances import Metric
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
@@ -41,6 +42,7 @@ def search(
     k1: int = K1,
     k2: int = K2,
     weight: float = WEIGHT,
+    metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first k rows of the re-ranked gallery for every query, ties broken by lower index.
@@ -51,6 +53,7 @@ def search(
       k1: neighbourhood size.
       k2: number of nearest encodings to average.
       weight: weight of the original distance.
+      metric: the original distance, "cosine" or a function (see `own_distances`), which takes the place of 1 - cos.
       exclude_self: query i does not retrieve gallery row i.
 
     Returns:
@@ -62,10 +65,10 @@ def search(
     check_inputs.check_same_width(query_rows, gallery_rows)
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
     rows = query_rows if among_themselves else np.concatenate([query_rows, gallery_rows])
-    rows, farthest, weights = _encode(rows, k1, k2)
+    rows, farthest, weights = _encode(rows, k1, k2, metric)
     query_rows, gallery_rows = rows[:count], rows[first:]
     cosine_distances, nearest = neighbors.search(
-        query_rows, query_rows if among_themselves else gallery_rows, k, exclude_self=exclude_self
+        query_rows, query_rows if among_themselves else gallery_rows, k, metric=metric, exclude_self=exclude_self
     )
     distances, indices = np.empty((count, k), np.float32), np.empty((count, k), np.int32)
     for block, overlap in _overlaps(weights[:count], weights[first:]):
@@ -73,22 +76,26 @@ def search(
             kept = overlap.col != overlap.row + block.start
             overlap = sparse.coo_array((overlap.data[kept], (overlap.row[kept], overlap.col[kept])), overlap.shape)
         distances[block], indices[block] = _merge(
-            overlap, nearest[block], cosine_distances[block], query_rows[block], gallery_rows, farthest[block], weight
-        )
+            overlap, nearest[block], cosine_distances[block], query_rows[block], gallery_rows, farthest[block], weight,
+            metric,
+        )  # fmt: skip
     return distances, indices
 
 
-def _encode(rows: np.ndarray, k1: int, k2: int) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
-    """Rows [N, D] -> float32 [N, D], of unit length; the largest distance of each, [N]; and V, sparse."""
+def _encode(rows: np.ndarray, k1: int, k2: int, metric: Metric) -> tuple[np.ndarray, np.ndarray, sparse.csr_array]:
+    """Rows [N, D] -> float32 [N, D], of unit length for a cosine; largest distance of each, [N]; and V, sparse."""
     points = rows.astype(np.float32)
     count = len(points)
     if count <= k1:
         raise DataError(f"re-ranking: compares the {k1} nearest of {count} rows; give more")
-    normalize(points)
-    _, others = neighbors.search(points, points, k1, exclude_self=True)
+    if not callable(metric):
+        normalize(points)
+    _, others = neighbors.search(points, points, k1, metric=metric, exclude_self=True)
     nearest = np.concatenate([np.arange(count, dtype=np.int32)[:, None], others], axis=1)
-    # The row farthest from p is the one nearest to -p.
-    farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
+    if callable(metric):
+        farthest = np.concatenate([block.max(axis=1) for _, block in own_distances.blocks(metric, points, points)])
+    else:  # The row farthest from p is the one nearest to -p.
+        farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
     farthest = np.where(farthest > 0, farthest, np.float32(1))
     reciprocal, reciprocal_half = _reciprocal(nearest), _reciprocal(nearest[:, : round(k1 / 2) + 1])
     half_sizes = np.diff(reciprocal_half.indptr)
@@ -101,7 +108,7 @@ def _encode(rows: np.ndarray, k1: int, k2: int) -> tuple[np.ndarray, np.ndarray,
         expanded = (core + joins @ reciprocal_half).tocoo()
         members = expanded.data > 0
         row, column = expanded.row[members], expanded.col[members]
-        distance = _distances(points[start : start + ROWS], points, row, column)
+        distance = _distances(metric, points[start : start + ROWS], points, row, column)
         values = np.exp(-distance / farthest[start + row])
         weights = sparse.csr_array((values, (row, column)), shape=core.shape)
         blocks.append(sparse.diags_array(1 / weights.sum(axis=1), dtype=np.float32) @ weights)
@@ -121,14 +128,16 @@ def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
     return pairs.multiply(pairs.T.tocsr()).tocsr()
 
 
-def _distances(left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
-    """1 - cos of the pairs of unit rows (left[row], right[column]): float32 [n]."""
+def _distances(metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
+    """The original distance of the pairs (left[row], right[column]), 1 - cos of unit rows: float32 [n]."""
     distances = np.empty(len(row), np.float32)
-    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    own = callable(metric)
+    step = own_distances.PAIRS if own else max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         block = slice(start, start + step)
-        distances[block] = 1 - np.einsum("nd,nd->n", left[row[block]], right[column[block]])
-    return np.maximum(distances, 0)
+        a, b = left[row[block]], right[column[block]]
+        distances[block] = own_distances.pairs(metric, a, b) if own else 1 - np.einsum("nd,nd->n", a, b)
+    return distances if own else np.maximum(distances, 0)
 
 
 def _overlaps(queries: sparse.csr_array, gallery: sparse.csr_array) -> Iterator[tuple[slice, sparse.coo_array]]:
@@ -158,6 +167,7 @@ def _merge(
     gallery: np.ndarray,
     farthest: np.ndarray,
     weight: float,
+    metric: Metric,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The first k rows by d* among the original ranking, with its 1 - cos, and the rows that share neighbours."""
     count, k = nearest.shape
@@ -165,7 +175,8 @@ def _merge(
     ranked = (np.arange(count)[:, None] * width + nearest).ravel()
     sharing = overlap.row.astype(np.int64) * width + overlap.col
     pair = np.concatenate([ranked, sharing])
-    distance = np.concatenate([cosine_distances.ravel(), _distances(queries, gallery, overlap.row, overlap.col)])
+    of_sharing = _distances(metric, queries, gallery, overlap.row, overlap.col)
+    distance = np.concatenate([cosine_distances.ravel(), of_sharing])
     minimum = np.concatenate([np.zeros(len(ranked), np.float32), overlap.data])
     # A pair in both lists takes its distance from the ranking (the first occurrence) and its overlap from the other.
     pair, occurrence, inverse = np.unique(pair, return_index=True, return_inverse=True)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import metrics, own_distances, protocol
+from dml_jax.evaluation import metrics, own_distances, protocol, reranking
 from tests.evaluation.test_retrieval import sample
 
 KS = (1, 5)
@@ -50,6 +50,17 @@ def test_retrieval(separate, monkeypatch):
     for k in KS:
         assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in hits]), rel=1e-12)
     assert found["own/first_hit"] == pytest.approx(np.mean([np.argmax(h) + 1 for h in hits if h.any()]), rel=1e-12)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_reranking_by_a_function_that_is_the_cosine(own, monkeypatch):
+    monkeypatch.setattr(own_distances, "PAIRS", 512)
+    points, _ = sample(1, [30, 40, 50], width=6)
+    queries, gallery = (points, points) if own else (points[:40], points[40:])
+    expected = reranking.search(queries, gallery, 10, exclude_self=own)
+    found = reranking.search(queries, gallery, 10, metric=one_minus_cosine, exclude_self=own)
+    np.testing.assert_array_equal(found[1], expected[1])
+    np.testing.assert_allclose(found[0], expected[0], atol=2e-6)
 
 
 def test_metrics_of_known_distances_do_not_depend_on_the_way():
