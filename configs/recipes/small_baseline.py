@@ -1,8 +1,8 @@
 """The baselines on small networks trained from scratch: one variant per loss; `triplet` uses semi-hard mining.
 
 No paper reports these. The angular margins and scales are lower than those published for faces, losses with several
-centres per class have two, lifted structure uses unnormalised embeddings as in its paper, and `anti_collapse` is added
-to multi-similarity with a weight of 0.01. All other options have their defaults. `-memory` after a pair loss adds pairs
+centres per class have two, lifted structure uses unnormalised embeddings as in its paper;
+all other options have their defaults. `-memory` after a pair loss adds pairs
 with the last 1,024 embeddings, after 100 steps (Wang et al., CVPR 2020, wait for 1,000).
 """
 
@@ -24,7 +24,6 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {  # by variant: the loss, and 
     "subcenter_arcface": ("subcenter_arcface", {"margin": 0.2, "scale": 20.0, "centers": 2}),
     "cosface": ("cosface", {"margin": 0.1, "scale": 20.0}),
     "soft_triple": ("soft_triple", {"centers": 2}),
-    "anti_collapse": ("multi_similarity+anti_collapse", {}),
     "lifted_structure": ("lifted_structure", {"normalize": False}),
     "triplet_random": ("triplet", {"mining": "random"}),
     "triplet_hard": ("triplet", {"mining": "hard"}),
@@ -53,8 +52,6 @@ def config(sections: dict[str, Any], variant: str = "", *, learning_rate: float,
     name = variant or next(iter(OPTIONS))
     loss = MEMORIES.get(name, name)
     method = baseline.make_config(*OPTIONS[loss], embedding_dim=64)
-    if name == "anti_collapse":
-        method = replace(method, weights=(1.0, 0.01))
     if name in MEMORIES:
         method = replace(method, memory=1024, memory_after=100)
     body = Group(min(SLOW, learning_rate) if loss in SLOWER else learning_rate, weight_decay=1e-4)

@@ -36,7 +36,6 @@ from dml_jax.losses.classification import (
     softmax,
     subcenter_arcface,
 )
-from dml_jax.losses.coding_rate import anti_collapse
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
 from dml_jax.losses.pairwise import Candidates, per_anchor
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple
@@ -44,7 +43,7 @@ from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, nt_xent, sup_con
 
 __all__ = [
-    "Candidates", "anti_collapse", "arcface", "circle", "contrastive", "cosface", "dynamic_margins", "lifted_structure",
+    "Candidates", "arcface", "circle", "contrastive", "cosface", "dynamic_margins", "lifted_structure",
     "margin", "multi_similarity", "n_pair", "normalized_softmax", "nt_xent", "per_anchor", "proxy_anchor", "proxy_nca",
     "proxy_nca_pp", "recall_at_k", "smooth_ap", "soft_triple", "softmax", "subcenter_arcface", "sup_con", "triplet",
 ]  # fmt: skip

@@ -223,10 +223,6 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
     ),
     "sup_con": (lambda x, y: losses.sup_con(x, y, temperature=0.2), sup_con),
     "nt_xent": (lambda x, y: losses.nt_xent(x, y, temperature=0.2), nt_xent),
-    "anti_collapse": (
-        lambda x, y: losses.anti_collapse(x, y, epsilon=0.4),
-        lambda: -np.linalg.slogdet(np.eye(5) + 5 / (12 * 0.4**2) * unit(X).T @ unit(X))[1] / 2,
-    ),
     "smooth_ap": (lambda x, y: losses.smooth_ap(x, y, temperature=0.1), smooth_ap),
     "recall_at_k": (
         lambda x, y: losses.recall_at_k(x, y, ks=(1, 4), k_temperatures=(0.7, 2.0), temperature=0.1),
@@ -290,7 +286,6 @@ def test_pairs_with_a_memory(x64: None) -> None:
 # By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted structure, those of common
 # implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
-    "anti_collapse": {"epsilon": 0.5},
     "arcface": {"margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
     "contrastive": {"positive_margin": 0, "negative_margin": 1},

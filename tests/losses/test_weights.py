@@ -25,7 +25,6 @@ OF_CLASSES: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "proxy_nca_pp": (losses.proxy_nca_pp, (PROXIES,), {}),
     "proxy_anchor": (losses.proxy_anchor, (PROXIES,), {}),
     "soft_triple": (losses.soft_triple, (CENTERS,), {}),
-    "anti_collapse": (losses.anti_collapse, (), {}),
 }
 OF_PAIRS: dict[str, tuple[Loss, tuple[np.ndarray, ...], dict[str, Any]]] = {
     "contrastive": (losses.contrastive, (), {}),
