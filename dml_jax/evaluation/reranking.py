@@ -131,13 +131,12 @@ def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
 def _distances(metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """The original distance of the pairs (left[row], right[column]), 1 - cos of unit rows: float32 [n]."""
     distances = np.empty(len(row), np.float32)
-    own = callable(metric)
-    step = own_distances.PAIRS if own else max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    step = own_distances.PAIRS if callable(metric) else max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         block = slice(start, start + step)
         a, b = left[row[block]], right[column[block]]
-        distances[block] = own_distances.pairs(metric, a, b) if own else 1 - np.einsum("nd,nd->n", a, b)
-    return distances if own else np.maximum(distances, 0)
+        distances[block] = own_distances.pairs(metric, a, b) if callable(metric) else 1 - np.einsum("nd,nd->n", a, b)
+    return distances if callable(metric) else np.maximum(distances, 0)
 
 
 def _overlaps(queries: sparse.csr_array, gallery: sparse.csr_array) -> Iterator[tuple[slice, sparse.coo_array]]:
