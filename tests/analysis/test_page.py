@@ -103,7 +103,7 @@ def text(directory: Path) -> str:
 def test_structure(text: str) -> None:
     shown = Page(text)
     figures = {attrs["id"] for attrs in shown.all("figure")}
-    assert {"retrieval", "classes", "confused_classes", "components"} <= figures
+    assert {"retrieval", "classes", "components"} <= figures
     names = [attrs["id"] for _, attrs in shown.tags if "id" in attrs]
     assert [name for name, count in Counter(names).items() if count > 1] == []
     links = [attrs["href"] or "" for attrs in shown.all("a")]
