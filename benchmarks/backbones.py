@@ -26,6 +26,9 @@ from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands.runtime import keep_freed_memory
+from dml_jax.train.distributed import mesh as meshes
+
+compiled = partial(jax.jit, compiler_options=meshes.compiler_options(meshes.make()))  # as in training
 
 
 def compare(batch: int, side: int, repeats: int) -> list[Row]:
@@ -53,9 +56,9 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
     )
     backbone = resnet.build(resnet.Config())
 
-    forward = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
+    forward = compiled(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0])
 
-    @jax.jit
+    @compiled
     def gradient(params: PyTree, stats: PyTree, images: jax.Array) -> tuple[tuple[jax.Array, PyTree], PyTree]:
         def loss(params: PyTree) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, backbone.preprocess(images), train=True)
@@ -138,7 +141,7 @@ def training_step(name: str, side: int, batch: int, backbone: Backbone, features
     head = 0.1 * jax.random.normal(jax.random.key(1), (backbone.channels, classes))
     state = ((params, head), stats, optimizer.init((params, head)))
 
-    @partial(jax.jit, donate_argnums=0)
+    @partial(compiled, donate_argnums=0)
     def step(state: tuple[PyTree, PyTree, PyTree], images: jax.Array) -> tuple[PyTree, PyTree, PyTree]:
         def loss(trained: PyTree) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(trained[0], state[1], backbone.preprocess(images), train=True)
@@ -207,7 +210,7 @@ def lite0(*, batch: int = 32, side: int = 224, repeats: int = 10) -> list[Row]:
     images = np.random.default_rng(0).integers(0, 256, (batch, side, side, 3), dtype=np.uint8)
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = backbone.init(jax.random.key(0), (side, side))
-    embed = jax.jit(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(axis=(1, 2)))
+    embed = compiled(lambda p, s, x: backbone.apply(p, s, backbone.preprocess(x), train=False)[0].mean(axis=(1, 2)))
 
     def ours() -> np.ndarray:
         return np.asarray(embed(params, stats, images))

@@ -119,9 +119,10 @@ class Embedder(NamedTuple):
 
 def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False) -> Embedder:
     """The embedder of a function such as `Method.embed`."""
-    on_all = jax.jit(function, out_shardings=meshes.replicated(mesh))
+    jit = partial(jax.jit, compiler_options=meshes.compiler_options(mesh))
     size = -(-config.evaluation.batch_size // mesh.size) * mesh.size
-    return Embedder(jax.jit(function), on_all, mesh, config.data, shape, size, few)
+    on_all = jit(function, out_shardings=meshes.replicated(mesh))
+    return Embedder(jit(function), on_all, mesh, config.data, shape, size, few)
 
 
 def averaged(embed: Embed, *, flip: bool, scales: tuple[float, ...]) -> Embed:

@@ -152,7 +152,8 @@ class Experiment(NamedTuple):
             with batches_over(self.mesh):
                 return built(state, batch, key)
 
-        return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere))
+        options = meshes.compiler_options(self.mesh)
+        return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere), compiler_options=options)
 
     def embedder(self, function: Embed) -> Embedder:
         """A function of images such as `Method.embed`, compiled for the splits of the run."""

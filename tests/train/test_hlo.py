@@ -11,6 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dml_jax.train import hlo
+from dml_jax.train.distributed import mesh as meshes
 
 
 def test_products_by_type_and_precision() -> None:
@@ -109,3 +110,10 @@ def test_flops_of_loops_and_branches() -> None:
     assert hlo.flops(chosen, a, platform="cpu") == 0
     assert hlo.flops(chosen, a, platform="cuda") == once
     assert hlo.flops(partial(jax.jit(jnp.matmul), a), a, platform="tpu") == once
+
+
+def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
+    matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    options = meshes.compiler_options(meshes.make())
+    ours, default = (jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {}))
+    assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]
