@@ -21,7 +21,7 @@ from dml_jax.files import is_url, reason
 
 WRITER = ".writer"  # in the bucket: the object that names the process that may write
 RETRIES = 12  # of a request, after 1, 2, 4, 8, 16, 32, 32, … seconds, four minutes together
-IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # what is not copied
+IN_BUCKET = ("checkpoints/latest/", "checkpoints/best/", WRITER)  # not copied
 
 
 def check_url(option: str, url: str) -> str:

@@ -74,7 +74,7 @@ class Console:
             self._log = None
 
     def start_progress(self, what: str, total: int, done: int = 0) -> None:
-        """Starts a progress bar of `total` steps, of which `done` are done already."""
+        """Starts a progress bar of `total` steps with `done` already done."""
         self._what, self._total, self._started, self._first = what, total, time.monotonic(), done
         self._reported = self._started - REPORT_SECONDS + FIRST_REPORT_SECONDS
         if self._bar:

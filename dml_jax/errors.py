@@ -89,7 +89,7 @@ def counted(number: int, noun: str) -> str:
 def suggest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the most similar known name, or all of them if none is similar.
 
-    Options are similar by their last parts, those of other sections as a whole.
+    Options are compared by their last parts, and with options of other sections as a whole.
     """
     names = sorted(set(known))
     section, _, last = word.rpartition(".")
@@ -102,6 +102,6 @@ def suggest(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean {near[0].removeprefix(f'{section}.')}?"
     siblings = [name.rpartition(".")[2] for name in names if section and name.rpartition(".")[0] == section]
-    # Of paths of layers, "blocks_*/conv" stands for those of all blocks.
+    # In paths of layers, "blocks_*/conv" stands for the convolutions of all blocks.
     shown = (re.sub(r"_\d+(?=/|$)", "_*", n) if "/" in n or section else n.partition(".")[0] for n in siblings or names)
     return f"known: {', '.join(sorted(set(shown)))}"

@@ -63,7 +63,7 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def _gathered_statistics(axis: str, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """`_statistics` of all devices' rows, of which each has equally many (Chan, Golub & LeVeque, 1983)."""
+    """`_statistics` of the rows of all devices, the same number on each (Chan, Golub & LeVeque, 1983)."""
     near, offset, var = jnp.moveaxis(jax.lax.all_gather(jnp.stack(_statistics(x)), axis), 1, 0)
     offsets = near - near[:1] + offset
     offset = offsets.mean(axis=0)

@@ -248,7 +248,7 @@ def _sum_of_shifts(padded: jax.Array, kernel: jax.Array, strides: Pair) -> jax.A
 def _depthwise_image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[int, ...], strides: Pair) -> jax.Array:
     """The gradient with respect to padded images of `size` pixels."""
     # Row i of the kernel multiplies row s o + i of the images for row o of the result. So the rows s q + r of the
-    # gradient are those of a convolution at stride 1 with the rows i = r, r + s, r + 2 s … of the kernel, and likewise
+    # gradient result from a convolution at stride 1 with the rows i = r, r + s, r + 2 s … of the kernel, and likewise
     # for columns; these convolutions are interleaved.
     needed = [-(-n // stride) for n, stride in zip(size, strides, strict=True)]
     before = [(k - 1) // stride for k, stride in zip(kernel.shape[:2], strides, strict=True)]

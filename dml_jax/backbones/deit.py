@@ -96,7 +96,7 @@ DINOV2: tuple[Rule, ...] = (
     (r"\.mlp\.w3\.", ".mlp.fc2."),
 )
 
-# The first whose marker is among the tensors is taken: those of the networks that have more come first.
+# The first whose marker is among the tensors is taken, so networks with more tensors come first.
 LAYOUTS = [
     *siglip.LAYOUTS,
     *dinov3.LAYOUTS,

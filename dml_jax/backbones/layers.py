@@ -130,7 +130,7 @@ def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, 
 
 
 class Conv(nn.Module):
-    """A convolution with a kernel of `size` x `size`, which keeps its type, in which its gradient is summed.
+    """A convolution with a kernel of `size` x `size`, which keeps its type; its gradient is summed in this type.
 
     The padding is pixels of zeros on every side, or "SAME", as TensorFlow pads to ceil(size / stride) outputs.
     """

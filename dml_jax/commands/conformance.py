@@ -1,4 +1,4 @@
-"""The checks of `dml-jax check` of a plug-in by itself; those of its training are in `conformance_training`."""
+"""The checks of a plug-in by itself (`dml-jax check`); `conformance_training` checks its training."""
 
 import contextlib
 import importlib.util

@@ -87,7 +87,7 @@ def execute(arguments: list[str]) -> None:
         )
     config, named_config = converted.network.config, named[known]
     if isinstance(config, vit.Config) and isinstance(named_config, vit.Config):
-        # The interpolation is that of the library that wrote the file.
+        # The library that wrote the file determines the interpolation.
         named_config = replace(named_config, interpolation=config.interpolation)
         converted = converted._replace(network=converted.network._replace(config=named_config))
     stem = known if converted.kind == "backbone" else paths[0].stem

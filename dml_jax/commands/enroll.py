@@ -198,7 +198,7 @@ def _change(
 
 
 def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Namespace) -> None:
-    """Prints what labelled images give, and whether that is within the promised intervals."""
+    """Prints the rates on labelled images, and whether they are within the promised intervals."""
     point = index.expect(options.false_accept_rate)
     found = index.check(classes, point.threshold)
     if found.overlapping:
@@ -223,7 +223,7 @@ def _classify(index: Index, files: Sequence[str | Path], options: argparse.Names
 
 
 def _expected(index: Index, false_accept_rate: float) -> str:
-    """What to expect of this index at several rates, and what it was measured on."""
+    """The rates to expect of this index at several thresholds, and the images they were measured on."""
     import numpy as np
 
     from dml_jax.evaluation import open_set
@@ -271,7 +271,7 @@ def _expected(index: Index, false_accept_rate: float) -> str:
 
 
 def _causes(index: Index, across: str) -> str:
-    """Why most images would be unknown, as far as the measurement shows it, and what would help."""
+    """The causes of many unknown images that the measurement shows, and remedies."""
     measured, overlap = index.measured, index.overlap()
     pairs = sorted(measured.confused.items(), key=lambda entry: -entry[1])[:3]
     alike = [f"{index.classes[a]} as {index.classes[b]} ({number})" for (a, b), number in pairs]

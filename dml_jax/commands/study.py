@@ -8,7 +8,7 @@ Each trial is a work directory below --root; the same command continues interrup
 trial. --list prints a command for each trial that is not finished, for a job array of Slurm or any other scheduler.
 
 --runs trains nothing: it makes the table of the study in a directory, or of any runs with the same test images and
-protocol, of which those that differ only in the seed are one row.
+protocol, with a row for runs that differ only in the seed.
 
 Writes report.md, report.tex, report.csv (one line per run) and, for a grid of two options, a heat map (grid.png): into
 the directory of the study, or into --output.

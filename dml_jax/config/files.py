@@ -159,7 +159,7 @@ def _from_python(path: str) -> tuple[ConfigDict, Mapping[str, Any] | None]:
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:
-    """Executes a file, FILE or FILE:VARIANT; the module, and what its function returns for the variant."""
+    """Executes FILE or FILE:VARIANT; returns the module, and the result of its function for the variant."""
     name, colon, variant = path.partition(":")
     module = run_file(option, name)
     variants = getattr(module, "VARIANTS", ())

@@ -23,7 +23,7 @@ FUNCTIONS = (
     "method.loss", "method.distance", "method.relation", "data.sampler", "train.optimizer", "head.optimizer",
     "evaluation.metrics", "evaluation.refine",
 )  # fmt: skip
-# Functions of which such a module defines one.
+# Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
 

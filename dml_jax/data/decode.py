@@ -24,7 +24,7 @@ from PIL import Image, ImageOps
 from dml_jax.errors import DataError
 
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
-HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; the last is also that of other formats
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; other formats also use the last
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
 MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file

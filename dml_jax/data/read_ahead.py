@@ -50,7 +50,7 @@ def stream(
                 raise error  # type: ignore[misc]
             on_bad(error)  # type: ignore[arg-type]
         pixels = [blank if isinstance(image, DataError) else image for image in images]
-        bad.resize(count, refcheck=False)  # those of other processes are good, or these fail
+        bad.resize(count, refcheck=False)  # other processes' images are good, or those processes fail
         return start(pixels, count), bad
 
     batches = (

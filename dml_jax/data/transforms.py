@@ -114,8 +114,8 @@ def random_resized_box(
 ) -> Box:
     """The box of torchvision's RandomResizedCrop: 10 random tries, then the largest central box of an allowed shape.
 
-    `scale` is the range of the box's share of the image's area, drawn uniformly; `ratio` that of its width / height,
-    drawn log-uniformly.
+    `scale` is the range of the box's share of the image's area, drawn uniformly, and `ratio` the range of its width /
+    height, drawn log-uniformly.
     """
     area, logs = height * width, (log(ratio[0]), log(ratio[1]))
     for _ in range(10):

@@ -80,7 +80,7 @@ def nearer(
     Args:
       queries, gallery: float32 [Q, D] and [G, D].
       limit: [Q], squared distances beyond which rows are not wanted.
-      most: the largest Q and G of all calls, for which the program is compiled.
+      most: the largest Q and G of all calls; the program is compiled for these.
 
     Returns:
       Squared distances of unit rows float32 [Q, k], rounded from float64, or infinity beyond the limit (at least), and

@@ -83,7 +83,7 @@ class Measured(NamedTuple):
 class Point(NamedTuple):
     """A threshold and the shares of images to expect at it, each with its 95 % interval; NaN if not measured."""
 
-    false_accept_rate: float  # for which the threshold was set
+    false_accept_rate: float  # that the threshold was set for
     threshold: float  # least margin of an accepted image
     right: tuple[float, float, float]  # images of enrolled classes that are given their class: share, low, high;
     wrong: tuple[float, float, float]  # another one;

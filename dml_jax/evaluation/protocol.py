@@ -23,7 +23,7 @@ FEW_CLASSES = {"init": "k-means++", "restarts": 10, "max_iterations": 300}
 MANY_CLASSES = {"init": "random", "restarts": 1, "max_iterations": 20}
 MANY = 1000  # classes; above it MANY_CLASSES applies
 
-MANY_COPIES = 0.1  # share of the queries, above which metrics are those of near-copies
+MANY_COPIES = 0.1  # share of queries above which metrics measure near-copies
 
 
 def near_copies(queries: ArrayLike, gallery: ArrayLike | None = None) -> float:

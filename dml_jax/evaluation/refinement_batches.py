@@ -9,7 +9,7 @@ defaults.
 C.3 is based on the k-reciprocal encoding of Zhong et al. (CVPR 2017), with N(q, k) the k nearest neighbours of q:
 
     R(q, k) = {g in N(q, k): q in N(g, k)}
-    E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), of which more than 2/3 lies in R(q, k)
+    E(q)    = R(q, k) and every R(g, k/2), g in R(q, k), with more than 2/3 of it in R(q, k)
     batch   = q, then the nearest of E(q), then the nearest of all others, up to a fixed size
 
 In the authors' code, N(q, k) holds k + 1 images including q, and the fraction must exceed 2/3; in the paper, N(q, k)

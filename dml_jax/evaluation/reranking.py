@@ -4,7 +4,7 @@ All rows, queries and gallery together, are encoded by their neighbourhoods. Wit
 including p itself, and d(p, g) = (1 - cos) / max over g of (1 - cos):
 
     R(p, k)   = {g in N(p, k): p in N(g, k)}
-    R*(p, k)  = R(p, k) and every R(q, k/2), q in R(p, k), of which more than 2/3 lies in R(p, k)
+    R*(p, k)  = R(p, k) and every R(q, k/2), q in R(p, k), with more than 2/3 of it in R(p, k)
     V(p)_g    = exp(-d(p, g)) for g in R*(p, k1), else 0; divided by its sum
     V(p)      is replaced by the mean of V(q) over p and its k2 - 1 nearest rows
     d_J(p, g) = 1 - sum min(V(p), V(g)) / sum max(V(p), V(g))

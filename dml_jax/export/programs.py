@@ -25,7 +25,7 @@ from dml_jax.train.model import TrainedModel
 
 OPSET = 18  # from 2022, so that older runtimes can read it
 TOLERANCE = 1e-4
-NEWER_JAX = (0, 11)  # for which no release of jax2onnx works
+NEWER_JAX = (0, 11)  # no release of jax2onnx works with it
 Embed = Callable[[jax.Array], jax.Array]
 
 
@@ -143,7 +143,7 @@ def _name_activations(model: Any) -> None:
             node.input.insert(1, "")  # no lower limit
     used = set(_read(model.graph))
     for i in reversed(range(len(model.graph.initializer))):
-        if model.graph.initializer[i].name not in used:  # of which onnxruntime would warn
+        if model.graph.initializer[i].name not in used:  # onnxruntime would warn about it
             del model.graph.initializer[i]
 
 

@@ -36,7 +36,7 @@ def locate(model: str | Path) -> Path:
 
 
 def is_run(directory: Path) -> bool:
-    """Whether the directory of a model is that of a run, and not one of converted weights."""
+    """Whether a model's directory holds a run rather than converted weights."""
     return not (directory / store.METADATA).exists()
 
 
@@ -44,7 +44,7 @@ class EmbeddingModel(ABC):
     """A model that embeds images."""
 
     runtime: str  # the library that computes the embeddings: "jax" or "onnxruntime"
-    directory: Path  # the work directory, or that of the weights
+    directory: Path  # of the run or of the converted weights
     data: Data  # the transform of images
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     step: int  # of the checkpoint; 0 for published weights
@@ -53,7 +53,7 @@ class EmbeddingModel(ABC):
     config_hash: str  # identifies the configuration
     # SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever the runtime
     fingerprint: str
-    added: tuple[bool, tuple[float, ...]]  # flip and scales beyond those of the configuration
+    added: tuple[bool, tuple[float, ...]]  # flip and scales in addition to the configuration's
 
     @abstractmethod
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:

@@ -35,7 +35,7 @@ class Unit(NamedTuple):
     """The images of one file of embeddings: loose files, a row group of a Parquet file, or an archive."""
 
     kind: Literal["files", "parquet", "archive"]
-    names: tuple[str, ...]  # as the user named the files, of which only loose ones may be several
+    names: tuple[str, ...]  # as the user named the files; more than one only for loose files
     root: str  # absolute directory to which relative names refer, because another machine may work in another one
     group: int = 0  # number of the row group
 

@@ -43,7 +43,7 @@ def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int]
 
 
 def _copy(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
-    """Writes what the server sends; ValueError if it is another file or ends early."""
+    """Writes the server's answer; ValueError if it is another file or ends early."""
     with urllib.request.urlopen(source.url, timeout=SECONDS) as reply:
         length = reply.headers["Content-Length"]
         total, done = source.size if length is None else int(length), 0

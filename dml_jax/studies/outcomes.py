@@ -18,7 +18,7 @@ from dml_jax.files import read_json
 from dml_jax.studies.plan import Trial
 
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
-IMAGES = ("labels.npy", "ids.json")  # files of the embeddings that tell of which images they are
+IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
 REMEDY = "evaluate the run again, or leave it out"
 
 
@@ -62,7 +62,7 @@ def missing(trial: Trial) -> str:
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
-    """The names of finished trials, from trials in an order in which each follows the trials that it needs.
+    """The names of finished trials, from trials that follow the trials they need.
 
     An ensemble is not finished while one of its members is unfinished.
     """
@@ -110,7 +110,7 @@ def name_rows(runs: Sequence[Run]) -> list[Run]:
     named = []
     for run in runs:
         same = {key: value for key, value in configs.decisive(run.config).items() if key not in ("seed", "name")}
-        # Of the results: a run may be continued, but its results are those of the former length until it ends.
+        # From the results: a run may be continued, but until it ends, its results are of the former length.
         same |= {"length": run.results.get("length"), "data_hash": run.data_hash, "method": run.config.get("method")}
         identity = json.dumps(same, sort_keys=True) if run.config else str(run.directory)
         if identity not in names:

@@ -41,7 +41,7 @@ class Traffic(NamedTuple):
 
 
 def computations(text: str) -> dict[str, list[Instruction]]:
-    """The instructions of the computations of a program by name; that of the entry is ""."""
+    """The instructions of a program by the name of their computation; "" is the entry."""
     current: list[Instruction] = []
     found = {"": current}
     for line in text.splitlines():
@@ -143,7 +143,7 @@ def traffic(text: str) -> float:
 
 
 def _read_by(computation: list[Instruction], caller: Instruction) -> dict[int, int]:
-    """Bytes that a slice, or a fusion, reads of those operands of which it needs slices only, by position."""
+    """Bytes that a slice or fusion reads of the operands that it only slices, by position."""
     if caller.operation in SLICES:
         return {0: size(caller.result)}
     read = {}

@@ -90,7 +90,7 @@ def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int)
 def scale_by_depth(decay: float) -> optax.GradientTransformation:
     """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
 
-    Updates of block i of n, from 0, are multiplied by decay^(n - i), those of the embeddings by decay^(n + 1).
+    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings by decay^(n + 1).
     """
 
     def update(updates: Any, params: Any = None) -> Any:

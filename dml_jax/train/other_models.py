@@ -94,7 +94,7 @@ def _from_run(
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         collection, entry, *rest = name.split("/")
         found = theirs.get(name)
-        if entry == "backbone" and found is None:  # what is never trained, such as a frozen block, is in the state
+        if entry == "backbone" and found is None:  # frozen parts, such as blocks, are in the state
             found = theirs.get("/".join([{"params": "state", "state": "params"}[collection], entry, *rest]))
         if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
             return found

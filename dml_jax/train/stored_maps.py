@@ -198,7 +198,7 @@ def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str,
 
 
 class Bench:
-    """Trains heads one after the other and keeps what successive ones share."""
+    """Trains heads one after the other, reusing what successive heads share."""
 
     def __init__(self, directory: Path):
         self.directory, self.console, self.code = directory, Console(quiet=True), workdir.source_digest()

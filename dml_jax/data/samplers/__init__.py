@@ -6,9 +6,9 @@
     for step in range(sampler.first_step(1)):  # the first epoch
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
-`balanced` is the default; `shuffled` and those in `papers.py` reproduce the samplers
-of published code. They take labels int [N] in 0..C-1, of which each class must have images. `data.sampler` may also be
-the import path of such a function, (labels, batch_size, images_per_class, seed) -> Sampler.
+`balanced` is the default; `shuffled` and the functions in `papers.py` reproduce the samplers of published code. They
+take labels int [N] in 0..C-1, with images of each class. `data.sampler` may also be the import path of such a function,
+(labels, batch_size, images_per_class, seed) -> Sampler.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 A sampler is a pure function of the seed and the step. It keeps no state between calls, so the batch of a step depends
 neither on the number of threads nor on where a run was interrupted. It returns the indices of the whole global batch,
-of which each host takes its slice.
+and each host takes its slice of it.
 """
 
 from collections.abc import Callable

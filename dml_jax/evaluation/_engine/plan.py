@@ -9,7 +9,7 @@ from dml_jax.evaluation._engine.count_ranks import Targets, count_ranks
 from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, full_ranking, metrics_from_ranks
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
-# Queries with more relevant rows than this are sorted: about where the cost of counting meets that of sorting.
+# Queries with more relevant rows than this are sorted: here, counting costs about as much as sorting.
 SORT_ABOVE = 256
 # Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
 # `counting_kernels.make_counter`).
@@ -138,7 +138,7 @@ def rank(
 
 
 def rank_by_distance(task: Task, blocks: Blocks) -> QueryResults:
-    """The metrics of each query by a distance of the user's own, of which `blocks` yields the negative values."""
+    """The metrics of each query by the user's own distance; `blocks` yields its negative values."""
     results = QueryResults.undefined(len(task.labels), task)
     _rank_by_sorting(task, np.arange(len(task.labels)), results, blocks)
     return results

@@ -21,7 +21,7 @@ UNUSED = np.iinfo(np.int32).max
 
 
 class Task(NamedTuple):
-    """What is ranked: Q queries, with G gallery rows each. The relevant rows are those of the query's class."""
+    """Q queries to be ranked, with G gallery rows each. Rows of the query's class are relevant."""
 
     labels: np.ndarray  # [Q]
     gallery_labels: np.ndarray  # [G]
@@ -33,7 +33,7 @@ class Task(NamedTuple):
     functions: tuple[RowFunction, ...]  # further metrics
 
     def rows_of(self, query: int) -> tuple[np.ndarray, np.ndarray | None]:
-        """The rows that are relevant to a query, and those of them that it leaves out: bool [G]."""
+        """The rows that are relevant to a query, and the relevant rows that it leaves out: bool [G]."""
         relevant = self.gallery_labels == self.labels[query] if self.judge is None else self.judge(query)
         return relevant, None if self.groups is None else relevant & (self.groups[1] == self.groups[0][query])
 

@@ -53,7 +53,7 @@ def dict_keys(path: Any) -> tuple[str, ...]:
 
 
 def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
-    """The sharding of each leaf of variables or an optimizer's state; its paths end as those of the parameters."""
+    """The sharding of each leaf of variables or an optimizer's state, whose paths end like the parameters'."""
 
     def one(path: Any, leaf: Any) -> NamedSharding:
         keys = dict_keys(path)

@@ -155,7 +155,7 @@ def _resolved(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
-    """Whether a longer run begins with the one of `steps` steps (0: of epochs)."""
+    """Whether a run of `steps` steps (0: of epochs) is the beginning of a longer one."""
     every = config["train.evaluate_every"]
     regular = every and not config["train.warmup_epochs"] and steps % every == 0 if steps else not every
     return config["train.schedule"] != "cosine" and (config["train.select"] == "last" or bool(regular))
