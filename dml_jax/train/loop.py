@@ -103,7 +103,8 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
     out.console.print("compiling the training step")
     clock = logs.Meter(batches, experiment.config.data.batch_size, start)
     previous: dict[str, jax.Array] = {}
-    with batches, process_group.watched(out.console.warn) as stepped:
+    minutes = out.metrics.path.parent / "logs" / f"{workdir.process_name()}.jsonl"
+    with batches, process_group.watched(out.console.warn, minutes) as stepped:
         for done in range(start + 1, total + 1):
             if done == max(traced[0], start + 1) <= traced[1]:
                 jax.profiler.start_trace(profile)

@@ -1,6 +1,7 @@
 """Hangs: slow steps and who is late, and the stacks of all threads on a signal."""
 
 import faulthandler
+import json
 import os
 import signal
 import time
@@ -19,10 +20,13 @@ def peers(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     return peers
 
 
-def test_a_slow_step_is_reported_once(peers: list[SimpleNamespace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_step_is_reported_once_and_the_state_every_minute(
+    peers: list[SimpleNamespace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process_group, "SHORTEST", 0.1)
+    monkeypatch.setattr(process_group, "MINUTE", 0.1)
     said: list[str] = []
-    with process_group.watched(said.append) as stepped:
+    with process_group.watched(said.append, tmp_path / "host-0.jsonl") as stepped:
         for step in range(1, 7):
             stepped(step)
         assert process_group._group.step == 6
@@ -34,6 +38,11 @@ def test_a_slow_step_is_reported_once(peers: list[SimpleNamespace], monkeypatch:
     (text,) = said
     assert text.startswith("step 7 has taken 0 s so far, the median is ")
     assert " s; late: process 2 (at step 4); kill -USR1 " in text
+    line = json.loads((tmp_path / "host-0.jsonl").read_text().splitlines()[-1])
+    assert line["step"] == 7
+    assert line["step_seconds"] > 0
+    assert line["host_memory"] > 2**20
+    assert line["peers"]["2"]["step"] == 4
 
 
 def test_who_is_late(peers: list[SimpleNamespace]) -> None:

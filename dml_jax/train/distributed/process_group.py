@@ -4,7 +4,8 @@ Each other process has a connection to process 0, on which both are heard once a
 lost, all print the reason and end with the same code. JAX's own heartbeats end the others too, but a minute later, with
 a stack trace of C++ (exit code 134) and without the reason.
 
-To diagnose hangs, the stacks of all threads go to a file, and a line about a slow step names the process that is late.
+To diagnose hangs, the stacks of all threads go to a file, as does a line per minute, and a sentence about a slow step
+names the process that is late.
 """
 
 import atexit
@@ -34,6 +35,7 @@ from jax.experimental import multihost_utils
 from dml_jax import files
 from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
 from dml_jax.train.distributed.stop_signals import Interrupted
+from dml_jax.train.records import logs
 
 START_PATIENCE = 300.0  # seconds until all processes must have started
 SILENCE = 30.0  # seconds without a sign of life, after which a process is lost, unless another time is set
@@ -42,6 +44,7 @@ SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
 FACTOR, SHORTEST, KNOWN = 20, 5.0, 5  # a step is slow after 20 times the median of 5 or more, and 5 seconds
+MINUTE = 60.0  # seconds between two lines of a process
 
 
 def connect(coordinator: str, processes: int, process: int, silence: float = SILENCE) -> None:
@@ -203,13 +206,13 @@ def write_stacks(reason: str) -> None:
 
 
 @contextmanager
-def watched(warn: Callable[[str], None]) -> Iterator[Callable[[int], None]]:
+def watched(warn: Callable[[str], None], file: Path) -> Iterator[Callable[[int], None]]:
     """Context of the training loop, which calls the value after each step, and with 0 before it does anything else.
 
-    `warn` gets a sentence about each slow step.
+    `warn` gets a sentence about each slow step, `file` a line of JSON per minute.
     """
     seconds, end = deque[float](maxlen=100), threading.Event()
-    step, began = 0, 0.0
+    step, began, written = 0, 0.0, time.monotonic()
 
     def stepped(done: int) -> None:
         nonlocal step, began
@@ -221,9 +224,17 @@ def watched(warn: Callable[[str], None]) -> Iterator[Callable[[int], None]]:
             _group.step = step
 
     def watch() -> None:
-        nonlocal began
+        nonlocal began, written
         while not end.wait(SHORTEST / 5):
-            taken, median = time.monotonic() - began, statistics.median(seconds or [0.0])
+            now = time.monotonic()
+            taken, median = now - began, statistics.median(seconds or [0.0])
+            if now - written >= MINUTE:
+                written, peers = now, _group.peers if _group else []
+                line = {"time": datetime.now().astimezone().isoformat(timespec="seconds"), "step": step}
+                line |= {"step_seconds": seconds[-1] if seconds else None, "host_memory": logs.host_memory()}
+                line["peers"] = {peer.index: {"step": peer.step, "silent": now - peer.heard} for peer in peers}
+                with suppress(OSError), open(file, "a", encoding="utf-8") as opened:
+                    opened.write(json.dumps(line) + "\n")
             if began and len(seconds) >= KNOWN and taken > max(FACTOR * median, SHORTEST):
                 began = 0.0  # once
                 said = f"step {step + 1} has taken {taken:.0f} s so far, the median is {median:.2g} s{_late(step)}"

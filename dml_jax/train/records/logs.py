@@ -135,6 +135,11 @@ def peak_memory() -> int:
     of_devices = [device.memory_stats() or {} for device in jax.local_devices()]
     if found := [values["peak_bytes_in_use"] for values in of_devices if "peak_bytes_in_use" in values]:
         return max(found)
+    return host_memory()
+
+
+def host_memory() -> int:
+    """The largest number of bytes that this process has held in the memory of its host."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
