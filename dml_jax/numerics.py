@@ -83,8 +83,7 @@ def _rounded_product(equation: str, a: jax.Array, b: jax.Array) -> jax.Array:
         a, b = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
         return jnp.einsum(equation, a, b, preferred_element_type=jnp.float32)
 
-    product: jax.Array = lax.platform_dependent(a, b, cpu=in_float32, default=native)
-    return product
+    return lax.platform_dependent(a, b, cpu=in_float32, default=native)
 
 
 def _forward(equation: str, a: jax.Array, b: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:

@@ -47,8 +47,7 @@ class Config:
 def published(values: Mapping[str, Any]) -> dict[str, dict[str, float]]:
     """The published results shown beside a run of this configuration, by source and metric."""
     protocol = "paper" if values.get("train", {}).get("select") == "test" else "clean"
-    found: dict[str, dict[str, float]] = values["paper"].get(protocol, {})
-    return found
+    return values["paper"].get(protocol, {})
 
 
 def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], None] | None = None) -> Config:

@@ -37,7 +37,6 @@ from dml_jax.train.step import TrainState, check_finite, inference_state
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
-NONE = -1  # instead of a step
 CORRUPT = "the checkpoint is corrupt"
 NEVER_STARTED = r"coroutine '(async_serialize_from_host|_read_array_index_and_device_put|Store\.)"  # of orbax
 ON_DISK = ("step", "params", "method", "optimizer")  # names of the fields of `TrainState` in a checkpoint
@@ -48,15 +47,10 @@ def _to_disk(state: TrainState) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one work directory.
+    """The checkpoints of one work directory, in `directory`, whose run has the contents `run` of `config.json`.
 
-    Args:
-      directory: `<workdir>/checkpoints`.
-      template: gives a TrainState with the shapes, dtypes and shardings to restore.
-      warn: called with each checkpoint that cannot be read; None to raise instead of falling back.
-      run: the contents of `config.json`, whose `workdir.identity` is written with each checkpoint and compared
-        whenever one is read.
-      writing: False for readers, which must not touch files that a run may be writing at the same time.
+    `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each checkpoint that cannot be
+    read; if None, that is an error. Without `writing`, no file is touched, because a run may be writing them.
     """
 
     def __init__(
@@ -169,12 +163,10 @@ class Checkpoints:
             workdir.check_same_facts(path, stored.get("run", {}), self.run)
             return self._read(kind, step)
         newest = process_group.decided_by_first(lambda: self._newest_intact(kind))
-        if newest == NONE:
-            return None
-        return self._read(kind, newest)
+        return None if newest < 0 else self._read(kind, newest)
 
     def _newest_intact(self, kind: str) -> int:
-        """The newest checkpoint that is not corrupt, or NONE; corrupt ones are deleted with a warning."""
+        """The newest checkpoint that is not corrupt, or -1; corrupt ones are deleted with a warning."""
         steps = self.steps(kind)
         for candidate in reversed(steps):
             path = self.directory / kind / str(candidate)
@@ -193,7 +185,7 @@ class Checkpoints:
             else:
                 workdir.check_same_facts(path, run, self.run)
                 return candidate
-        return NONE
+        return -1
 
     def select(self, checkpoint: str, select: str) -> TrainState:
         """The `inference_state` for a value of `--checkpoint`; `train.select` determines what is "reported"."""

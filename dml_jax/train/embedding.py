@@ -64,15 +64,12 @@ class Embedder(NamedTuple):
         for row, image in zip(batch, pixels, strict=False):
             row[:] = image
         variables = model.params, model.model_state
-        result: jax.Array
         if devices == 1:
-            result = self.on_one_device(*variables, batch)
-        elif size < devices:
-            result = self.on_one_device(*jax.tree.map(lambda x: x.addressable_data(0), variables), batch)
-        else:
-            rows = meshes.row_sharded(self.mesh)
-            result = self.on_all_devices(*variables, jax.make_array_from_process_local_data(rows, batch))
-        return result
+            return self.on_one_device(*variables, batch)
+        if size < devices:
+            return self.on_one_device(*jax.tree.map(lambda x: x.addressable_data(0), variables), batch)
+        rows = meshes.row_sharded(self.mesh)
+        return self.on_all_devices(*variables, jax.make_array_from_process_local_data(rows, batch))
 
     def embed(self, model: Variables, pixels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
         """Embeds images, each uint8 [H, W, 3], in one batch: float32 [B, ...]."""

@@ -114,21 +114,17 @@ class Experiment(NamedTuple):
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
         key = meshes.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
         compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
-        state: TrainState
         if self.config.backbone.pretrained == "none":
-            state = compiled(step.initial, static_argnums=(0, 1))(self.method, self.optimizer, key, batch)
-            return state
+            return compiled(step.initial, static_argnums=(0, 1))(self.method, self.optimizer, key, batch)
         # Weights that are read while the program is traced would be constants in it; as arguments they cost nothing.
         initial = partial(step.initial, self.method, self.optimizer)
         program, shapes = jax.make_jaxpr(initial, return_shape=True)(key, batch)
 
         def run(weights: list[Any], key: jax.Array, batch: Batch) -> TrainState:
             leaves = jax.core.eval_jaxpr(program.jaxpr, weights, *jax.tree.leaves((key, batch)))
-            state: TrainState = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
-            return state
+            return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
-        state = compiled(run)(program.consts, key, batch)
-        return state
+        return compiled(run)(program.consts, key, batch)
 
     def filled(self, state: TrainState) -> TrainState:
         """The state after `Hooks.fill`."""
@@ -194,12 +190,8 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
-    schedule = optimizers.rate_factor(
-        train,
-        start=warmup,
-        stop=steps,
-        milestones=tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones),
-    )
+    milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones)
+    schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])
     method = step.chunked(build_method(config, images, mesh), train.chunks)

@@ -65,7 +65,7 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
     def build_for(classes: int) -> Method:
         def build_on(backbone: Backbone) -> Method:
             erased = _with_erasing(backbone, config.data)
-            built: Method = methods.build(config.method, erased, data._replace(classes=classes))
+            built = methods.build(config.method, erased, data._replace(classes=classes))
             return parameter_groups.by_path(built, groups)
 
         method = build_on(backbone)

@@ -152,8 +152,7 @@ def merged(params: PyTree) -> PyTree:
         update = jnp.matmul(factors[*path, "a"], factors[*path, "b"], precision=jax.lax.Precision.HIGHEST)
         matrix = _matrix_of((*path, "a"))
         flat[matrix] = flat[matrix] + update.reshape(flat[matrix].shape)
-    sums: PyTree = traverse_util.unflatten_dict(flat)
-    return sums
+    return traverse_util.unflatten_dict(flat)
 
 
 def updating(method: Method, groups: Mapping[str, Group]) -> Method:

@@ -92,11 +92,9 @@ def _give_up(coordinator: str) -> None:
 
 
 def local_devices() -> list[int] | None:
-    """Arguments of `jax.distributed.initialize` about the devices of this process.
+    """The `local_device_ids` of `jax.distributed.initialize`: [] for all that are visible, None to leave it to JAX.
 
-    [] stands for all that are visible; None leaves it to JAX, which under Slurm uses the device with the task's index
-    on its node. That is right only for tasks that share their devices: a task that is alone on its node has all of
-    them, and one that Slurm has bound to a device sees no other.
+    Under Slurm, JAX uses the device with the task's index on its node, which is right only if tasks share devices.
     """
     tasks, nodes = (os.environ.get(name) for name in ("SLURM_NTASKS", "SLURM_STEP_NUM_NODES"))
     bound = "," not in os.environ.get("CUDA_VISIBLE_DEVICES", ",")
@@ -127,7 +125,7 @@ class _Group:
     def __init__(self, silence: float) -> None:
         self.peers = _connected(silence)
         self.silence, self.step = silence, 0
-        self._ending = threading.Lock()
+        self.ending = threading.Lock()  # held by the thread that ends this process
         self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
         for thread in (*self.readers, threading.Thread(target=self._live, daemon=True)):
             thread.start()
@@ -161,18 +159,12 @@ class _Group:
 
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
-        if self._ending.acquire(blocking=False):
+        if self.ending.acquire(blocking=False):
             if code == os.EX_TEMPFAIL:
                 write_stacks(reason)
             print(f"error: {reason}", file=sys.stderr, flush=True)
             self.leave(code, reason)
             os._exit(code)
-
-    def stop(self, code: int, reason: str) -> None:
-        """Tells the others that this process ends with a code; the caller ends it. Returns only in one thread."""
-        if not self._ending.acquire(blocking=False):
-            threading.Event().wait()  # another thread is ending this process
-        self.leave(code, f"process {jax.process_index()} has stopped: {reason}")
 
     def leave(self, code: int, reason: str) -> None:
         self.send(code=code, reason=reason)
@@ -257,7 +249,7 @@ def _late(step: int) -> str:
 
 
 @contextmanager
-def end_together(silence: float = SILENCE) -> Iterator[None]:
+def end_together(silence: float) -> Iterator[None]:
     """Within this context, an exception in one of several processes is reported by the others, and all end.
 
     So is a process without a sign of life for `silence` seconds.
@@ -276,7 +268,9 @@ def end_together(silence: float = SILENCE) -> Iterator[None]:
         if code not in (2, 128 + signal.SIGTERM, 128 + signal.SIGINT):
             write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
-        group.stop(code, printable(" ".join(str(error).split())) or type(error).__name__)
+        group.ending.acquire()
+        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        group.leave(code, f"process {jax.process_index()} has stopped: {reason}")
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
         raise
     finally:
@@ -314,8 +308,6 @@ def _own_address() -> str:
 
 def check_same(facts: dict[str, Any]) -> None:
     """Raises ConfigError on all processes if facts (JSON values by name) differ between them."""
-    if jax.process_count() == 1:
-        return
     digests = np.zeros(MOST_FACTS, np.uint32)
     digests[: len(facts)] = [zlib.crc32(json.dumps(value).encode()) for value in facts.values()]
     everywhere = np.asarray(multihost_utils.process_allgather(digests))

@@ -80,8 +80,7 @@ def _largest(value: int) -> jax.Array:
     """The largest of the values of all processes, as soon as it is computed; int32 []."""
     devices, largest = _reduction()
     local = np.full(jax.local_device_count(), value, np.int32)
-    result: jax.Array = largest(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
-    return result
+    return largest(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
 
 
 @cache

@@ -67,8 +67,7 @@ def read_config(workdir: Path) -> dict[str, Any]:
             "give lite0, the weights of an installed package, or convert published ones with `dml-jax convert`"
         )
     manifest.check_file(path, CheckpointError, REMEDY)
-    facts: dict[str, Any] = read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
-    return facts
+    return read_json(path, Facts, "restore it from a copy, or give another --workdir", CheckpointError)
 
 
 def run_config(workdir: Path, *, trust_code: bool = False) -> Config:
@@ -87,8 +86,8 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
 def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> None:
     """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
 
-    Options that change no bit of the model may differ, and the number of steps may be larger where a longer run makes
-    the same steps. Unless models are still to be selected (`selecting`), so may the test-time reading.
+    Options that change no bit of the model may differ, and a longer run may make the same steps first. Unless models
+    are still to be selected (`selecting`), so may the test-time reading.
     """
     if (workdir / "config.json").exists():
         check_same_facts(workdir, read_config(workdir), {"config": asdict(config)}, selecting=selecting)
@@ -101,7 +100,9 @@ def check_same_facts(
     if "config" in here:
         _check_same_config(where, stored.get("config", {}), here["config"], selecting)
     for key, what in WHAT.items():
-        before, now = (_comparable(facts.get(key, False if key == "x64" else None)) for facts in (stored, here))
+        before, now = stored.get(key, False if key == "x64" else None), here.get(key)
+        if isinstance(before, Mapping) and isinstance(now, Mapping):  # a teacher is known by its variables
+            before, now = before.get("sha256"), now.get("sha256")
         if key in here and before != now:
             raise CheckpointError(f"{where}: {what}")
 
@@ -123,11 +124,6 @@ def complete_checkpoints(directory: Path) -> list[Path]:
     """The complete checkpoints in a directory, by step."""
     found = (path.parent for path in directory.glob(f"*/{manifest.NAME}"))
     return sorted((path for path in found if path.name.isdigit()), key=lambda path: int(path.name))
-
-
-def _comparable(fact: Any) -> Any:
-    """JSON has no tuples; a teacher is known by its variables."""
-    return fact.get("sha256") if isinstance(fact, Mapping) else list(fact) if isinstance(fact, tuple) else fact
 
 
 def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str, Any], selecting: bool) -> None:
@@ -240,8 +236,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     manifest.check_file(path, CheckpointError, REMEDY)
-    results: dict[str, Any] = read_json(path, dict[str, Any], "delete it", CheckpointError)
-    return results
+    return read_json(path, dict[str, Any], "delete it", CheckpointError)
 
 
 def finish(workdir: Path, checkpoint: str) -> None:
@@ -303,9 +298,7 @@ def _commit() -> str | None:
     root = Path(__file__).parents[3]
     if not (root / ".git").exists():
         return None
-    git = ["git", "--no-optional-locks"]  # which on a full disk would be left behind
-    with suppress(OSError, subprocess.CalledProcessError):
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True)
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], cwd=root, capture_output=True, check=False)
-        return commit.stdout.strip() + "-dirty" * (changed.returncode != 0)
+    options = ("--no-optional-locks", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    with suppress(OSError, subprocess.CalledProcessError):  # locks would be left behind on a full disk
+        return subprocess.run(["git", *options], cwd=root, capture_output=True, text=True, check=True).stdout.strip()
     return None
