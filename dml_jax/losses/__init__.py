@@ -31,7 +31,6 @@ Wrong shapes raise `DataError`. The methods also build upon pairwise similaritie
 from dml_jax.losses.classification import (
     arcface,
     cosface,
-    dynamic_margins,
     normalized_softmax,
     softmax,
     subcenter_arcface,
@@ -43,7 +42,7 @@ from dml_jax.losses.ranking import recall_at_k, smooth_ap
 from dml_jax.losses.similarity_losses import circle, multi_similarity, nt_xent, sup_con
 
 __all__ = [
-    "Candidates", "arcface", "circle", "contrastive", "cosface", "dynamic_margins", "lifted_structure",
+    "Candidates", "arcface", "circle", "contrastive", "cosface", "lifted_structure",
     "margin", "multi_similarity", "n_pair", "normalized_softmax", "nt_xent", "per_anchor", "proxy_anchor", "proxy_nca",
     "proxy_nca_pp", "recall_at_k", "smooth_ap", "soft_triple", "softmax", "subcenter_arcface", "sup_con", "triplet",
 ]  # fmt: skip

@@ -74,15 +74,13 @@ def _with_target(cosines: jax.Array, labels: jax.Array, target: jax.Array) -> ja
     return jnp.where(own_class(labels, cosines.shape[1]), target[:, None], cosines)
 
 
-def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float | jax.Array) -> jax.Array:
+def angular_margin(cosines: jax.Array, labels: jax.Array, *, margin: float) -> jax.Array:
     """ArcFace's logits before scaling, cos(theta + margin) for the own class (Eq. 3): cosines [B, C] -> [B, C].
 
     Beyond theta = pi - margin, where cos(theta + margin) would rise again, it continues downwards linearly in the
     cosine, as in the authors' code (deepinsight/insightface).
     """
     own = _own(cosines, labels)
-    if jnp.ndim(margin):
-        margin = jnp.take(jnp.asarray(margin, own.dtype), class_indices(labels, cosines.shape[1]), mode="fill")
     shifted = own * jnp.cos(margin) - root(1 - own * own) * jnp.sin(margin)
     linear = own - margin * jnp.sin(margin)
     return _with_target(cosines, labels, jnp.where(own > -jnp.cos(margin), shifted, linear))
@@ -95,19 +93,12 @@ def arcface(
     labels: jax.Array,
     proxies: Proxies,
     *,
-    margin: NonNegative | jax.Array = 0.5,  # radians, or one for each class; a of `dynamic_margins`
-    size_power: NonNegative = 0.0,  # lambda of `dynamic_margins`; 0: the same margin for all classes
-    size_floor: NonNegative = 0.0,  # b of `dynamic_margins`, in radians
+    margin: NonNegative = 0.5,  # radians
     scale: Positive = 64.0,  # of the cosines
-    sizes: jax.Array | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
-    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar.
-
-    `size_power` or `size_floor` need `sizes` [C], the number of training images of each class.
-    """
-    margins = _margins(sizes, margin, size_power, size_floor)
-    logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margins)
+    """ArcFace, the softmax with an additive angular margin: mean over the samples -> scalar."""
+    logits = scale * angular_margin(class_cosine(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
 
 
@@ -135,33 +126,13 @@ def subcenter_arcface(
     labels: jax.Array,
     proxies: Annotated[jax.Array, Learned("CKD", options=Centers(3))],
     *,
-    margin: NonNegative | jax.Array = 0.5,  # radians, or one for each class; a of `dynamic_margins`
-    size_power: NonNegative = 0.0,  # lambda of `dynamic_margins`; 0: the same margin for all classes
-    size_floor: NonNegative = 0.0,  # b of `dynamic_margins`, in radians
+    margin: NonNegative = 0.5,  # radians
     scale: Positive = 64.0,  # of the cosines
-    sizes: jax.Array | None = None,
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Sub-center ArcFace: `arcface` on the cosine to the nearest of the K centers of each class -> scalar."""
-    margins = _margins(sizes, margin, size_power, size_floor)
-    logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margins)
+    logits = scale * angular_margin(nearest_center(embeddings, proxies), labels, margin=margin)
     return weighted_mean(cross_entropy(logits, labels), weights=weights)
-
-
-def _margins(sizes: jax.Array | None, margin: float | jax.Array, power: float, floor: float) -> float | jax.Array:
-    if not (power or floor):
-        return margin
-    assert sizes is not None, "size_power and size_floor need sizes"
-    return dynamic_margins(sizes, a=margin, power=power, b=floor)
-
-
-def dynamic_margins(sizes: jax.Array, *, a: float | jax.Array = 0.5, power: float = 0.25, b: float = 0.05) -> jax.Array:
-    """Margins by class size, a n^-power + b in radians: sizes n [C] -> [C], larger for smaller classes.
-
-    Ha, Liu, Liu, Liao, "Google Landmark Recognition 2020 Competition Third Place Solution" (arXiv:2010.05350), with
-    sub-center ArcFace. A class without images counts as one with a single image.
-    """
-    return a * jnp.maximum(sizes, 1).astype(float) ** -power + b
 
 
 def nearest_center(embeddings: jax.Array, centers: jax.Array) -> jax.Array:

@@ -14,8 +14,7 @@
 - Keyword arguments with a default other than None are options, `method.my_loss.scale` in a configuration. Their type
   states the rules (see `dml_jax.config.fields`; without one, the type of the default), their comment the meaning.
 - Other keyword arguments are passed to a loss that has them: `candidates`, with which a loss on pairs compares the
-  anchors, also in a memory; `key`, for random mining; `sizes` [C], the number of training images of each class;
-  `weights` [N] of the anchors; `distance`, a function of two blocks of rows.
+  anchors, also in a memory; `key`, for random mining; `distance`, a function of two blocks of rows.
 
 A loss with `candidates` also takes relations in place of labels: `positive` and `negative` [N, M], of the anchors to
 `candidates` [M, D], or to the batch without any.

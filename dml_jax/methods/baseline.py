@@ -27,7 +27,6 @@ from typing import Annotated, Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax.typing import Initializer
 from pydantic import AfterValidator
 
@@ -87,9 +86,6 @@ PAIRS = Needs(
     lambda c: any(takes(find(loss), "candidates") for loss in c.method.losses),
 )
 REMEMBERED = Needs("method.memory", lambda c: c.method.memory)
-WEIGHTED = Needs(
-    "losses that take weights in method.loss", lambda c: all(takes(find(loss), "weights") for loss in c.method.losses)
-)
 
 
 @section
@@ -106,8 +102,6 @@ class Config:
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
-    # p: images of a class with n images have the weight n^-p, times a constant that makes the mean weight 1.
-    class_weights: Annotated[NonNegative, WEIGHTED] = 0.0
     # The losses are also computed of the first so many dimensions: Matryoshka representation learning.
     prefixes: tuple[PositiveInt, ...] = ()
     # Number of embeddings of past batches that pair losses also compare with.
@@ -181,7 +175,6 @@ class Criterion(nn.Module):
     options: Mapping[str, Any]  # section of the options of each loss, by its name, see `find`
     classes: int  # number of classes C
     dim: int  # length D of the embeddings
-    sizes: Any = None  # int [C], number of training images of each class, for losses that depend on it
     distance: Any = None  # function of two blocks of rows; None compares unit vectors
     relation: Any = None  # function of two lists of labels; None for equal labels
 
@@ -209,12 +202,11 @@ class Criterion(nn.Module):
         labels: jax.Array,
         key: jax.Array,
         candidates: Candidates | None = None,
-        weights: jax.Array | None = None,
         prefix: int = 0,
     ) -> dict[str, jax.Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
-        The key is for the mining; `weights` [N] are the anchors'; `prefix` dimensions are compared, 0 for all.
+        The key is for the mining; `prefix` dimensions are compared, 0 for all.
         """
         dim = prefix or self.dim
         if candidates is not None:
@@ -234,8 +226,6 @@ class Criterion(nn.Module):
             given = {
                 "candidates": others,
                 "key": jax.random.fold_in(key, i) if i else key,
-                "sizes": None if self.sizes is None else jnp.asarray(self.sizes),
-                "weights": weights,
                 "distance": self.distance,
             }
             arguments = {**vars(options), **learned, **given}
@@ -262,13 +252,6 @@ def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
     return jax.lax.slice_in_dim(table, 0, dim, axis=axes.index("D")) if "D" in axes else table
 
 
-def class_weights(config: Config, data: TrainingSet) -> jax.Array:
-    """The weights of images by their class, float [C]; their mean over the training images is 1."""
-    sizes = np.maximum(np.asarray(data.sizes), 1).astype(float)
-    table = sizes**-config.class_weights
-    return jnp.asarray(table * sizes.sum() / (table @ sizes), float)
-
-
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     """The baseline on a backbone; needs at least two training classes."""
     data.check_classes(2, f"method.loss={config.loss!r}")
@@ -279,7 +262,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         compared = function("method.distance", config.distance)
     distance = None if compared == "cosine" else distances if compared == "euclidean" else compared
     relation: Any = function("method.relation", config.relation) if config.relation else None
-    criterion = Criterion(config.options, data.classes, dim, data.sizes, distance, relation)
+    criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         keys = jax.random.split(key, 3)
@@ -303,8 +286,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         params: PyTree, embeddings: jax.Array, labels: jax.Array, key: jax.Array, past: Candidates | None = None
     ) -> dict[str, jax.Array]:
         """Each loss, summed over the prefixes."""
-        weights = class_weights(config, data)[labels] if config.class_weights else None
-        arguments = (embeddings, labels, key, past, weights)
+        arguments = (embeddings, labels, key, past)
         values: dict[str, jax.Array] = apply_criterion(params, *arguments, method="values")
         for prefix in config.prefixes:
             shorter = apply_criterion(params, *arguments, prefix, method="values")

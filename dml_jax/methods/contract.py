@@ -24,11 +24,6 @@ class TrainingSet(NamedTuple):
     images: int
     labels: np.ndarray | None = None
 
-    @property
-    def sizes(self) -> np.ndarray | None:
-        """Number of images of each class, int [C]; None where nothing is trained."""
-        return None if self.labels is None else np.bincount(self.labels, minlength=self.classes)
-
     def check_classes(self, needed: int, key: str) -> None:
         """Raises `ConfigError` if there are fewer training classes than the option `key` needs."""
         if self.classes < needed:

@@ -38,22 +38,3 @@ def test_subcenter_arcface_of_pytorch_metric_learning(x64: None) -> None:
             np.testing.assert_allclose(value, z[f"{i}_value"], rtol=1e-10)
             np.testing.assert_allclose(of_x, z[f"{i}_grad_x"], rtol=1e-7, atol=1e-9)
             np.testing.assert_allclose(of_centers, z[f"{i}_grad_centers"], rtol=1e-7, atol=1e-9)
-
-
-def test_margins_by_class_size(x64: None) -> None:
-    sizes = np.array([1, 4, 16, 100, 5000])
-    margins = 0.5 * sizes.astype(float) ** -0.25 + 0.05
-    np.testing.assert_allclose(c.dynamic_margins(jnp.asarray(sizes)), margins, rtol=1e-12)
-    np.testing.assert_allclose(c.dynamic_margins(jnp.asarray([0]), a=0.4, power=2.0, b=0.1), [0.5], rtol=1e-12)
-    rows, shifted = np.arange(7), COSINES.copy()
-    angles = np.arccos(COSINES[rows, LABELS]) + margins[LABELS]
-    assert angles.max() < np.pi
-    shifted[rows, LABELS] = np.cos(angles)
-    logits = 16 * shifted
-    expected = np.mean(np.log(np.exp(logits).sum(1)) - logits[rows, LABELS])
-    by_size = {"margin": 0.5, "size_power": 0.25, "size_floor": 0.05, "sizes": jnp.asarray(sizes)}
-    for options in ({"margin": margins}, by_size):
-        found = c.arcface(X, LABELS, PROXIES, scale=16.0, **options)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
-        found = c.subcenter_arcface(X, LABELS, PROXIES[:, None], scale=16.0, **options)
-        np.testing.assert_allclose(found, expected, rtol=1e-12)

@@ -232,7 +232,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Callable[[], float]]] = {
 
 
 def test_every_public_loss_is_called() -> None:
-    assert set(CALLS) == set(losses.__all__) - {"Candidates", "dynamic_margins", "per_anchor"}
+    assert set(CALLS) == set(losses.__all__) - {"Candidates", "per_anchor"}
 
 
 @cache
@@ -286,7 +286,7 @@ def test_pairs_with_a_memory(x64: None) -> None:
 # By `method.loss`. Values of the papers or of their code; of the contrastive loss and lifted structure, those of common
 # implementations.
 DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
-    "arcface": {"margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
+    "arcface": {"margin": 0.5, "scale": 64},
     "circle": {"margin": 0.4, "gamma": 80},
     "contrastive": {"positive_margin": 0, "negative_margin": 1},
     "cosface": {"margin": 0.35, "scale": 64},
@@ -307,7 +307,7 @@ DEFAULTS: dict[str, dict[str, float | bool | str | tuple[float, ...]]] = {
     "recall_at_k": {"ks": (1, 2, 4, 8, 16), "k_temperatures": (1, 2, 4, 8, 16), "temperature": 0.01},
     "smooth_ap": {"temperature": 0.01},
     "soft_triple": {"centers": 10, "scale": 20, "gamma": 0.1, "margin": 0.01, "spread": 0.2},
-    "subcenter_arcface": {"centers": 3, "margin": 0.5, "size_power": 0, "size_floor": 0, "scale": 64},
+    "subcenter_arcface": {"centers": 3, "margin": 0.5, "scale": 64},
     "sup_con": {"temperature": 0.1},
     "triplet": {"margin": 0.2, "squared": True, "mining": "semi_hard", "smooth": False, "farthest": 0},
 }  # fmt: skip

@@ -302,32 +302,6 @@ def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, label
     return *jax.jit(jax.value_and_grad(value))(x), params["loss"]
 
 
-LABELS_OF_64 = np.repeat(np.arange(4), [1, 3, 20, 40])
-
-
-def test_class_weights_and_margins_by_class_size() -> None:
-    """Both of the class sizes of the training set."""
-    data = TrainingSet(4, 64, LABELS_OF_64)
-    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 5)), jnp.arange(SIZE) // 4
-    options: dict[str, Any] = {
-        "loss": "subcenter_arcface", "embedding_dim": 5, "class_weights": 0.5,
-        "subcenter_arcface": {"scale": 8.0, "margin": 0.4, "size_power": 0.25, "size_floor": 0.1, "centers": 2},
-    }  # fmt: skip
-    value, gradient, learned = encoded_loss(options, data, x, labels)
-    sizes = np.bincount(LABELS_OF_64)
-    weights = sizes**-0.5 * 64 / (sizes**-0.5 @ sizes)
-    assert float(weights @ sizes / 64) == pytest.approx(1)
-
-    def expected(x: jax.Array) -> jax.Array:
-        margins = jnp.asarray(0.4 * sizes.astype(float) ** -0.25 + 0.1, jnp.float32)
-        each = jnp.asarray(weights, jnp.float32)[labels]
-        return losses.subcenter_arcface(x, labels, learned["proxies"], margin=margins, scale=8.0, weights=each)
-
-    exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
-    np.testing.assert_allclose(value, exact, rtol=1e-5)
-    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
-
-
 @pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])
 def test_prefixes_share_the_parameters(loss: str) -> None:
     """Eq. 1 of Matryoshka representation learning; the memory is compared at each prefix, too."""
