@@ -12,10 +12,12 @@ import jax.export
 import numpy as np
 
 import dml_jax
+from dml_jax import run as main
 from dml_jax.commands.cli import require
 from dml_jax.commands.conformance import SMALL_NETWORK, Outcome, Plugin
 from dml_jax.config import Config, Data, Evaluation, Group, Train, resolve
 from dml_jax.config import files as config_files
+from dml_jax.console import Console
 from dml_jax.data import formats
 from dml_jax.export import programs
 from dml_jax.methods import baseline
@@ -111,7 +113,10 @@ def train(plugin: Plugin, directory: Path) -> None:
         require(same, f"killed after step {step} and resumed, it ends with other embeddings")
         outcome.note = f"killed after step {step}: the same bits"
     results = json.loads((whole / "results.json").read_text())
-    with plugin.check("evaluate", "return finite metrics") as outcome:
+    with plugin.check("evaluate", "embed must depend on parameters and image only") as outcome:
+        again = main.evaluate(config, whole, "reported", Console(active=False))
+        wrong = [key for key in results if "@" in key and not np.isclose(results[key], again[key], equal_nan=True)]
+        require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
         own = {key.removeprefix("own/"): value for key, value in results.items() if key.startswith("own/")}
         shown = {"Recall@1": results["recall@1"]} | own
         outcome.note = ", ".join(f"{key} {value:.4g}" for key, value in shown.items() if not key.endswith("_stderr"))
@@ -130,7 +135,7 @@ def train(plugin: Plugin, directory: Path) -> None:
     with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
         (batch,) = jax.export.symbolic_shape("batch")
         images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
-        jax.eval_shape(programs.function_of(model.trained), images)
+        jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
     with plugin.check("8 devices", "compare rows of the whole batch, draw random numbers by the key") as outcome:
         one, other = found[:FEW], losses(run(directory, "eight", config, devices=8))[:FEW]
         error = float(np.max(np.abs(one - other) / np.maximum(np.abs(one), 1e-6)))
