@@ -270,11 +270,6 @@ def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> Non
     trained = json.loads((first / "results.json").read_text())
     assert json.loads(output.read_text())["map@r"] == pytest.approx(trained["map@r"], abs=1e-6)
     assert f"{100 * trained['recall@1']:.1f}" in evaluated.stdout
-    frozen = [f"--config.train.groups.{g}.freeze=true" for g in ("backbone", "embedding")]
-    done = command(*small, source, *frozen, "--config.train.steps=1", f"--workdir={second}")
-    assert done.returncode == 0, done.stderr
-    embeddings = [np.load(run / "embeddings" / "test" / "embeddings.npy") for run in (first, second)]
-    assert np.abs(embeddings[0] - embeddings[1]).max() < 0.2  # frozen weights; only the running statistics have changed
     misfit = in_process(*small, source, "--config.backbone.widths=(8,)", f"--workdir={tmp_path / 'third'}")
     assert (misfit.returncode, "the backbones differ" in misfit.stderr) == (2, True), misfit.stderr
     assert not (tmp_path / "third").exists()

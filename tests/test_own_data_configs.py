@@ -49,14 +49,6 @@ def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
     assert same == ["", "normalized_softmax"]
 
 
-def test_published_experiment_on_a_class_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    photos = layouts.photos(tmp_path / "flowers", tuple(f"class {i}" for i in range(8)), each=4)
-    made = values("cub_hist", "", name="folder", path=str(photos), batch_size=8, image_size=64, resize=72)
-    made["backbone"] = values("folder_hist", "small")["backbone"]
-    assert experiments.build(configs.resolve(made)).shape == (64, 64)
-
-
 @pytest.mark.parametrize(("name", "variant"), CASES)
 def test_one_step_on_photos(name: str, variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -17,7 +17,6 @@ from dml_jax.errors import ConfigError, UserError, suggest
 
 # Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-LABELS = {"data": "data set", "backbone": "backbone", "method": "method"}
 # Keys that hold names of functions: one, a sum of several, or a list.
 FUNCTIONS = (
     "method.loss", "method.distance", "method.relation", "data.sampler", "train.optimizer", "head.optimizer",
@@ -44,7 +43,7 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own
-    raise ConfigError(f"{where}: unknown {LABELS[kind]}; {suggest(str(name), choices(kind))}")
+    raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {suggest(str(name), choices(kind))}")
 
 
 def _import(kind: str, name: str) -> ModuleType | None:

@@ -33,7 +33,7 @@ from dml_jax.errors import CheckpointError, exit_code_of
 from dml_jax.files import name_file, reason
 from dml_jax.train.distributed import process_group
 from dml_jax.train.records import workdir
-from dml_jax.train.step import TrainState, check_finite, inference_state
+from dml_jax.train.step import TrainState, inference_state
 
 # More than one: there is something to fall back on if one is corrupt, or if the best is newer than the latest.
 KEPT = {"latest": 3, "best": 2}
@@ -95,7 +95,6 @@ class Checkpoints:
 
         It is on disk on return or, in the `background`, the state has been copied to the host and may be donated.
         """
-        check_finite(state)
         self._wait_for_previous()
         path, values, alone = self.directory / kind / str(int(state.step)), _to_disk(state), jax.process_count() == 1
         if alone:  # then even the first request to the storage may take minutes
@@ -204,10 +203,9 @@ class Checkpoints:
         self.wait()
 
         def drop() -> int:
-            newer = [path for path in workdir.complete_checkpoints(self.directory / kind) if int(path.name) > step]
-            for path in newer:
-                _delete(path)
-            return len(newer)
+            for newer in (number for number in self.steps(kind) if number > step):
+                _delete(self.directory / kind / str(newer))
+            return 0
 
         process_group.decided_by_first(drop)
 

@@ -8,6 +8,7 @@ the products take.
 """
 
 import importlib.util
+import math
 import os
 import re
 import time
@@ -17,7 +18,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
@@ -302,13 +302,8 @@ def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
 
 def _bytes(tree: Any) -> int:
     """Bytes of a device's part of the arrays of a tree."""
-
-    def part(leaf: Any) -> int:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            return 0
-        return int(np.prod(leaf.sharding.shard_shape(leaf.shape))) * jnp.dtype(leaf.dtype).itemsize
-
-    return sum(map(part, jax.tree.leaves(tree)))
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def table(title: str, found: dict[str, Facts], chip: Chip) -> Table:

@@ -113,6 +113,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
             if features and done - 1 in refreshes:
                 stepped(0)
                 check_finite(previous, done - 1)
+                check_state(state)
                 state = refresh_state(experiment, out, features, state, progress, stop)
                 clock.restart(done - 1)
             logging = logging_due(experiment, done)

@@ -121,12 +121,6 @@ def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.Monk
         find_topology(name)
 
 
-def test_batches_that_the_devices_do_not_divide() -> None:
-    config = config_files.resolved(str(ROOT / "configs" / "cub_mpn.py"), {})
-    with pytest.raises(ConfigError, match=r"batch_size=54: must be a multiple of the 4 devices; .* fits is 56"):
-        compiling.describe(config, on_this_machine(4))
-
-
 def test_precisions_that_a_device_does_not_have() -> None:
     """And the type of each product where it has them: the embedding layer's is that of the heads."""
     config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {"train.precision": "tensorfloat32"})

@@ -16,7 +16,6 @@ from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.train import experiment as experiments
 from dml_jax.train import stored_maps
-from tests.test_configs import resolved
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,8 +79,3 @@ def test_trials_of_a_file(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
     results = json.loads((tmp_path / "a" / "results.json").read_text())
     assert {"recall@1", "map@r", "density", "spectral_decay", "protocol"} <= results.keys()
-
-
-def test_the_configuration_of_the_heads() -> None:
-    """Only heads are trained."""
-    assert resolved("folder_heads", "hist").train.groups["backbone"].freeze

@@ -105,12 +105,6 @@ def test_a_lock_that_a_power_cut_has_left_is_nobodys(tmp_path: Path) -> None:
     assert not (tmp_path / ".config.json.lock").exists()
 
 
-def test_an_unused_directory_is_removed(tmp_path: Path) -> None:
-    with workdir.locked(tmp_path / "run"):
-        pass
-    assert not (tmp_path / "run").exists()
-
-
 def test_five_failed_starts_without_a_newer_checkpoint_are_the_last(tmp_path: Path) -> None:
     def fail(error: Exception) -> None:
         with workdir.locked(tmp_path):
