@@ -21,6 +21,7 @@ the same files.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
@@ -101,7 +102,7 @@ def execute(arguments: list[str]) -> None:
         embedding_files.check_replaceable(output)
     units = inputs.units(files, shards)
     engine: AbstractContextManager[tuple[Facts, Embed]]
-    query_row = None
+    query_row, read = None, list[float]()  # seconds of each image
     if options.engine == "ray":
         from dml_jax.inference import ray_engine
 
@@ -114,11 +115,11 @@ def execute(arguments: list[str]) -> None:
         if model.runtime == "jax":
             runtime.keep_freed_memory()
         query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
-        engine = nullcontext((parts.facts(model), partial(parts.embed, model)))
+        engine = nullcontext((parts.facts(model), partial(parts.embed, model, on_read=read.append)))
     with engine as (facts, embed):
         plan = parts.plan(units, facts)
         with parts.opened(where, plan) as written:
-            embed_missing(embed, units, written, quiet=options.quiet)
+            embed_missing(embed, units, written, read, quiet=options.quiet)
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None
             if output and 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
@@ -154,8 +155,8 @@ def images_and_shards(paths: list[str], written: Path | str) -> tuple[list[str],
     return image_files(loose) if loose else [], list(dict.fromkeys(shards))
 
 
-def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet: bool) -> None:
-    """Embeds the images that earlier calls have not written."""
+def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, read: list[float], *, quiet: bool) -> None:
+    """Embeds the images that earlier calls have not written; `embed` adds the seconds that each took to read."""
     from dml_jax.console import Console
 
     missing = written.missing()
@@ -166,10 +167,14 @@ def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, *, quiet:
         print(f"continuing: {done} of {written.count} files are in {printable(str(written.directory))}")
     with Console(quiet=quiet) as console:
         console.start_progress("files of embeddings", written.count, done)
+        began, images, seconds = time.monotonic(), 0, 0.0
         for _ in embed((written.file(number), units[number]) for number in missing):
-            done += 1
+            done, images, seconds = done + 1, images + len(read), seconds + sum(read)
+            read.clear()
             if done < written.count:
-                console.update_progress(done)
+                rate = images / (time.monotonic() - began)
+                text = f"{rate:.0f} images/s, a core decodes {images / seconds:.0f}" if images else ""
+                console.update_progress(done, text)
 
 
 def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summary:

@@ -1,5 +1,6 @@
 """The part of a model that needs no JAX: reading images, an index, and embeddings by any of the runtimes."""
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -159,10 +160,24 @@ class EmbeddingModel(ABC):
         return rows
 
     def embed_each(
-        self, groups: "Iterable[Sequence[Image | Item]]", on_bad: Callable[[DataError], object] | None = None
+        self,
+        groups: "Iterable[Sequence[Image | Item]]",
+        on_bad: Callable[[DataError], object] | None = None,
+        on_read: Callable[[float], object] = lambda seconds: None,
     ) -> Iterator[np.ndarray]:
-        """Embeds groups of images, each float32 [N, D], reading ahead across groups; see `read_ahead.stream`."""
-        return self._stream(self.read, groups, name=name_of, on_bad=on_bad)
+        """Embeds groups of images, each float32 [N, D], reading ahead across groups; see `read_ahead.stream`.
+
+        `on_read` is called, in several threads, with the seconds that reading and decoding an image took.
+        """
+
+        def read(image: Any) -> np.ndarray:
+            began = time.perf_counter()
+            try:
+                return self.read(image)
+            finally:
+                on_read(time.perf_counter() - began)
+
+        return self._stream(read, groups, name=name_of, on_bad=on_bad)
 
 
 def name_of(image: "Image | Item", otherwise: str = "image") -> str:

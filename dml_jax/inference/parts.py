@@ -174,8 +174,12 @@ def plan(units: Sequence[Unit], model: Facts) -> dict[str, Any]:
 Embed = Callable[[Iterable[tuple[Path | str, Unit]]], Iterable[Path | str]]  # see `embed`
 
 
-def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]]) -> Iterator[Path | str]:
-    """Embeds units and yields the file of each once it is written; images are read ahead across units."""
+def embed(
+    model: "EmbeddingModel",
+    units: Iterable[tuple[Path | str, Unit]],
+    on_read: Callable[[float], object] = lambda seconds: None,
+) -> Iterator[Path | str]:
+    """Embeds units and yields the file of each once it is written; see `embed_each`."""
     begun: deque[tuple[Path | str, list[str], bool]] = deque()  # file, names, whether they are its last block
     errors: deque[DataError] = deque()
 
@@ -185,7 +189,7 @@ def embed(model: "EmbeddingModel", units: Iterable[tuple[Path | str, Unit]]) -> 
                 begun.append((file, [item.name for item in block], last))
                 yield block
 
-    rows_of_blocks = model.embed_each(groups(), errors.append)
+    rows_of_blocks = model.embed_each(groups(), errors.append, on_read)
     for rows in rows_of_blocks:
         file, names, last = begun.popleft()
         with sources.written(file) as draft, _writing(draft, rows.shape[1]) as write:

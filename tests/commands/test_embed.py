@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from PIL import Image
 
 import dml_jax
-from dml_jax import files
+from dml_jax import console, files
 from dml_jax.commands import embed
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
@@ -90,6 +91,14 @@ def test_the_output_and_what_follows_it(run: Execute, photos: Path) -> None:
     assert run()[0] == 0
     changed = (np.load("out/embeddings.npy") != rows).any(axis=1)
     assert changed.nonzero()[0].tolist() == [5]
+
+
+def test_the_progress_has_the_rates(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+    monkeypatch.setattr(console.Console, "update_progress", lambda _, done, text: texts.append(text))
+    assert run()[0] == 0
+    assert len(texts) == 2
+    assert all(re.fullmatch(r"\d+ images/s, a core decodes \d+", text) for text in texts)
 
 
 def test_changes_between_two_tries_are_refused(run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
