@@ -8,6 +8,7 @@ before the first step, and the published weights that it started from.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -91,12 +92,9 @@ def metrics(
     per_query: bool = False,
 ) -> dict[str, Any]:
     """`protocol.evaluate` for the embeddings of a split."""
-    (queries, *others) = (rows for name, rows in sorted(embeddings.items(), key=lambda entry: entry[0] == "gallery"))
-    searched: dict[str, Any] = {}
-    candidates = len(queries) - 1
-    if split.gallery is not None:
-        searched = {"gallery": others[0], "gallery_labels": split.gallery.labels}
-        candidates = len(others[0])
+    queries = next(rows for name, rows in embeddings.items() if name != "gallery")
+    gallery = embeddings.get("gallery")
+    candidates = len(queries) - 1 if gallery is None else len(gallery)
     across: dict[str, Any] = sessions.groups(split)
     return protocol.evaluate(
         queries,
@@ -111,7 +109,8 @@ def metrics(
         full_ranking=options.full_ranking,
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
-        **searched,
+        gallery=gallery,
+        gallery_labels=split.gallery and split.gallery.labels,
         **across,
     )
 
@@ -293,7 +292,7 @@ def batches_from_clusters(labels: np.ndarray, data: Data, seed: int) -> Groups:
 
 def refined_embeddings(
     config: Config,
-    refine: Callable[..., jax.Array] | None,
+    refine: Any,  # of the method's hooks
     state: TrainState,
     kind: Refine,
     embeddings: dict[str, np.ndarray],
@@ -304,14 +303,9 @@ def refined_embeddings(
     user's own, (queries [Q, D], gallery [G, D] or None) -> [Q, D]; all other kinds refine queries and gallery alike.
     """
     data = config.data
-    if "." in kind:
-        queries = function("evaluation.refine", kind)(embeddings["test"], embeddings.get("gallery"))
-        return embeddings | {"test": np.asarray(queries)}, {}
-    assert refine is not None
-    if kind == "reciprocal":
-        gallery = embeddings.get("gallery")
-        queries = refine(state.params, state.model_state, embeddings["test"], gallery)
-        return embeddings | {"test": np.asarray(queries)}, {}
+    own = function("evaluation.refine", kind) if "." in kind else partial(refine, state.params, state.model_state)
+    if "." in kind or kind == "reciprocal":
+        return embeddings | {"test": np.asarray(own(embeddings["test"], embeddings.get("gallery")))}, {}
     points = np.concatenate(list(embeddings.values()))
     facts: dict[str, int] = {}
     if kind == "neighbors":
@@ -331,6 +325,6 @@ def refined_embeddings(
         )
         groups = batches_from_clusters(clusters.labels, data, config.seed)
         facts = {"clusters": clusters.found, "noise": clusters.noise}
-    rows = np.asarray(refine(state.params, state.model_state, points, None, groups=groups))
+    rows = np.asarray(own(points, None, groups=groups))
     ends = np.cumsum([len(x) for x in embeddings.values()])[:-1]
     return dict(zip(embeddings, np.split(rows, ends), strict=True)), facts

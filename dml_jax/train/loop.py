@@ -60,15 +60,9 @@ def train(
 ) -> TrainState:
     """The state after training from the newest checkpoint, or the start, to the last step.
 
-    Args:
-      directory: the work directory.
-      facts: the contents of its `config.json`.
-      show: called with each line of metrics.
-      traced: the first and the last step of a trace; 0 for none.
-
-    Raises:
-      Interrupted: on a signal, once a checkpoint of the current step is on disk.
-      DivergedError: the loss, the gradient or the state is not finite; the newest checkpoint is an earlier one.
+    `facts` are the contents of `config.json` in the work directory, `traced` the first and last step of a trace, or 0.
+    `show` is called with each line of metrics. On a signal, raises Interrupted once a checkpoint of the current step is
+    on disk; DivergedError if the loss, the gradient or the state is not finite, and the newest checkpoint is earlier.
     """
     main = mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
