@@ -60,14 +60,11 @@ def equal(found: TrainState, step: int) -> bool:
 
 
 def test_round_trip(store: Checkpoints) -> None:
-    found = store.restore()
-    assert found is not None
-    assert equal(found[0], 20)
-    assert found[1] == {"best": 0.2}
-    assert jax.tree.structure(found[0]) == jax.tree.structure(state(0))
-    earlier = store.restore(step=10)
-    assert earlier is not None
-    assert equal(earlier[0], 10)
+    found, notes = store.restore()
+    assert equal(found, 20)
+    assert notes == {"best": 0.2}
+    assert jax.tree.structure(found) == jax.tree.structure(state(0))
+    assert equal(store.restore(step=10)[0], 10)
     with pytest.raises(CheckpointError, match=r"--checkpoint=15: .*available: 10, 20"):
         store.restore(step=15)
     with pytest.raises(CheckpointError, match=r"--checkpoint=newest: must be reported, latest, best or a step"):
@@ -117,7 +114,6 @@ def test_damage_is_survived(
         warned = Warned()
         other = Checkpoints(copy, lambda: state(0), warned, run={})
         found = other.restore()
-        assert found is not None
         assert str(copy / "latest" / "20") in warned[0]
         assert equal(found[0], 10)
         other.save("latest", state(20), {})  # nothing is in the way of doing it again
@@ -138,9 +134,7 @@ def test_nothing_left(store: Checkpoints, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["null", "5", "[]", '"x"', '{"a": 5}', "{", "\xff"])
 def test_a_damaged_manifest_is_survived(text: str, store: Checkpoints, tmp_path: Path, warned: Warned) -> None:
     (tmp_path / "latest" / "20" / manifest.NAME).write_text(text, encoding="latin-1")
-    found = store.restore()
-    assert found is not None
-    assert equal(found[0], 10)
+    assert equal(store.restore()[0], 10)
     assert "20/manifest.json: is truncated or damaged" in warned[0]
     assert not (tmp_path / "latest" / "20").exists()
 
@@ -161,13 +155,9 @@ def test_another_process_reads_what_the_first_has_chosen(
     chosen = iter([10, 10, -1])
     monkeypatch.setattr(process_group, "decided_by_first", lambda decide: next(chosen))
     monkeypatch.setattr(manifest, "digests", None)  # reading files that the first process may be deleting
-    found = store.restore()
-    assert found is not None
-    assert equal(found[0], 10)
+    assert equal(store.restore()[0], 10)
     shutil.rmtree(tmp_path / "latest" / "20")
-    found = store.restore()
-    assert found is not None
-    assert equal(found[0], 10)
+    assert equal(store.restore()[0], 10)
     assert store.restore() is None
     assert warned == []
 
@@ -262,9 +252,7 @@ def test_what_cannot_be_written_is_one_sentence(
     assert "\n" not in str(caught.value)
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert "Traceback" not in "".join(capfd.readouterr())
-    found = store.restore()
-    assert found is not None
-    assert equal(found[0], 20)
+    assert equal(store.restore()[0], 20)
 
 
 def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
@@ -292,9 +280,7 @@ def test_a_save_in_the_background_is_complete_when_the_next_one_starts(
     assert not store.holds(31)
     assert order == ["best/30", "latest/30"]
     for kind in ("best", "latest"):
-        found = store.restore(kind)
-        assert found is not None
-        assert equal(found[0], 30)
+        assert equal(store.restore(kind)[0], 30)
 
 
 def test_reads_abandoned_after_a_failure_are_not_reported(

@@ -91,7 +91,6 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
         assert len(convolutions) == 3 * count - 1
         for line in convolutions:
             operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
-            assert operands is not None
             assert operands.groups() == ("bf16", "bf16")
         assert (
             text.count("optimization_barrier") == text.count("LayoutConstraint") == count

@@ -54,8 +54,7 @@ def few_images(monkeypatch: pytest.MonkeyPatch) -> None:
 def train(directory: Path) -> dict[str, Any]:
     with Stop() as stop:
         run.train(config(), directory, Console(active=False), stop)
-    found: dict[str, Any] = json.loads((directory / "results.json").read_text())
-    return found
+    return json.loads((directory / "results.json").read_text())
 
 
 def test_the_network_starts_from_the_head(tmp_path: Path) -> None:

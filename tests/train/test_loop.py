@@ -311,8 +311,6 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     store = checkpoints(plain, tmp_path / "plain")
     best, latest = store.restore("best"), store.restore("latest")
     store.close()
-    assert best is not None
-    assert latest is not None
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
     expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:

@@ -94,7 +94,6 @@ def test_a_student_from_its_first_step_to_life_without_its_teacher(source: Path,
 def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     """Its variables are arguments of the compiled program, not constants in it."""
     experiment = other_models.with_teacher(experiments.build(pupil(source)), QUIET)
-    assert experiment.teacher is not None
     rows = np.zeros(16, np.int32)
     batch = experiment.device_batch(np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)

@@ -58,7 +58,6 @@ def test_due_at_epochs(experiment: Experiment) -> None:
     starts = [experiment.sampler.first_step(epoch) for epoch in range(4)]
     due = partial(loop.refresh_steps, sampler=experiment.sampler, steps=24)
     refresh = experiment.method.hooks.refresh
-    assert refresh is not None
     assert due(refresh) == {start for start in starts if start < 24}
     assert 0 < starts[1] < starts[2] < 24
     assert due(refresh._replace(epochs=2)) == {0, starts[2]}
@@ -71,7 +70,6 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
     seen: list[np.ndarray] = []
 
     def watched(params: Any, state: Any, features: np.ndarray, key: jax.Array) -> Any:
-        assert experiment.method.hooks.refresh is not None
         assert features.shape == (len(experiment.splits["train"].labels), 4)
         updated = experiment.method.hooks.refresh.update(params, state, features, key)
         assert not np.array_equal(updated[0]["classifier"]["kernel"], params["classifier"]["kernel"])
@@ -79,7 +77,6 @@ def test_resume_is_exact(experiment: Experiment, tmp_path: Path) -> None:
         return updated
 
     hooks = experiment.method.hooks
-    assert hooks.refresh is not None
     watched_hooks = hooks._replace(refresh=hooks.refresh._replace(update=watched))
     watching = experiment._replace(method=experiment.method._replace(hooks=watched_hooks))
     whole = train(watching, tmp_path / "whole")

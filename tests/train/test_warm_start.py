@@ -97,7 +97,6 @@ def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
     state = started(experiment, tmp_path / "run")
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))
-    assert experiment.method.hooks.fill is not None
     filled = experiment.method.hooks.fill(state.params, state.model_state, [batch])
     assert_equal(filled["key"]["backbone"], params["backbone"])
     assert_equal(filled["key"]["heads"], state.params["heads"])
