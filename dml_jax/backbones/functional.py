@@ -92,8 +92,7 @@ def as_backbone(
         loaded, expected = (adapt(params, image_shape), stats), jax.eval_shape(random_init)
         found, wanted = (store.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected))
         store.check_shapes(config.pretrained, wanted, found)
-        placed: tuple[PyTree, PyTree] = jax.device_put(loaded)
-        return placed
+        return jax.device_put(loaded)
 
     def apply_backbone(
         params: PyTree, stats: PyTree, inputs: jax.Array, *, train: bool, key: jax.Array | None = None

@@ -68,8 +68,7 @@ def read_marker(directory: Path) -> dict[str, Any] | None:
     path = directory / MARKER
     if not path.is_file():
         return None
-    content: dict[str, Any] = read_json(path, Marker, REMEDY)
-    return content
+    return read_json(path, Marker, REMEDY)
 
 
 def verify(directory: Path) -> None:

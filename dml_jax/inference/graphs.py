@@ -174,8 +174,7 @@ class GraphModel(EmbeddingModel):
 
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
-        rows: np.ndarray = self._on_all_cores.run(None, {"images": pixels})[0]
-        return rows
+        return self._on_all_cores.run(None, {"images": pixels})[0]
 
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         """Each core reads some images and embeds them by itself: no core waits for another one."""

@@ -114,8 +114,7 @@ class _Pool:
         found = _result(self._ray, ready[0], unit[1].names[0] if unit else "the model")
         self._free.append(actor)
         if unit:
-            written: Path | str = found
-            return written
+            return found
         facts, machine = found
         if self._facts not in (None, facts) or not machine.endswith(f"({dml_jax.__version__})"):
             raise DataError(

@@ -37,8 +37,7 @@ def _read(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     manifest.check_file(path, CheckpointError, REMEDY)
-    found: dict[str, Any] = read_json(path, dict[str, Any], REMEDY, CheckpointError)
-    return found
+    return read_json(path, dict[str, Any], REMEDY, CheckpointError)
 
 
 def _test_images(directory: Path) -> dict[str, Any]:

@@ -134,8 +134,7 @@ def read_facts(root: Path) -> dict[str, Any] | None:
     path = root / "study.json"
     if not path.exists():
         return None
-    facts: dict[str, Any] = files.read_json(path, dict[str, Any], "give another --root")
-    return facts
+    return files.read_json(path, dict[str, Any], "give another --root")
 
 
 def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:

@@ -62,7 +62,6 @@ def test_a_map_states_the_explained_variance() -> None:
     for axis in (0, 1):
         assert abs(np.corrcoef(drawn[:, axis], u[:, axis])[0, 1]) > 0.999
     axes = drawing.figure(3, 3).subplots()
-    assert found.panel is not None
     found.panel.draw(axes)
     assert [part.get_label() for part in axes.collections[1:]] == list("abcdefg")
     assert len(axes.collections[0].get_offsets()) == (run.labels > 6).sum()
@@ -77,7 +76,6 @@ def test_chosen_classes_of_a_map() -> None:
     (found,) = embedding_maps.by_components(run, "test")
     assert found.rows == [row for row in whole.rows if row[1] in run.classes]
     axes = drawing.figure(3, 3).subplots()
-    assert found.panel is not None
     found.panel.draw(axes)
     looks = [(part.get_facecolor().tobytes(), part.get_paths()[0].vertices.tobytes()) for part in axes.collections[1:]]
     assert len(set(looks)) == len(looks) == 9

@@ -29,7 +29,6 @@ def check_command(run: Path) -> None:
         [sys.executable, "-m", "dml_jax", "serve", *options],
         cwd=Path(__file__).parents[2], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        assert process.stdout is not None
         port = int(process.stdout.readline().strip().rstrip("/").rpartition(":")[2])
         answers = [ask(port, decode.encode_png(image), path="?embedding=1") for image in images]
         assert ask(port, None, path="health") == (200, {"status": "ok"})

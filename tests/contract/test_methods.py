@@ -334,7 +334,6 @@ def test_state_survives_a_checkpoint(name: str, tmp_path: Path) -> None:
     store.save("latest", state._replace(step=jnp.asarray(5, jnp.int32)), {})
     found = store.restore()
     store.close()
-    assert found is not None
     assert jax.tree.structure(found[0]) == jax.tree.structure(state)
     for a, b in zip(leaves(found[0]), leaves(state._replace(step=jnp.asarray(5, jnp.int32))), strict=True):
         assert a.dtype == b.dtype

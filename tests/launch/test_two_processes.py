@@ -105,7 +105,6 @@ def test_tpu_pod(tmp_path: Path) -> None:
     before = len(steps(run))
     wait_until(lambda: len(steps(run)) > before)
     second = subprocess.Popen(start, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
-    assert second.stdout is not None
     printed = ""
     while printed.count("following the run that is in progress") < 2 and (line := second.stdout.readline()):
         printed += line

@@ -19,7 +19,6 @@ def test_every_function_of_parameters_is_wrapped() -> None:
     assert (found.init, found.group, found.groups, found.distance) == (core[0], method.group, ("a", "b"), "euclidean")
     assert [function({}) for function in found[1:4]] == ["wrapped encode", "wrapped loss", "wrapped embed"]  # type: ignore[operator]
     assert {name: getattr(found.hooks, name)({}) for name in of_params} == {n: f"wrapped {n}" for n in of_params}
-    assert found.hooks.refresh is not None
     assert found.hooks.refresh.epochs == 3
     assert (found.hooks.refresh.features({}, {}, 0), found.hooks.refresh.update()) == (  # type: ignore[arg-type]
         "wrapped features",

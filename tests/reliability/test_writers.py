@@ -32,7 +32,6 @@ def write_embeddings(path: Path, version: int) -> None:
 
 def read_embeddings(path: Path) -> int:
     found = embedding_files.read(path)
-    assert found.labels is not None
     (version,) = {*found.embeddings.ravel(), *found.labels, *(int(name.partition("-")[0]) for name in found.ids)}
     assert found.manifest["checkpoint_step"] == version
     return int(version)

@@ -327,7 +327,6 @@ def test_grids_have_a_heat_map(tmp_path: Path) -> None:
     runs = [replace(outcomes.read_run(path), row=path.name) for path in sorted(tmp_path.iterdir())]
     _, trained = outcomes.comparable(runs)
     figure = tables.plot_grid(trained, "recall@1")
-    assert figure is not None
     axes = figure.axes[0]
     shown = np.ma.filled(axes.images[0].get_array(), np.nan)
     expected = [[100 * float(hits(share).mean()) for share in (0.1, 0.2)], [100 * float(hits(0.3).mean()), np.nan]]

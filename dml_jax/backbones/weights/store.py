@@ -62,8 +62,7 @@ def write(directory: Path, arrays: Mapping[str, np.ndarray], metadata: Mapping[s
 
 def read_metadata(directory: Path) -> dict[str, Any]:
     """The content of `weights.json`."""
-    metadata: dict[str, Any] = read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
-    return metadata
+    return read_json(directory / METADATA, Metadata, REMEDY, WeightsError)
 
 
 def read(directory: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
