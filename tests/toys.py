@@ -78,7 +78,5 @@ def batch(views: int, *, size: int = 16, classes: int = 4, seed: int = 0) -> Bat
     labels = np.repeat(np.arange(classes), size // classes)
     images = pictures[labels][None] * 0.7 + rng.integers(0, 76, (views, size, SIDE, SIDE, 3))
     return Batch(
-        jnp.asarray(images.astype(np.uint8)),
-        jnp.asarray(labels, jnp.int32),
-        jnp.arange(size, dtype=jnp.int32),
+        jnp.asarray(images.astype(np.uint8)), jnp.asarray(labels, jnp.int32), jnp.arange(size, dtype=jnp.int32)
     )

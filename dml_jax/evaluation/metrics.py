@@ -111,11 +111,7 @@ def retrieval(
         results = _engine.rank_by_distance(task, blocks)
     else:
         results = _engine.rank(
-            task,
-            points,
-            None if alone else gallery_points,
-            metric=metric,
-            dtype=check_inputs.compute_dtype(points),
+            task, points, None if alone else gallery_points, metric=metric, dtype=check_inputs.compute_dtype(points)
         )
     summarized: dict[str, Any] = summary(*results[:4], classes if judge is None else None, ks, lone_queries)
     if results.full is not None:

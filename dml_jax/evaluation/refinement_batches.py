@@ -69,13 +69,7 @@ class Clusters(NamedTuple):
 
 
 def cluster(
-    points: np.ndarray,
-    algorithm: Algorithm,
-    *,
-    count: int = 900,
-    eps: float = 0.9,
-    min_samples: int = 5,
-    seed: int = 0,
+    points: np.ndarray, algorithm: Algorithm, *, count: int = 900, eps: float = 0.9, min_samples: int = 5, seed: int = 0
 ) -> Clusters:
     """Clusters embeddings float [N, D] of unit length with scikit-learn.
 

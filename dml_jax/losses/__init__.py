@@ -28,13 +28,7 @@ Wrong shapes raise `DataError`. The methods also build upon pairwise similaritie
 `similarity_losses`).
 """
 
-from dml_jax.losses.classification import (
-    arcface,
-    cosface,
-    normalized_softmax,
-    softmax,
-    subcenter_arcface,
-)
+from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface
 from dml_jax.losses.pair_losses import contrastive, lifted_structure, margin, n_pair, triplet
 from dml_jax.losses.pairwise import Candidates, per_anchor
 from dml_jax.losses.proxies import proxy_anchor, proxy_nca, proxy_nca_pp, soft_triple

@@ -223,11 +223,7 @@ class Criterion(nn.Module):
             if prefix:
                 parameters = signature.learned(loss)
                 learned = {of: first_dimensions(table, parameters[of].axes, prefix) for of, table in learned.items()}
-            given = {
-                "candidates": others,
-                "key": jax.random.fold_in(key, i) if i else key,
-                "distance": self.distance,
-            }
+            given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
             arguments = {**vars(options), **learned, **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
             found[name] = loss(embeddings[:, :dim], labels, **taken)

@@ -5,14 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax.analysis import (
-    curves,
-    drawing,
-    embedding_maps,
-    findings,
-    retrieval,
-    spectra,
-)
+from dml_jax.analysis import curves, drawing, embedding_maps, findings, retrieval, spectra
 from dml_jax.analysis.run_report import SUBJECTS
 from tests.analysis.runs import Run
 

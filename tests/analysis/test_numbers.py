@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.analysis import (
-    attention,
-    embedding_maps,
-    findings,
-    heat_maps,
-    html,
-    retrieval,
-    spectra,
-)
+from dml_jax.analysis import attention, embedding_maps, findings, heat_maps, html, retrieval, spectra
 from dml_jax.analysis.findings import Finding
 from dml_jax.config import Config
 from dml_jax.errors import CheckpointError

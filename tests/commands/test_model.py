@@ -91,12 +91,7 @@ def test_analyse_a_model_on_a_folder(photos: Path, capsys: pytest.CaptureFixture
     ],
 )
 def test_invalid_input(
-    command: object,
-    arguments: list[str],
-    message: str,
-    photos: Path,
-    fails: Fails,
-    monkeypatch: pytest.MonkeyPatch,
+    command: object, arguments: list[str], message: str, photos: Path, fails: Fails, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cli, "check_installed", lambda *_: None)
     assert message in fails(command, "--model=weights", *arguments)

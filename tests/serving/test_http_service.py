@@ -163,10 +163,7 @@ def test_images_are_embedded_as_by_the_library(port: int) -> None:
 @pytest.mark.filterwarnings("ignore:.*SpooledTemporaryFile:pytest.PytestUnraisableExceptionWarning")
 def test_wrong_bodies(silent: int) -> None:
     port = silent
-    for body, words in (
-        (b"", "image: not an image"),
-        (picture((300, 300))[:-60], "image: damaged"),
-    ):
+    for body, words in ((b"", "image: not an image"), (picture((300, 300))[:-60], "image: damaged")):
         for sent, headers in ((body, {}), form("file", body)):
             status, answer = ask(port, sent, headers)
             assert (status, words in answer["error"]) == (400, True), answer

@@ -22,10 +22,7 @@ def find(files: Files, options: Options) -> list[Entry]:
     names = {path.split("/")[-1] for path in files}
     if "cars_train_annos.mat" in names:
         rows = []
-        for folder, table in (
-            ("cars_train", "cars_train_annos.mat"),
-            ("cars_test", "cars_test_annos_withlabels.mat"),
-        ):
+        for folder, table in (("cars_train", "cars_train_annos.mat"), ("cars_test", "cars_test_annos_withlabels.mat")):
             for row in _annotations(files, table):
                 rows.append((f"{folder}/{row['fname']}", int(row["class"])))
     elif "cars_annos.mat" in names:

@@ -71,9 +71,7 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
         return orders(epoch)[position * batch_size : (position + 1) * batch_size]
 
     return Sampler(
-        batch,
-        first_step=lambda epoch: sum(lengths(e) for e in range(epoch)),
-        epoch=lambda step: locate(step)[0],
+        batch, first_step=lambda epoch: sum(lengths(e) for e in range(epoch)), epoch=lambda step: locate(step)[0]
     )
 
 
