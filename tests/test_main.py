@@ -66,7 +66,6 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     [
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
         ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
-        ([CONFIG, "--tensorboard", "--mode=check"], "--tensorboard is only valid with --mode=train"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--silence=60"], "--silence=60: must be 5 to 86400 s, and needs --coordinator"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),

@@ -125,9 +125,8 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
     """The dotted keys of a section and of the sections in it."""
     for field in dataclasses.fields(kind):
         key = f"{path}.{field.name}" if path else field.name
-        inner = field.type if isinstance(field.type, type) and dataclasses.is_dataclass(field.type) else None
-        if inner is not None:
-            yield from keys(inner, key)
+        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
+            yield from keys(field.type, key)
         else:
             yield key
 
