@@ -185,8 +185,8 @@ def neighbors(
         shares = others / max(others.sum(), 1e-30)
         nearest = np.argsort(-others, kind="stable")[:NEIGHBORS].tolist()
         marks: list[html.Mark] = ["right" if labels[i] == labels[anchor] else "wrong" for i in nearest]
-        near = [html.picture(batch, i, f"{shares[i]:.0%}", mark) for i, mark in zip(nearest, marks, strict=True)]
-        rows.append([html.picture(batch, anchor, mark="query"), *near])
+        near = [html.picture(batch, i, mark, f"{shares[i]:.0%}") for i, mark in zip(nearest, marks, strict=True)]
+        rows.append([html.picture(batch, anchor, "query"), *near])
     means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
     return Finding(
         name,

@@ -90,16 +90,6 @@ def tsne(rows: np.ndarray) -> np.ndarray:
         return np.asarray(TSNE(perplexity=perplexity, init=init, random_state=0).fit_transform(rows))
 
 
-def by_components(run: EvaluatedModel, split: str) -> list[Finding]:
-    """A map of a split on its first two principal components."""
-    return _map(run, split, "components", "Principal components")
-
-
-def by_tsne(run: EvaluatedModel, split: str) -> list[Finding]:
-    """A map of a split by t-SNE."""
-    return _map(run, split, "tsne", "t-SNE")
-
-
 def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding]:
     """A map of at most MOST random images; with `run.classes`, of their images first, and it shows only these."""
     data = run.split(split)
@@ -143,6 +133,10 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
             panel=Panel(draw, "own axes"),
         )
     ]
+
+
+by_components = partial(_map, name="components", title="Principal components")
+by_tsne = partial(_map, name="tsne", title="t-SNE")
 
 
 def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) -> list[int]:

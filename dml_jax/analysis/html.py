@@ -27,7 +27,7 @@ QUALITY = 70  # JPEG
 ROWS = 300  # shown in a table; the CSV file has all
 MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
 
-Mark = Literal["query", "right", "wrong", ""]
+Mark = Literal["query", "right", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class Picture(NamedTuple):
     pixels: np.ndarray  # uint8 [H, W, 3], at most SIDE pixels high and wide
     image: str
     name: str  # its class
-    note: str = ""  # e.g. a cosine
-    mark: Mark = ""  # the query, or whether it has the query's class; empty for neither
+    mark: Mark  # the query, or whether it has the query's class
+    note: str  # e.g. a cosine
 
 
 Strips = Sequence[tuple[str, Sequence[Picture]]]  # rows of thumbnails, each with a label above it, which may be empty
@@ -59,10 +59,10 @@ def thumbnail(pixels: np.ndarray) -> np.ndarray:
     return np.asarray(small)
 
 
-def picture(split: Split, index: int, note: str = "", mark: Mark = "") -> Picture:
+def picture(split: Split, index: int, mark: Mark, note: str = "") -> Picture:
     """The thumbnail of an image of a split."""
     name = split.classes[split.labels[index]]
-    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, note, mark)
+    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, mark, note)
 
 
 def text(value: str) -> str:
@@ -165,9 +165,9 @@ def pictures(rows: Strips, name: str, caption: str) -> str:
 def _tile(picture: Picture) -> str:
     file = io.BytesIO()
     Image.fromarray(picture.pixels).save(file, "JPEG", quality=QUALITY, optimize=True)
-    mark = f'<b class="mark">{MARKS[picture.mark]}</b> ' if picture.mark else ""
     return (
         f'<div class="tile {picture.mark}" title="{text(picture.name)}: {text(picture.image)}">'
         f'<img src="data:image/jpeg;base64,{base64.b64encode(file.getvalue()).decode()}" alt="{text(picture.image)}">'
-        f"<span>{mark}{text(picture.note)}</span><span>{text(picture.name)}</span></div>"
+        f'<span><b class="mark">{MARKS[picture.mark]}</b> {text(picture.note)}</span>'
+        f"<span>{text(picture.name)}</span></div>"
     )

@@ -23,7 +23,6 @@ FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
     "query": (drawing.INK, "-"),
     "right": (drawing.BLUE, "-"),
     "wrong": (drawing.ORANGE, (0, (2, 1.2))),
-    "": (drawing.GREY, "-"),
 }
 
 
@@ -69,8 +68,8 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
     def strip(query: int) -> list[Picture]:
         near = zip(indices[query], distances[query], correct[query], strict=True)
-        return [picture(queries, query, mark="query")] + [
-            picture(gallery, int(i), f"{1 - distance:.3f}", "right" if hit else "wrong") for i, distance, hit in near
+        return [picture(queries, query, "query")] + [
+            picture(gallery, int(i), "right" if hit else "wrong", f"{1 - distance:.3f}") for i, distance, hit in near
         ]
 
     shown = sample_queries(~correct[:, 0]).tolist()
@@ -92,10 +91,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
 
 
 def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
-    """Draws one row per query: its thumbnail, then its neighbours with their notes below.
-
-    Frames: solid blue for the query's class, dashed orange for another, grey if that is not known.
-    """
+    """Draws one row per query: its thumbnail, then its neighbours with their notes below."""
     from matplotlib.patches import Rectangle
 
     columns, height = len(rows[0]), 1.2  # in units of the width of a picture

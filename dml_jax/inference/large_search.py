@@ -43,21 +43,17 @@ class Table(NamedTuple):
 
     def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Iterator[Rows]:
         """The usable rows from `start` to `stop`, `size` at a time; the last block may be smaller."""
-        numbers: list[np.ndarray] = []
-        rows: list[np.ndarray] = []
-        held = 0
-        for batch_numbers, batch_rows in self._batches(start, sum(self.rows) if stop is None else stop):
-            while held + len(batch_numbers) >= size:
-                missing = size - held
-                yield np.concatenate([*numbers, batch_numbers[:missing]]), np.concatenate([*rows, batch_rows[:missing]])
-                batch_numbers, batch_rows = batch_numbers[missing:], batch_rows[missing:]
-                numbers, rows, held = [], [], 0
-            if len(batch_numbers):
-                numbers, rows, held = [*numbers, batch_numbers], [*rows, batch_rows], held + len(batch_numbers)
-        if held:
-            yield np.concatenate(numbers), np.concatenate(rows)
+        held: list[np.ndarray] = []
+        for batch in self._batches(start, sum(self.rows) if stop is None else stop):
+            while (missing := size - sum(map(len, held))) <= len(batch):
+                yield np.arange(start, start + size), np.concatenate([*held, batch[:missing]])
+                batch, held, start = batch[missing:], [], start + size
+            if len(batch):  # an empty view would keep its batch in memory
+                held.append(batch)
+        if rows := sum(map(len, held)):
+            yield np.arange(start, start + rows), np.concatenate(held)
 
-    def _batches(self, start: int, stop: int) -> Iterator[Rows]:
+    def _batches(self, start: int, stop: int) -> Iterator[np.ndarray]:
         end = 0
         for file, count in zip(self.files, self.rows, strict=True):
             first, end = end, end + count
@@ -67,7 +63,7 @@ class Table(NamedTuple):
                 for batch in opened.iter_batches(BATCH, columns=["embedding"]):
                     rows = batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)  # without null rows
                     inside = slice(max(0, start - first), max(0, stop - first))
-                    yield first + np.arange(len(rows))[inside], rows[inside]
+                    yield rows[inside]
                     first += len(rows)
 
 

@@ -13,19 +13,13 @@ import csv
 import io
 
 from dml_jax.data.formats.folder import test_classes
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at
+from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, Files, Options, Recipe, file_at
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
 USED = ("path", "label", "split", "role")  # all other columns are metadata
-SPLIT = {
-    ("train", ""): "train",
-    ("val", ""): "validation",
-    ("validation", ""): "validation",
-    ("test", ""): "test",
-    ("test", "query"): "test",
-    ("test", "gallery"): "gallery",
-}
+SPLIT = {(name, ""): SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
+SPLIT |= {("test", role): SPLIT_NAMES[role] for role in ("query", "gallery")}
 
 
 def find(files: Files, options: Options) -> list[Entry]:

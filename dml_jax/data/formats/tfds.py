@@ -14,7 +14,7 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
-from dml_jax.data.split import Read, Split, unread
+from dml_jax.data.split import Read, Split, subset, unread
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
@@ -58,32 +58,13 @@ def _scan(directory: str) -> Mapping[str, Split]:
             "array_record; prepare it with tfds build --file_format=array_record"
         )
     rows = {split: _read_labels(directory, split, label) for split in builder.info.splits}
-    seen = [set(values.tolist()) for values in rows.values()]
-    if len(rows) == 2 and not seen[0] & seen[1] and "train" in rows:
-        groups = {"train" if split == "train" else "test": {split: values} for split, values in rows.items()}
-        classes = {name: sorted(set().union(*(set(v.tolist()) for v in of.values()))) for name, of in groups.items()}
-    else:
-        every = sorted(set().union(*seen))
-        classes = {"train": every[: len(every) // 2], "test": every[len(every) // 2 :]}
-        groups = {"train": rows, "test": rows}
-    return {name: _select(groups[name], classes[name]) for name in groups}
-
-
-def _select(rows: Mapping[str, np.ndarray], classes: Sequence[int]) -> Split:
-    """The images of some classes, relabelled 0, 1, …, from stored splits with labels int [N]."""
-    new_label = {label: i for i, label in enumerate(classes)}
-    kept = [
-        (f"{split}/{row}", new_label[label])
-        for split, labels in rows.items()
-        for row, label in enumerate(labels.tolist())
-        if label in new_label
-    ]
-    return Split(
-        labels=np.array([label for _, label in kept], np.int64),
-        ids=[name for name, _ in kept],
-        read=unread,
-        classes=[str(c) for c in classes],
-    )
+    names, labels = np.unique(np.concatenate([*rows.values()]), return_inverse=True)
+    trained = np.isin(names, rows.get("train", []))
+    if len(rows) != 2 or "train" not in rows or len(np.intersect1d(*rows.values())):
+        trained = np.arange(len(names)) < len(names) // 2
+    ids = [f"{split}/{row}" for split, values in rows.items() for row in range(len(values))]
+    every = Split(labels.astype(np.int64), ids, unread, [str(name) for name in names])
+    return {"train": subset(every, np.flatnonzero(trained)), "test": subset(every, np.flatnonzero(~trained))}
 
 
 def _read_labels(directory: str, split: str, label: str) -> np.ndarray:
