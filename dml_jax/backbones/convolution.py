@@ -85,7 +85,7 @@ def convolve(
     one_per_channel = groups == inputs.shape[-1] == kernel.shape[-1] and max(strides) <= min(kernel.shape[:2])
     if is_plain() or (groups > 1 and not one_per_channel):
         return general(inputs, kernel.astype(inputs.dtype))
-    on_cpu = partial(_convolve, general, strides, padding)
+    on_cpu: Convolution = general
     if groups > 1:
         on_cpu = partial(depthwise, strides, padding)
     elif kernel.shape[:2] == (1, 1) and not any(map(any, padding)):
@@ -154,52 +154,6 @@ def _pointwise(strides: Pair, inputs: jax.Array, kernel: jax.Array) -> jax.Array
     # As a product of matrices, whose gradient with respect to the kernel XLA computes without transposing copies.
     product = sampled.reshape(-1, sampled.shape[-1]) @ kernel[0, 0]
     return product.reshape(*sampled.shape[:-1], -1)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
-def _convolve(general: Convolution, strides: Pair, padding: Padding, x: jax.Array, kernel: jax.Array) -> jax.Array:
-    if kernel[..., 0].size > kernel.shape[-1]:
-        return general(x, kernel)
-    # So few channels that the shifted inputs are no larger than the result: XLA's convolution would run on one core.
-    moved = jnp.concatenate(shifts(pad(x, padding), kernel.shape[:2], strides), axis=-1)
-    product = moved.reshape(-1, moved.shape[-1]) @ kernel.reshape(-1, kernel.shape[-1])
-    return product.reshape(*moved.shape[:-1], -1)
-
-
-def _backward(general: Convolution, strides: Pair, padding: Padding, saved: Saved, grad: jax.Array) -> Saved:
-    x, kernel = saved
-    (x_gradient,) = jax.vjp(lambda x: general(x, kernel), x)[1](grad)
-    return x_gradient, _kernel_gradient(x, kernel.shape, grad, strides, padding)
-
-
-def _kernel_gradient(
-    x: jax.Array, shape: tuple[int, ...], grad: jax.Array, strides: Pair, padding: Padding
-) -> jax.Array:
-    """For each cell (i, j) of the kernel, the inputs shifted by (i, j) times the gradient of the output, summed."""
-    padded = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-    rows, columns = ((n - 1) * stride + 1 for n, stride in zip(grad.shape[1:3], strides, strict=True))
-    flat = grad.reshape(-1, grad.shape[-1])
-    slices = [padded[:, :, j : j + columns : strides[1]] for j in range(shape[1])]
-    if x.shape[-1] <= 128:
-        # One matrix product for the shifts within a row: larger matrices, and fewer and longer copies. Without the
-        # barrier, XLA would compute every shift again from the unpadded inputs.
-        slices = [lax.optimization_barrier(jnp.concatenate(slices, axis=-1))]
-        if strides[0] == 1:
-            # Likewise for the shifts along a column, of the gradient in the other direction: one product for all.
-            around = jnp.pad(grad, ((0, 0), (shape[0] - 1, shape[0] - 1), (0, 0), (0, 0)))
-            below = [around[:, i : i + padded.shape[1]] for i in reversed(range(shape[0]))]
-            moved = lax.optimization_barrier(jnp.concatenate(below, axis=-1))
-            product = slices[0].reshape(-1, slices[0].shape[-1]).T @ moved.reshape(-1, moved.shape[-1])
-            return product.reshape(shape[1], shape[2], shape[0], shape[3]).transpose(2, 0, 1, 3)
-    products = [
-        part[:, i : i + rows : strides[0]].reshape(-1, part.shape[-1]).T @ flat
-        for i in range(shape[0])
-        for part in slices
-    ]
-    return jnp.concatenate(products).reshape(shape)
-
-
-_convolve.defvjp(lambda *arguments: (_convolve(*arguments), arguments[3:]), _backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
