@@ -134,11 +134,6 @@ def write_page(directory: Path, config: Config, results: dict[str, Any]) -> None
     )
 
 
-def write_analyses(directory: Path, title: str, lead: str) -> None:
-    """Writes `report.html` from the stored analyses alone, without a training run."""
-    html.write_report(directory / "report.html", title, lead, findings.read(directory, tuple(SUBJECTS)))
-
-
 def _facts(directory: Path, config: Config, results: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Data, training, machine, versions and seed of the run."""
     known = workdir.read_config(directory)

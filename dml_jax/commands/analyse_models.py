@@ -7,7 +7,7 @@ import numpy as np
 
 from dml_jax import files
 from dml_jax import run as trained_runs
-from dml_jax.analysis import attention, drawing, findings, run_report
+from dml_jax.analysis import attention, drawing, findings, html, run_report
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
@@ -70,7 +70,8 @@ def analyse(options: Namespace, overrides: dict[str, str]) -> None:
         count = f"{counted(len(images.labels), 'image')} of {counted(len(np.unique(images.labels)), 'class')}"
         place = f"in {options.data}" if options.data else f"of {run.config.data.name} ({split})"
         title = (Path(options.data).name or options.data) if options.data else " and ".join(runs)
-        run_report.write_analyses(output, printable(title), printable(f"{models} on {count} {place}"))
+        lead, sections = printable(f"{models} on {count} {place}"), findings.read(output, tuple(SUBJECTS))
+        html.write_report(output / "report.html", printable(title), lead, sections)
     else:
         console.print(f"figures and numbers: {directory / DIRECTORY}")
         results = workdir.read_results(directory)

@@ -21,22 +21,18 @@ COLUMNS = [("label", pa.int64()), ("id", pa.large_binary()), ("file", pa.large_b
 
 def from_entries(entries: Sequence[Entry]) -> dict[str, Split]:
     """Groups images by split and numbers the classes of each split by name; test and gallery share one numbering."""
-    by_split: dict[str, list[Entry]] = {split: [] for split in SPLITS}
-    for entry in entries:
-        by_split[entry.split].append(entry)
-    test_classes = sorted({entry.class_name for split in ("test", "gallery") for entry in by_split[split]})
-    classes = {split: sorted({entry.class_name for entry in by_split[split]}) for split in ("train", "validation")}
-    classes |= {"test": test_classes, "gallery": test_classes}
     splits = {}
-    for split, members in by_split.items():
-        if members:
-            label_of = {name: label for label, name in enumerate(classes[split])}
+    for split in SPLITS:
+        numbered = ("test", "gallery") if split in ("test", "gallery") else (split,)
+        classes = sorted({entry.class_name for entry in entries if entry.split in numbered})
+        if members := [entry for entry in entries if entry.split == split]:
+            label_of = {name: label for label, name in enumerate(classes)}
             columns = dict.fromkeys(name for entry in members for name in entry.metadata)
             splits[split] = Split(
                 labels=np.array([label_of[entry.class_name] for entry in members], np.int64),
                 ids=[entry.id for entry in members],
                 read=unread,
-                classes=classes[split],
+                classes=classes,
                 files=[str(entry.file.path) for entry in members],
                 metadata={name: [entry.metadata.get(name) for entry in members] for name in columns},
             )

@@ -67,7 +67,6 @@ class EmbeddingModel(ABC):
     def unseen(self) -> "tuple[Photographs, list[str]]":
         """Images of the unseen classes of the run and the names of these, from its `embeddings/test` and `gallery`."""
         from dml_jax.evaluation import open_set  # imports SciPy
-        from dml_jax.evaluation.open_set import Photographs
         from dml_jax.export import embedding_files
 
         directory = self.directory / "embeddings"
@@ -77,9 +76,8 @@ class EmbeddingModel(ABC):
                 "data.split=all, --flip or --scales) to measure a threshold on; give --calibrate=DIRECTORY with class "
                 "folders of other classes (in Python, Index.calibrate)"
             )
-        splits = [embedding_files.read(directory / "test")]
-        if (directory / "gallery").exists():
-            splits.append(embedding_files.read(directory / "gallery"))
+        names = ("test", "gallery") if (directory / "gallery").exists() else ("test",)
+        splits = [embedding_files.read(directory / name) for name in names]
         if any(split.manifest.get("checkpoint_step") != self.step for split in splits):
             raise CheckpointError(
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
@@ -90,9 +88,9 @@ class EmbeddingModel(ABC):
         columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
         given = columns.get("class_name", labels)
-        names = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
-        photographs = Photographs(rows, labels, taken)
-        return photographs.where(open_set.choose(photographs)), names
+        classes = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
+        photographs = open_set.Photographs(rows, labels, taken)
+        return photographs.where(open_set.choose(photographs)), classes
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""

@@ -115,5 +115,3 @@ def test_invalid_input():
     points = rows(10, 20)
     with pytest.raises(DataError, match=r"k=20: there are 19 candidates; k must be in 1\.\.19"):
         neighbors.search(points, points, 20, exclude_self=True)
-    with pytest.raises(KeyError, match="manhattan"):
-        neighbors.search(points, points, 1, metric="manhattan")

@@ -60,7 +60,7 @@ def _scan(directory: str) -> Mapping[str, Split]:
     rows = {split: _read_labels(directory, split, label) for split in builder.info.splits}
     names, labels = np.unique(np.concatenate([*rows.values()]), return_inverse=True)
     trained = np.isin(names, rows.get("train", []))
-    if len(rows) != 2 or "train" not in rows or len(np.intersect1d(*rows.values())):
+    if len(rows) != 2 or "train" not in rows or sum(len(np.unique(each)) for each in rows.values()) > len(names):
         trained = np.arange(len(names)) < len(names) // 2
     ids = [f"{split}/{row}" for split, values in rows.items() for row in range(len(values))]
     every = Split(labels.astype(np.int64), ids, unread, [str(name) for name in names])
