@@ -29,10 +29,9 @@ class Space(NamedTuple):
 def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
     """Computes the geometry of embeddings [N, D] of any norm with labels int [N]."""
     values = geometry.singular_values(embeddings)
-    scalars = (
-        geometry.density(embeddings, labels), geometry.effective_rank(embeddings), geometry.spectral_decay(embeddings)
-    )  # fmt: skip
-    return Space(values / max(values.sum(), 1e-30), dict(zip(SCALARS, scalars, strict=True)))
+    scalars = {"density": geometry.density(embeddings, labels)}
+    scalars |= {name: getattr(geometry, name)(embeddings) for name in SCALARS[1:]}
+    return Space(values / max(values.sum(), 1e-30), scalars)
 
 
 def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:

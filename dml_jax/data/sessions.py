@@ -57,10 +57,8 @@ def of_classes(classes: dict[str, list[Path]], session: str) -> dict[Path, str]:
 
 
 def added(split: Split, session: str) -> Split:
-    """The split, and its gallery, with the column "session" if sessions are known."""
+    """The split with the column "session" if sessions are known."""
     taken = find(session, split.ids, split.files, split.metadata)
-    if split.gallery is not None:
-        split = split._replace(gallery=added(split.gallery, session))
     return split._replace(metadata={**split.metadata, COLUMN: taken}) if any(taken) else split
 
 

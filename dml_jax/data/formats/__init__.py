@@ -34,10 +34,10 @@ def load(data: Data) -> dict[str, Split]:
         data = replace(data, path=str(store.staged(data.path)))
     module = configs.module("data", data.name)
     found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, module.RECIPE)
-    if "gallery" in found:
-        found["test"] = found["test"]._replace(gallery=found["gallery"])
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
+    if "gallery" in found:
+        found["test"] = found["test"]._replace(gallery=found["gallery"])
     if data.split == "all":
         found["train"] = together([split for name, split in found.items() if name != "gallery"])
     return found
