@@ -186,7 +186,5 @@ class GraphModel(EmbeddingModel):
             rows = iter(session.run(None, {"images": np.stack(good)})[0] if good else ())
             return [image if isinstance(image, DataError) else next(rows) for image in found]
 
-        def stacked(rows: Sequence[np.ndarray], count: int) -> np.ndarray:
-            return np.stack(rows)
-
-        return stream(embedded, stacked, groups, blank, PARTS * CHUNK * usable_cores(), **options)
+        size = PARTS * CHUNK * usable_cores()
+        return stream(embedded, lambda rows, count: np.stack(rows), groups, blank, size, **options)
