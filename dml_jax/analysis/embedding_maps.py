@@ -94,8 +94,8 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
     """A map of at most MOST random images; with `run.classes`, of their images first, and it shows only these."""
     data = run.split(split)
     order = np.random.default_rng(0).permutation(len(data.labels))
-    if run.classes:
-        chosen = coloured(run, data.labels, data.classes)
+    chosen = [list(data.classes).index(name) for name in run.classes]
+    if chosen:
         order = order[np.argsort(~np.isin(data.labels[order], chosen), kind="stable")]
     rows = np.sort(order[:MOST])
     components, share = principal_components(run.embeddings(split)[rows])
@@ -111,14 +111,13 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
             "variance. Distances between groups that are far apart mean little."
         )
     which = "the largest classes in colour, all others in grey"
-    if run.classes:
+    if chosen:
         which = f"classes {', '.join(run.classes)}, of a map of {len(rows):,} images"
         kept = np.isin(data.labels[rows], chosen)
         rows, points = rows[kept], points[kept]
     labels = data.labels[rows]
-    draw = partial(
-        scatter_classes, points=points, labels=labels, classes=data.classes, shown=coloured(run, labels, data.classes)
-    )
+    shown = chosen or largest(labels)
+    draw = partial(scatter_classes, points=points, labels=labels, classes=data.classes, shown=shown)
     return [
         Finding(
             name,
@@ -137,11 +136,6 @@ def _map(run: EvaluatedModel, split: str, name: str, title: str) -> list[Finding
 
 by_components = partial(_map, name="components", title="Principal components")
 by_tsne = partial(_map, name="tsne", title="t-SNE")
-
-
-def coloured(run: EvaluatedModel, labels: np.ndarray, classes: Sequence[str]) -> list[int]:
-    """The coloured classes: `run.classes`, or the largest ones in labels int [N]."""
-    return [list(classes).index(name) for name in run.classes] or largest(labels)
 
 
 def plot(
