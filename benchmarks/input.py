@@ -31,8 +31,7 @@ from PIL import Image
 
 from benchmarks import timing
 from dml_jax.config import Data
-from dml_jax.data import pipeline, samplers, transforms
-from dml_jax.data.formats import folder
+from dml_jax.data import formats, pipeline, samplers, transforms
 from dml_jax.data.split import Split
 from dml_jax.data.store import file_reader
 
@@ -163,7 +162,7 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         ("short side 256, pixels", ["--short_side=256", "--pixels"]),
     ):
         prepare(work / "classes", work / name, "--skip_bad", "--test_share=0.2", *more)
-        stores[name] = folder.load(Data(name="folder", path=str(work / name)))["train"]
+        stores[name] = formats.load(Data(name="folder", path=str(work / name)))["train"]
     data = options()
     files = [str(work / "classes" / name) for name in stores["prepared"].ids]
     split = stores["prepared"]._replace(read=file_reader(files))
