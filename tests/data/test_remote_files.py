@@ -1,4 +1,4 @@
-"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in emulated buckets."""
+"""Files at URLs: those of the local file system, by the same code as in buckets; with `slow`, in an emulated bucket."""
 
 import io
 import shutil
