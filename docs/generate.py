@@ -174,8 +174,7 @@ def claims() -> str:
         text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
         text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]
         for data, lines in measured.items():
-            entries = [entry for entry in ledger.ledger(stated, lines, data) if ledger.study_of(entry.claim, data)]
-            if any(entry.found for entry in entries):
+            if entries := [entry for entry in ledger.ledger(stated, lines, data) if entry.found]:
                 rows = [list(ledger.cells(entry)) for entry in entries]
                 text.append(f"\n### {title}, on {data}\n\n{table(list(ledger.HEAD), rows)}")
                 verdicts += [entry.verdict for entry in entries]
