@@ -90,6 +90,12 @@ def test_wrong_entries_of_config_json_are_named(key: str, value: object, tmp_pat
         workdir.read_config(tmp_path)
 
 
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc, which has no new directories")
+def test_a_directory_that_cannot_be_created() -> None:
+    with pytest.raises(CheckpointError, match="--workdir=/proc/nope: cannot be created"):
+        workdir.locked(Path("/proc/nope")).__enter__()
+
+
 def test_the_lock_does_not_follow_links(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".config.json.lock").symlink_to(tmp_path / "precious")

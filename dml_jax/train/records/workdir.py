@@ -170,6 +170,8 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
             held.enter_context(files.locked(workdir / "config.json", wait=False))
         except BlockingIOError:
             raise CheckpointError(f"--workdir={workdir}: another run is using it") from None
+        except FileNotFoundError:  # in a file system that has no new directories
+            raise CheckpointError(f"--workdir={workdir}: cannot be created; give a directory elsewhere") from None
         try:
             with _counted_start(workdir):
                 yield workdir
