@@ -36,7 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 def on(
     dataset: str, variants: base.Variants = VARIANTS, *, batch_size: int, lambda1: tuple[float, float]
 ) -> base.Contents:
-    """CRT on a data set; the paper does not say how it selected the epoch: the protocol is that of comparable code."""
+    """CRT on a data set; the paper does not say how it selected the epoch, so the protocol follows comparable code."""
     return base.contents(
         f"{dataset}_crt",
         base.PAPER_PROTOCOL,

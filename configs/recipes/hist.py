@@ -1,4 +1,4 @@
-"""Shared by the configurations of HIST except `cars_hist.py`, which says everything itself.
+"""Shared by the configurations of HIST except `cars_hist.py`, which is self-contained.
 
 The settings follow the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau, alpha
 and lambda_s, and the other settings are the reproduction's (Yuan et al., MLRC 2022).
@@ -41,7 +41,7 @@ def on(
     every: int,
     freeze_bn: bool = False,
 ) -> base.Contents:
-    """HIST on a data set; the learning rates are halved after every `every` epochs."""
+    """HIST on a data set; the learning rates are halved every `every` epochs."""
     return base.contents(
         f"{dataset}_hist",
         protocol,

@@ -156,7 +156,7 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
         ),
         Finding(
             "confused_classes",
-            "Pairs of classes, most confused first: how many queries of both have a nearest image of the other class.",
+            "Pairs of classes, most confused first: how many queries of either have a nearest image of the other.",
             None,
             CONFUSED,
             confused,

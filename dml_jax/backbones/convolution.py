@@ -1,8 +1,8 @@
 """The 2-D convolution of all networks: XLA's, except where another form is faster on a CPU.
 
 On CPUs, 1x1 convolutions are matrix products, and depthwise convolutions, one kernel per channel, are sums of shifted
-products; XLA's take 50 times as long. Accelerators always run XLA's own convolutions.
-Values and gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
+products; XLA's depthwise ones take 50 times as long. Accelerators always run XLA's own convolutions. Values and
+gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,7 +42,7 @@ def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def plain() -> AbstractContextManager[None]:
-    """Within this context, XLA's convolutions and pooling are traced for every platform, for other converters."""
+    """Within this context, XLA's convolutions and pooling are traced for every platform, for export."""
     return _within(_PLAIN, True)
 
 

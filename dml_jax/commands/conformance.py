@@ -315,7 +315,7 @@ def of_method(plugin: Plugin) -> None:
         program = str(jax.make_jaxpr(loss)(encoded))
         if used := [name for name in ("stop_gradient", "custom_vjp") if name in program]:
             outcome.skipped = f"{outcome.problem}; right if the {' and '.join(used)} of its loss mean this"
-            outcome.problem = ""
+            outcome.problem = outcome.where = ""
     check_degenerate(plugin, loss, encoded)
 
 

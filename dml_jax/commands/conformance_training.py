@@ -99,7 +99,7 @@ def train(plugin: Plugin, directory: Path) -> None:
     directory = directory / plugin.path
     (directory / "trials").mkdir(parents=True, exist_ok=True)
     config = configuration(plugin)
-    with plugin.check("train", "keep the runs with --workdir; trials holds their logs") as outcome:
+    with plugin.check("train", "keep the runs with --workdir; their logs are in trials/") as outcome:
         whole = run(directory, "whole", config)
         found = losses(whole)
         require(np.isfinite(found).all(), f"the loss is {found[-1]} after {len(found)} steps")

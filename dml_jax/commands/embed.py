@@ -169,8 +169,8 @@ def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, read: lis
         console.start_progress("files of embeddings", written.count, done)
         began, images, seconds = time.monotonic(), 0, 0.0
         for _ in embed((written.file(number), units[number]) for number in missing):
-            done, images, seconds = done + 1, images + len(read), seconds + sum(read)
-            read.clear()
+            taken = [read.pop() for _ in range(len(read))]  # other threads append meanwhile
+            done, images, seconds = done + 1, images + len(taken), seconds + sum(taken)
             if done < written.count:
                 rate = images / (time.monotonic() - began)
                 text = f"{rate:.0f} images/s, a core decodes {images / seconds:.0f}" if images else ""

@@ -271,7 +271,7 @@ def _expected(index: Index, false_accept_rate: float) -> str:
 
 
 def _causes(index: Index, across: str) -> str:
-    """The causes of many unknown images that the measurement shows, and remedies."""
+    """Why many images would be unknown, as far as measurements show, and remedies."""
     measured, overlap = index.measured, index.overlap()
     pairs = sorted(measured.confused.items(), key=lambda entry: -entry[1])[:3]
     alike = [f"{index.classes[a]} as {index.classes[b]} ({number})" for (a, b), number in pairs]
@@ -282,7 +282,7 @@ def _causes(index: Index, across: str) -> str:
         "enroll photographs of another session of each class, or train on such": right > 0.5,
         f"classes look alike: {_listed(alike)}: enroll more images of these, or merge them": alike,
         f"{counted(len(few), 'class')} with fewer than {FEW} images ({_listed(few)}): enroll more": few,
-        f"classes to measure on are enrolled ({_listed(overlap)}): give --calibrate with more other ones": overlap,
+        f"classes to measure on are enrolled ({_listed(overlap)}): give --calibrate with more other classes": overlap,
     }
     found = [cause for cause, applies in causes.items() if applies]
     return "; ".join(found) or "accept more strangers with --false_accept_rate, or train on images like these"

@@ -1,4 +1,4 @@
-"""The embeddings that `dml-jax evaluate` compares, of files, images or runs; their metrics and the table."""
+"""The embeddings that `dml-jax evaluate` compares, from files, images or runs, their metrics and the table."""
 
 import argparse
 import math

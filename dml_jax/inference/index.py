@@ -53,7 +53,7 @@ class Index:
     """Embeddings of enrolled images and their classes.
 
     Attributes:
-      classes: names, in the order of addition.
+      classes: names, in the order they were added.
       embeddings: float32 [N, D].
       labels: int64 [N], positions in `classes`.
       images: N file names, "" for images that were not given by path.

@@ -61,7 +61,7 @@ def missing(trial: Trial) -> str:
 
 
 def finished(trials: Iterable[Trial]) -> set[str]:
-    """The names of finished trials, from trials that follow the trials they need.
+    """The names of the finished trials; each trial comes after the trials that it needs.
 
     An ensemble is not finished while one of its members is unfinished.
     """

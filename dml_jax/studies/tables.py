@@ -34,7 +34,7 @@ class Table(NamedTuple):
     title: str
     notes: Sequence[str]
     columns: Mapping[str, Sequence[str]]  # cells by heading; the first column has the names of the rows
-    best: Collection[tuple[str, int]] = ()  # headings and rows of the best of their column
+    best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
     narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
 
 

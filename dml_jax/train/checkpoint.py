@@ -47,7 +47,7 @@ def _to_disk(state: TrainState) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The checkpoints of one work directory, in `directory`, whose run has the contents `run` of `config.json`.
+    """The checkpoints of a run, in `directory`; `run` holds the contents of its `config.json`.
 
     `template` gives the shapes, dtypes and shardings to restore. `warn` is called with each checkpoint that cannot be
     read; if None, that is an error. Without `writing`, no file is touched, because a run may be writing them.

@@ -1,4 +1,4 @@
-"""Classification losses compared with NumPy in float64."""
+"""The angular margin, and sub-center ArcFace compared with pytorch-metric-learning."""
 
 from pathlib import Path
 
@@ -7,16 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.losses import classification as c
-
-RNG = np.random.default_rng(0)
-PROXIES, X, LABELS = RNG.normal(size=(5, 3)), RNG.normal(size=(7, 3)), np.array([0, 4, 2, 2, 1, 3, 0])
-
-
-def unit(x: np.ndarray) -> np.ndarray:
-    return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-
-COSINES = unit(X) @ unit(PROXIES).T
 
 
 def test_angular_margin_is_monotonic_with_finite_gradients() -> None:

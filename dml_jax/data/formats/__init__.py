@@ -7,7 +7,7 @@ files of the original distribution to images, labels and splits; `cub.py` is a s
 
 as `digits.py`, which raises DataError or ConfigError if `data.path` is not what it expects. The splits are "train" and
 "test", whose classes are disjoint, and optionally "validation", which shares no class with "test". If the test images
-are queries, the images among which they are retrieved are the split "gallery".
+are queries, the split "gallery" holds the images that they search.
 
 Its test is a miniature of the original files in `tests/data/layouts.py` and an entry in `LAYOUTS` of
 `tests/data/test_datasets.py`. The table in `docs/topics/data.md` gets a row.

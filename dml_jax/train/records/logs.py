@@ -1,5 +1,5 @@
-"""Logs as lines of JSON: `metrics.jsonl` is a function of the run alone, `timing.jsonl` holds clock readings: how fast
-a run trains, its images per second, waiting for data, memory.
+"""Logs as lines of JSON: `metrics.jsonl` is a function of the run alone; `timing.jsonl` holds speed, time spent
+waiting for data, and memory.
 """
 
 import json
