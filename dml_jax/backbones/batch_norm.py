@@ -48,7 +48,7 @@ def _sums(*terms: jax.Array) -> tuple[jax.Array, ...]:
     """The sums of arrays [..., C] of one shape over all but the last axis, each [C]."""
 
     def on_cpu(*terms: jax.Array) -> tuple[jax.Array, ...]:
-        # XLA would compute the terms anew for each sum. Together, they are computed once, and few rows are vectorised.
+        # XLA would compute the terms for each sum. One reduction computes them once, and its short sums are vectorised.
         channels = terms[0].shape[-1]
         few = math.gcd(terms[0].size // channels, 8)
         groups = [term.reshape(-1, few, channels) for term in terms]

@@ -28,7 +28,7 @@ def make() -> Mesh:
 
 @cache
 def compiler_options(mesh: Mesh) -> dict[str, str]:
-    """Options for the step and for embedding: on CPUs, XLA's own matrix products are faster than YNNPACK's."""
+    """Options for the training step and for embedding: on CPUs, steps are faster without YNNPACK's matrix products."""
     if mesh.devices.flat[0].platform != "cpu":
         return {}
     options = {"xla_cpu_experimental_ynn_fusion_type": ""}
