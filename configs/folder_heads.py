@@ -1,10 +1,14 @@
-"""Every method on the frozen features of EfficientNet-Lite0, for your own image folders; one variant per method.
+"""Every method on EfficientNet-Lite0, frozen or with its last stages trained, for your own image folders.
 
     python -m dml_jax.main --config=configs/folder_heads.py:hist --config.data.path=photos/
+    python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
 
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16 classes (CRT: 8)
 with 4 images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT and
 DiVA train on stored feature maps only, which is how claims are tested (`dml-jax study --claims=crt --on=photos`).
+
+The variants `METHOD-stages` (not of DiVA) also train blocks 11 to 15 and the last convolution, for 150 steps of 32
+images in random crops of 128 pixels; claims are tested on them with `--on=photos_stages`.
 """
 
 from dataclasses import replace
@@ -18,6 +22,7 @@ from dml_jax.config import Group
 from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
 
 FROZEN = Group(0.0, freeze=True)
+NETWORK = Group(1e-4, weight_decay=1e-4)
 LAYER = Group(3e-4, weight_decay=1e-4)
 FASTER = Group(1e-3, weight_decay=1e-4)
 METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside the backbone
@@ -53,17 +58,32 @@ METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside t
         for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
     },
 }
-VARIANTS = tuple(METHODS)
+STAGES = ("backbone/blocks_1[1-5]", "backbone/conv_head", "backbone/bn1")  # the last two stages and the head
+VARIANTS = (*METHODS, *(f"{name}-stages" for name in METHODS if name != "diva"))
+
+
+def file_of(data: str, method: str) -> str:
+    """The configuration of a method in studies, on `photos`, `photos_stages` or a data set of the papers."""
+    variants = {"photos": method, "photos_stages": f"{method}-stages"}
+    return f"configs/folder_heads.py:{variants[data]}" if data in variants else f"configs/{data}_{method}.py"
 
 
 def get_config(variant: str = "hist") -> ConfigDict:
-    method, groups = METHODS[variant]
+    name, _, stages = variant.partition("-")
+    method, groups = METHODS[name]
+    if name != "diva":
+        groups = {"backbone": FROZEN, **groups}
+    data = replace(DATA, training_size=0, batch_size=32 if name == "crt" else 64)
+    train = replace(ON_FEATURES, groups=groups, steps=200)
+    if stages:
+        data = replace(data, training_size=128, batch_size=32)
+        train = replace(train, groups=groups | dict.fromkeys(STAGES, NETWORK), feature_views=0, steps=150)
     return experiment(
         "folder_heads",
         variant,
-        data=replace(DATA, training_size=0, batch_size=32 if variant == "crt" else 64),
+        data=data,
         backbone=BACKBONE,
         method=method,
-        train=replace(ON_FEATURES, groups=groups if variant == "diva" else {"backbone": FROZEN, **groups}, steps=200),
-        evaluation=replace(EVALUATION, controls=False, cluster=variant == "mpn"),
+        train=train,
+        evaluation=replace(EVALUATION, controls=False, cluster=name == "mpn"),
     )

@@ -11,6 +11,7 @@ not state the backbone of Tables 1 and 2; here it is MiT-B2, that of its main re
 from typing import Any
 
 from configs import published
+from configs.folder_heads import file_of
 from dml_jax.studies.definition import Row, Study, grid
 
 AVERAGE = {"method.transform": "average"}
@@ -36,13 +37,14 @@ PAPER = ("cub", "cars", "sop", "inshop")
 VARIANTS = (
     *(f"{name}-{data}" for name in ("geometry", "branches") for data in (*PAPER, "omniglot", "photos")),
     *(f"backbones-{data}" for data in PAPER),
+    *(f"{name}-photos_stages" for name in ("geometry", "components")),
     *(f"{name}-{data}" for name in [*TEXTS][3:] for data in ("cub", "omniglot", "photos")),
 )
 SECOND = {"cub": 64, "omniglot": 16, "photos": 16}  # prototypes of the second branch
 
 
 def rows_of(name: str, data: str) -> tuple[Row, ...]:
-    file = "configs/folder_heads.py:crt" if data == "photos" else f"configs/{data}_crt.py"
+    file = file_of(data, "crt")
     small = f"{file}:mit_b1" if data == "cub" else file
     match name:
         case "geometry":

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from configs import published
+from configs.folder_heads import file_of
 from configs.recipes import diva
 from dml_jax.studies.definition import Row, Study
 
@@ -98,7 +99,7 @@ def self_supervision(data: str) -> Rows:
 
 
 def equations(data: str) -> Rows:
-    config = "configs/folder_heads.py:diva" if data == "photos" else f"configs/{data}_diva.py"
+    config = file_of(data, "diva")
     printed = diva.AS_PRINTED
     return (
         Row("authors' code", config),

@@ -10,6 +10,7 @@ network, it is interpreted as the number of hidden layers plus one.
 """
 
 from configs import published
+from configs.folder_heads import file_of
 from dml_jax.studies.definition import Row, Study, grid
 
 SIZES = {"cars": (256, 512, 1024), "omniglot": (32, 64, 128), "photos": (256, 512, 1024)}
@@ -40,7 +41,7 @@ GRIDS = [name for name in TEXTS if name not in ("backbones", "baselines")]
 VARIANTS = (
     *(f"{name}-{data}" for name in GRIDS for data in ("cars", "omniglot", "photos")),
     *(f"backbones-{data}" for data in ("cub", "cars", "sop")),
-    *(f"baselines-{data}" for data in ("cub", "cars", "omniglot", "photos")),
+    *(f"baselines-{data}" for data in ("cub", "cars", "omniglot", "photos", "photos_stages")),
 )
 BASELINES = {
     "Proxy-Anchor": "proxy_anchor", "multi-similarity": "multi_similarity", "normalised softmax": "normalized_softmax",
@@ -48,8 +49,8 @@ BASELINES = {
 
 
 def rows_of(name: str, data: str) -> tuple[Row, ...]:
-    file = f"configs/{data}_hist.py"
-    config = {"cars": f"{file}:retuned", "photos": "configs/folder_heads.py:hist"}.get(data, file)
+    file = file_of(data, "hist")
+    config = f"{file}:retuned" if data == "cars" else file
     match name:
         case "backbones":
             return (
@@ -59,9 +60,10 @@ def rows_of(name: str, data: str) -> tuple[Row, ...]:
                 Row("ResNet-50", file),
             )
         case "baselines":
-            others = "configs/folder_heads.py" if data == "photos" else f"configs/{data}_baseline.py"
-            own = config if data == "photos" else file
-            return (Row("HIST", own), *(Row(text, f"{others}:{loss}") for text, loss in BASELINES.items()))
+            losses = BASELINES.items()
+            if data.startswith("photos"):
+                return (Row("HIST", file), *(Row(text, file_of(data, loss)) for text, loss in losses))
+            return (Row("HIST", file), *(Row(text, f"configs/{data}_baseline.py:{loss}") for text, loss in losses))
         case "sizes":
             return grid(config, {"method.embedding_dim": SIZES[data], "method.hidden_dim": SIZES[data]})
         case "tau_lambda":

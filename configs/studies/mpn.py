@@ -15,9 +15,10 @@ published for `equations` (see `dml_jax/methods/mpn.py`) and `concatenation` wit
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from configs import published
+from configs import folder_heads, published
 from dml_jax.studies.definition import Row, Study, grid
 
 APART = 1000  # between the seeds of two networks
@@ -29,10 +30,7 @@ KINDS = ("kmeans", "ward", "spectral", "birch", "dbscan", "optics", "neighbors",
 RECIPROCAL = {"evaluation.refine": ("reciprocal",)}
 AUXILIARY = {"method.losses": "auxiliary"}
 Rows = tuple[Row, ...]
-
-
-def file_of(data: str) -> str:
-    return "configs/folder_heads.py:mpn" if data == "photos" else f"configs/{data}_mpn.py"
+file_of = partial(folder_heads.file_of, method="mpn")
 
 
 def losses(data: str) -> Rows:
@@ -119,8 +117,7 @@ def batches(data: str) -> Rows:
 
 
 def group_loss(data: str) -> Rows:
-    other = "configs/folder_heads.py:group_loss" if data == "photos" else f"configs/{data}_group_loss.py"
-    return (Row("MPN", file_of(data)), Row("Group Loss", other))
+    return (Row("MPN", file_of(data)), Row("Group Loss", folder_heads.file_of(data, "group_loss")))
 
 
 def re_table2(data: str) -> Rows:
@@ -138,7 +135,7 @@ PAPER = ("cub", "cars", "sop", "inshop")
 SMALL = ("cub", "cars", "omniglot")
 STUDIES: dict[str, tuple[Callable[[str], Rows], tuple[str, ...], str, str]] = {  # rows, data sets, title, source
     "losses": (
-        losses, (*SMALL, "photos"), "losses, and message passing at test time",
+        losses, (*SMALL, "photos", "photos_stages"), "losses, and message passing at test time",
         "Paper, Table 3: without the MPN, R@1 is 3 to 4 lower; message passing at test time adds half a point.",
     ),
     "ensembles": (

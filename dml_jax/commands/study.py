@@ -38,7 +38,7 @@ def parser() -> cli.Parser:
     what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
     what.add_argument("--claims", choices=(*CLAIMED, "all"), help="test what a paper claims, or all papers")
     what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
-    flags.add_argument("--on", metavar="DATA", help="of --claims: photos, omniglot, cub, cars, sop or inshop")
+    flags.add_argument("--on", metavar="DATA", help="of --claims: photos, photos_stages, omniglot, cub, …")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
     flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")

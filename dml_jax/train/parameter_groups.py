@@ -1,7 +1,8 @@
 """Parameter groups: by path, such as "backbone/layer1_*" beside the groups of the method, frozen, low-rank.
 
-Of a group that is never trained (`train.groups.NAME.freeze`), the optimizer leaves the parameters alone; here its state
-is left alone, such as batch statistics. The state that past batches leave (`Hooks.history`) belongs to no group.
+Of a group that is never trained (`train.groups.NAME.freeze`), the optimizer leaves the parameters alone; here, their
+gradient is not computed, and state such as batch statistics is left alone. The state that past batches leave
+(`Hooks.history`) belongs to no group.
 
 Of a group with a rank r (`train.groups.NAME.rank`: LoRA, Hu et al., ICLR 2022), only the factors A [I, r] and B [r, O]
 of an update of each of its matrices W are trained:
@@ -61,15 +62,25 @@ def as_evaluated(backbone: Backbone, *, random: bool) -> Backbone:
     return backbone._replace(apply=apply)
 
 
-def keeping_state(method: Method, frozen: Collection[str]) -> Method:
-    """The method with the state of these groups as it was before each step."""
-    if not frozen:
+def freezing(method: Method, groups: Mapping[str, Group]) -> Method:
+    """The method without gradients of frozen groups, and with state of these and of low-rank groups unchanged."""
+    frozen = {name for name, group in groups.items() if group.freeze}
+    unchanged = frozen | {name for name, group in groups.items() if group.rank}
+    if not unchanged:
         return method
+
+    def group_of(path: Any) -> str:
+        return method.group(tuple(part.key for part in path))
+
+    def stopped(params: PyTree) -> PyTree:
+        return jax.tree_util.tree_map_with_path(
+            lambda path, leaf: jax.lax.stop_gradient(leaf) if group_of(path) in frozen else leaf, params
+        )
 
     def kept(before: PyTree, after: PyTree) -> PyTree:
         def choose(name: str, old: PyTree, new: PyTree) -> PyTree:
             def leaf(path: PyTree, old: jax.Array, new: jax.Array) -> jax.Array:
-                return old if method.group((name, *(part.key for part in path))) in frozen else new
+                return old if group_of((jax.tree_util.DictKey(name), *path)) in unchanged else new
 
             return new if name in method.hooks.history else jax.tree_util.tree_map_with_path(leaf, old, new)
 
@@ -78,13 +89,13 @@ def keeping_state(method: Method, frozen: Collection[str]) -> Method:
     def encode(
         params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
     ) -> tuple[PyTree, PyTree]:
-        encoded, after = method.encode(params, model_state, images, train=train, key=key)
+        encoded, after = method.encode(stopped(params), model_state, images, train=train, key=key)
         return encoded, kept(model_state, after)
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
-        value, aux = method.loss(params, model_state, encoded, batch, step, key)
+        value, aux = method.loss(stopped(params), model_state, encoded, batch, step, key)
         return value, aux._replace(model_state=kept(model_state, aux.model_state))
 
     return method._replace(encode=encode, loss=loss)

@@ -15,7 +15,7 @@ from dml_jax.studies.definition import CLAIMED, Claim
 from dml_jax.studies.plan import Settings
 
 ROOT = Path(__file__).parents[2]
-DATA = ("photos", "omniglot", "cub", "cars", "sop", "inshop")
+DATA = ("photos", "photos_stages", "omniglot", "cub", "cars", "sop", "inshop")
 
 
 def claim(expects: str = "higher", margin: float = 0.0, name: str = "a", metric: str = "recall@1") -> Claim:

@@ -108,6 +108,26 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
     assert {group for group, changed in moved.items() if not changed} == set(frozen), moved
 
 
+def test_gradient_of_frozen_groups() -> None:
+    """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
+    frozen = ("hgnn", "embedding")
+
+    def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
+        method = build_method(config_of("hist", groups), TrainingSet(8, 64))
+        batch = toys.batch(method.hooks.views)
+        params, state = method.init(jax.random.key(0), batch)
+        found = jax.grad(step.loss, 1, has_aux=True)(
+            method, params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1)
+        )
+        return method, jax.tree_util.tree_leaves_with_path(found[0])
+
+    (method, whole), (_, part) = gradient(()), gradient(frozen)
+    for (path, before), (_, after) in zip(whole, part, strict=True):
+        left_out = method.group(tuple(entry.key for entry in path)) in frozen
+        np.testing.assert_allclose(after, 0 * before if left_out else before, rtol=1e-5, atol=1e-8)
+        assert np.any(before)
+
+
 def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
     method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
