@@ -22,7 +22,6 @@ from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config
 from dml_jax.console import Console
-from dml_jax.data.split import with_gallery
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
 from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
@@ -80,7 +79,7 @@ def train(
         print_summary(experiment, directory, console)
         run |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
         if main:
-            for name in with_gallery(experiment.splits):  # before training, not when they are written
+            for name in experiment.splits:  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
             workdir.check_same_sources(directory, run)
@@ -111,7 +110,7 @@ def train(
         results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
-            for name, split in with_gallery(experiment.splits).items()
+            for name, split in experiment.splits.items()
         }
         model = experiment.model(state, results.get("reading", ""))
         with files.locked(directory / "embeddings"):
@@ -166,15 +165,15 @@ def evaluation(
 def export(config: Config, directory: Path, checkpoint: str, console: Console) -> None:
     """Writes the embeddings of every split for a checkpoint of a run."""
     experiment, state = restore(config, directory, checkpoint, console)
-    model, splits = experiment.model(state, reading_in_results(config, directory)), with_gallery(experiment.splits)
+    model = experiment.model(state, reading_in_results(config, directory))
     embedder = model.embedder()
-    embeddings = {name: embedder.embed_split(model, split) for name, split in splits.items()}
+    embeddings = {name: embedder.embed_split(model, split) for name, split in experiment.splits.items()}
     if not mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
         write_embeddings(experiment, directory, embeddings, model.step, finished=finished)
-        console.print(f"embeddings of {', '.join(splits)} at step {model.step}: {directory / 'embeddings'}")
+        console.print(f"embeddings of {', '.join(embeddings)} at step {model.step}: {directory / 'embeddings'}")
 
 
 def check(config: Config, console: Console) -> None:
@@ -280,9 +279,8 @@ def write_embeddings(
     experiment: Experiment, directory: Path, embeddings: dict[str, np.ndarray], checkpoint_step: int, *, finished: bool
 ) -> None:
     """Writes embeddings, by name of their split, below `<workdir>/embeddings`."""
-    splits = with_gallery(experiment.splits)
     for name, rows in embeddings.items():
-        split = splits[name]
+        split = experiment.splits[name]
         embedding_files.write(
             directory / "embeddings" / name,
             rows,

@@ -97,10 +97,9 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
     recall: dict[str, Points] = {"train": [], "test": []}
     for model in run.models():
         run.console.print(f"evaluating training and test classes at step {model.step}")
-        for name, part in (("train", train), ("test", test)):
-            parts = with_gallery({name: part})
+        for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
             embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
-            found = evaluations.metrics(options, distance, part, embeddings, cluster=False)
+            found = evaluations.metrics(options, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     draw = partial(draw_recall, recall=recall)

@@ -13,7 +13,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
-from dml_jax.data.split import Split, take, with_gallery
+from dml_jax.data.split import Split, take
 from dml_jax.errors import UserError
 from dml_jax.methods.contract import Batch
 from dml_jax.train.distributed import mesh as meshes
@@ -61,8 +61,8 @@ class EvaluatedModel:
         return self.model.embedder()
 
     def split(self, name: str) -> Split:
-        """The split of this name; "gallery" is the test split's gallery, "batch" the images of `training_batch`."""
-        return take(self.split("train"), self.batch_rows) if name == "batch" else with_gallery(self.splits)[name]
+        """The split of this name; "batch" stands for the images of `training_batch`."""
+        return take(self.split("train"), self.batch_rows) if name == "batch" else self.splits[name]
 
     def embeddings(self, name: str) -> np.ndarray:
         """The model's embeddings of a split, float32 [N, D]; computed once."""

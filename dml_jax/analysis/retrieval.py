@@ -28,7 +28,7 @@ FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
 
 def gallery_of(run: EvaluatedModel, split: str) -> str:
     """Name of the split in which the queries of a split search: "gallery", or the split itself."""
-    return split if run.split(split).gallery is None else "gallery"
+    return "gallery" if split == "test" and "gallery" in run.splits else split
 
 
 def search(run: EvaluatedModel, split: str, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -128,7 +128,7 @@ def on_images(model: str, options: Namespace, overrides: dict[str, str], output:
     loaded = runtime.load(options, model)
     runtime.keep_freed_memory()
     data = formats.load_labelled(files.expand_path("--data", options.data), loaded.config.data)
-    return EvaluatedModel(output, loaded.trained, {"test": data}, Console(quiet=options.quiet))
+    return EvaluatedModel(output, loaded.trained, data, Console(quiet=options.quiet))
 
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:

@@ -77,22 +77,23 @@ def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
 def session_groups(session: str, exported: dict[str, list[Exported]]) -> dict[str, Any]:
     """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
     splits: dict[str, Split] = {}
-    for name, (part, *_) in sorted(exported.items()):  # the gallery first
-        split = Split(np.zeros(len(part.ids)), part.ids, unread, (), splits.get("gallery"), metadata=part.metadata)
+    for name, (part, *_) in exported.items():
+        split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
         splits[name] = sessions.added(split, session) if session else split
-    return sessions.groups(splits["test"])
+    return sessions.groups(splits)
 
 
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
     path = files.expand_path("--data", options.data)
     model = runtime.load(options)
-    split = formats.load_labelled(path, model.config.data, options.session)
+    splits = formats.load_labelled(path, model.config.data, options.session)
+    split, gallery = splits["test"], splits.get("gallery")
     if not options.quiet:
         print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
-    source = Source(model.embed_split(split), split.labels, groups=sessions.groups(split))
-    if split.gallery is not None:
-        source.gallery, source.gallery_labels = model.embed_split(split.gallery), split.gallery.labels
+    source = Source(model.embed_split(split), split.labels, groups=sessions.groups(splits))
+    if gallery is not None:
+        source.gallery, source.gallery_labels = model.embed_split(gallery), gallery.labels
     return source
 
 

@@ -40,14 +40,14 @@ def execute(arguments: list[str]) -> None:
     config = None if options.data else analyse_models.run_config(options.model, options, overrides)[0]
     cli.check_installed("explore", "uvicorn", serve.PACKAGES)
     from dml_jax.data import formats
-    from dml_jax.data.split import Split, hold_out
+    from dml_jax.data.split import Split, hold_out, with_gallery
     from dml_jax.serving import explorer, http_service
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         model = runtime.load(options)
         if config is None:
-            split = formats.load_labelled(expand_path("--data", options.data), model.config.data)
+            splits = formats.load_labelled(expand_path("--data", options.data), model.config.data)
             title = f"{options.data} by {options.model}"
         else:
             splits = formats.load(config.data)
@@ -56,13 +56,13 @@ def execute(arguments: list[str]) -> None:
             cli.require(
                 options.split in splits, f"--split={options.split}: the run has none; give {' or '.join(splits)}"
             )
-            split, title = splits[options.split], f"{config.name}, {options.split} images"
+            title = f"{config.name}, {options.split} images"
 
         def part(split: Split) -> explorer.Part:
             print(f"embedding {counted(len(split.labels), 'image')}", flush=True)
             return explorer.Part(split, model.embed_split(split))
 
-        shown = explorer.Explorer(title, part(split), part(split.gallery) if split.gallery else None)
+        shown = explorer.Explorer(title, *map(part, with_gallery(splits, options.split).values()))
         service = http_service.Service(model, shown.answers)
         service.compile()
         print(f"http://{HOST}:{listener.getsockname()[1]}/", flush=True)

@@ -62,12 +62,12 @@ def added(split: Split, session: str) -> Split:
     return split._replace(metadata={**split.metadata, COLUMN: taken}) if any(taken) else split
 
 
-def groups(split: Split) -> dict[str, list[str]]:
-    """`groups` and `gallery_groups` of `metrics.retrieval` if sessions are known; an unknown one is its own."""
-    if COLUMN not in split.metadata:
+def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
+    """`groups` and `gallery_groups` of `metrics.retrieval`, of queries and a gallery, if the sessions of the queries
+    are known; an unknown one is its own."""
+    if COLUMN not in next(iter(splits.values())).metadata:
         return {}
-    parts = {"groups": split} if split.gallery is None else {"groups": split, "gallery_groups": split.gallery}
     return {
         key: [str(name) or f"{key} {i}" for i, name in enumerate(part.metadata.get(COLUMN, [""] * len(part.labels)))]
-        for key, part in parts.items()
+        for key, part in zip(("groups", "gallery_groups"), splits.values(), strict=False)
     }

@@ -27,9 +27,6 @@ class Split(NamedTuple):
     # `numpy.random.Generator`; with None, as in every evaluation, an index always gives the same image.
     read: Read
     classes: Sequence[str]  # C class names
-    # The images among which this split's images are retrieved (In-Shop); None if queries and gallery are the same
-    # images.
-    gallery: "Split | None" = None
     # SHA-256 of the data set that the split belongs to, pixels included; empty if it is built in or one of
     # tensorflow_datasets.
     content: str = ""
@@ -50,10 +47,10 @@ def digest(splits: Mapping[str, Split]) -> str:
     return found.hexdigest()
 
 
-def with_gallery(splits: Mapping[str, Split]) -> dict[str, Split]:
-    """The splits by name, and as "gallery" the gallery of a split that has one."""
-    gallery = next((split.gallery for split in splits.values() if split.gallery is not None), None)
-    return {**splits} if gallery is None else {**splits, "gallery": gallery}
+def with_gallery(splits: Mapping[str, Split], name: str = "test") -> dict[str, Split]:
+    """A split and, if it is the test split, the "gallery" that its images search, where there is one."""
+    names = ("test", "gallery") if name == "test" and "gallery" in splits else (name,)
+    return {key: splits[key] for key in names}
 
 
 def subset(split: Split, classes: np.ndarray) -> Split:
@@ -62,12 +59,11 @@ def subset(split: Split, classes: np.ndarray) -> Split:
     new_label[classes] = np.arange(len(classes))
     kept = take(split, np.flatnonzero(new_label[split.labels] >= 0))
     labels = new_label[kept.labels].astype(np.int64)
-    return kept._replace(labels=labels, classes=[split.classes[c] for c in classes], gallery=None)
+    return kept._replace(labels=labels, classes=[split.classes[c] for c in classes])
 
 
 def together(splits: Sequence[Split]) -> Split:
     """The images of several splits as one, with the classes of all by name."""
-    splits = [part for split in splits for part in (split, split.gallery) if part is not None]
     classes = sorted({name for split in splits for name in split.classes})
     position = {name: label for label, name in enumerate(classes)}
     starts = np.cumsum([0, *(len(split.labels) for split in splits)])

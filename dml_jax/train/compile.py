@@ -146,8 +146,7 @@ def _splits(config: Config) -> dict[str, Split]:
     recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
     if recipe is None or recipe.counts is None:
         return formats.load(config.data)
-    splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
-    return splits | {"test": splits["test"]._replace(gallery=splits.get("gallery"))}
+    return {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
 
 
 def _blank_split(config: Config, images: int, classes: int) -> Split:

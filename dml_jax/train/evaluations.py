@@ -38,7 +38,8 @@ from dml_jax.train.step import TrainState
 SEEN = 2000  # training images whose retrieval is measured during training
 SIDE = 32  # of the images whose pixels are compared
 BINS = (12, 4, 4)  # of hue, saturation and value
-Embeddings = dict[str, np.ndarray]  # float32 [N, D] of a split under its name and, if there is one, of its "gallery"
+Splits = Mapping[str, Split]  # one, whose images are the queries, and their "gallery" if there is one
+Embeddings = dict[str, np.ndarray]  # float32 [N, D] of each of these
 
 
 class ReadingsEmbedder(NamedTuple):
@@ -49,11 +50,10 @@ class ReadingsEmbedder(NamedTuple):
     columns: dict[str, slice]
 
     def embed(
-        self, model: Variables, name: str, split: Split, on_progress: Callable[[int], None] = lambda done: None
+        self, model: Variables, splits: Splits, on_progress: Callable[[int], None] = lambda done: None
     ) -> dict[str, Embeddings]:
-        """The embeddings of a split and of its gallery, by reading."""
-        parts = with_gallery({name: split})
-        found = {key: self.embedder.embed_split(model, part, on_progress) for key, part in parts.items()}
+        """The embeddings of splits by reading."""
+        found = {name: self.embedder.embed_split(model, split, on_progress) for name, split in splits.items()}
         return {
             reading: {key: np.ascontiguousarray(rows[:, columns]) for key, rows in found.items()}
             for reading, columns in self.columns.items()
@@ -85,20 +85,19 @@ def reported(options: Evaluation, metrics: Mapping[str, Mapping[str, Any]]) -> s
 def metrics(
     options: Evaluation,
     distance: Distance,
-    split: Split,
+    splits: Splits,
     embeddings: Embeddings,
     *,
     cluster: bool,
     per_query: bool = False,
 ) -> dict[str, Any]:
     """`protocol.evaluate` for the embeddings of a split."""
-    queries = next(rows for name, rows in embeddings.items() if name != "gallery")
-    gallery = embeddings.get("gallery")
-    candidates = len(queries) - 1 if gallery is None else len(gallery)
-    across: dict[str, Any] = sessions.groups(split)
+    name, gallery = next(iter(splits)), embeddings.get("gallery")
+    candidates = len(embeddings[name]) - 1 if gallery is None else len(gallery)
+    across: dict[str, Any] = sessions.groups(splits)
     return protocol.evaluate(
-        queries,
-        split.labels,
+        embeddings[name],
+        splits[name].labels,
         ks=[k for k in options.ks if k <= candidates],
         protocol=options.protocol,
         cluster=cluster,
@@ -110,7 +109,7 @@ def metrics(
         functions={name.rpartition(".")[2]: function("evaluation.metrics", name) for name in options.metrics},
         per_query=per_query,
         gallery=gallery,
-        gallery_labels=split.gallery and split.gallery.labels,
+        gallery_labels=None if gallery is None else splits["gallery"].labels,
         **across,
     )
 
@@ -133,14 +132,14 @@ def of_training_classes(
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
     rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
-    found = metrics(options, distance, sample, {"train": rows}, cluster=False)
+    found = metrics(options, distance, {"train": sample}, {"train": rows}, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
 def final(experiment: Experiment, state: TrainState, model: str, console: Console) -> tuple[dict[str, Any], Embeddings]:
     """(contents of `results.json` and `embedding_files.OF_QUERIES`, embeddings of the test split)."""
     config, test = experiment.config, experiment.splits["test"]
-    tested = compiled(experiment, state).embed(state, "test", test)
+    tested = compiled(experiment, state).embed(state, with_gallery(experiment.splits))
     console.print("evaluating on the unseen classes")
     found = {name: _metrics(experiment, rows, per_query=True) for name, rows in tested.items()}
     reading = reported(config.evaluation, found)
@@ -148,7 +147,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     if experiment.readings:
         each = {name: {key: value for key, value in of.items() if np.ndim(value) == 0} for name, of in found.items()}
         results |= {"reading": reading, "readings": each}
-    results["protocol"] = protocol_of(experiment, test)
+    results["protocol"] = protocol_of(experiment, "test")
     if config.data.session:
         results["protocol"] = f"across sessions: {results['protocol']}"
     elif config.data.name == "folder" and (share := protocol.near_copies(*embeddings.values())) > protocol.MANY_COPIES:
@@ -157,7 +156,7 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     if config.data.split == "all":
         results["protocol"] = f"classes that the model was trained on (data.split=all): {results['protocol']}"
         console.warn("data.split=all: the model was trained on the tested classes; another run measures unseen ones")
-    if test.gallery is None:
+    if "gallery" not in embeddings:
         try:
             results |= geometry.pair_errors(embeddings["test"], test.labels)
         except UserError as problem:  # e.g. a single image of each class
@@ -176,15 +175,15 @@ def final(experiment: Experiment, state: TrainState, model: str, console: Consol
     return results | ({"controls": controls} if controls else {}), embeddings
 
 
-def protocol_of(experiment: Experiment, split: Split) -> str:
+def protocol_of(experiment: Experiment, name: str) -> str:
     """How a split is evaluated, in words."""
     options, session = experiment.config.evaluation, bool(experiment.config.data.session)
     return protocol.description(
         options.protocol,
         cluster=options.cluster,
-        classes=len(split.classes),
+        classes=len(experiment.splits[name].classes),
         average=options.nmi_average,
-        gallery=split.gallery is not None,
+        gallery=len(with_gallery(experiment.splits, name)) > 1,
         clustering=options.clustering,
         metric=experiment.method.distance,
         lone_queries="omit" if session else options.lone_queries,
@@ -193,22 +192,22 @@ def protocol_of(experiment: Experiment, split: Split) -> str:
 
 
 def _embeddings(experiment: Experiment, method: Method, state: TrainState) -> Embeddings:
-    embedder, parts = experiment.embedder(method.embed), with_gallery({"test": experiment.splits["test"]})
-    return {name: embedder.embed_split(state, part) for name, part in parts.items()}
+    embedder = experiment.embedder(method.embed)
+    return {name: embedder.embed_split(state, part) for name, part in with_gallery(experiment.splits).items()}
 
 
 def _metrics(experiment: Experiment, embeddings: Embeddings, **more: Any) -> dict[str, Any]:
-    options, distance, test = experiment.config.evaluation, experiment.method.distance, experiment.splits["test"]
-    return metrics(options, distance, test, embeddings, cluster=options.cluster, **more)
+    options, splits = experiment.config.evaluation, with_gallery(experiment.splits)
+    return metrics(options, experiment.method.distance, splits, embeddings, cluster=options.cluster, **more)
 
 
 def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, Any]]:
     """Metrics by control: without learning, of the model before the first step, and of published weights alone."""
-    config, test = experiment.config, experiment.splits["test"]
+    config = experiment.config
     rows: dict[str, Embeddings] = {}
     if config.evaluation.controls:
         console.print("evaluating the controls")
-        found = {name: without_learning(config, part) for name, part in with_gallery({"test": test}).items()}
+        found = {name: without_learning(config, part) for name, part in with_gallery(experiment.splits).items()}
         rows = {control: {name: part[control] for name, part in found.items()} for control in found["test"]}
         name = "untrained"
         if config.head:

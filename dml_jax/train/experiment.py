@@ -195,7 +195,7 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])
     method = step.chunked(build_method(config, images, mesh), train.chunks)
-    _check_refinement(config, method, splits["test"])
+    _check_refinement(config, method, splits)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
     experiment = Experiment(
         config,
@@ -244,14 +244,14 @@ def _check_batch_size(config: Config, devices: int) -> None:
         )
 
 
-def _check_refinement(config: Config, method: Method, test: Split) -> None:
+def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) -> None:
     options = config.evaluation
     batches = [kind for kind in options.refine if "." not in kind]
     if batches and method.hooks.refine is None:
         raise ConfigError(
             f"evaluation.refine={','.join(batches)}: method {config.method.name} has no test-time refinement"
         )
-    images = len(test.labels) + (0 if test.gallery is None else len(test.gallery.labels))
+    images = sum(len(split.labels) for split in splitting.with_gallery(splits).values())
     refinement_batches.check_options(options.refine, options.refine_clusters, options.refine_min_samples, images)
 
 

@@ -120,7 +120,7 @@ def crops(split: Split, data: Data, seed: int, view: int) -> Split:
         image = crop(split.read(index, own), own)
         return image[:, ::-1] if own.random() < data.flip else image
 
-    return split._replace(read=read, gallery=None)
+    return split._replace(read=read)
 
 
 def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> None:

@@ -16,6 +16,7 @@ import jax
 
 from dml_jax.console import Console
 from dml_jax.data.samplers import Sampler
+from dml_jax.data.split import with_gallery
 from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import evaluations, other_models
@@ -226,18 +227,18 @@ def evaluate_and_record(
     """
     select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
-    split, train = experiment.splits[name], experiment.splits["train"]
+    splits, train = with_gallery(experiment.splits, name), experiment.splits["train"]
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
         model = inference_state(state)
         found = {
-            reading: evaluations.metrics(options, distance, split, rows, cluster=False)
-            for reading, rows in tested.embed(model, name, split, on_progress).items()
+            reading: evaluations.metrics(options, distance, splits, rows, cluster=False)
+            for reading, rows in tested.embed(model, splits, on_progress).items()
         }
         reading = evaluations.reported(options, found)
         results, columns = found[reading], tested.columns[reading]
         seen = evaluations.of_training_classes(
-            options, distance, tested.embedder, model, train, split, on_progress, columns
+            options, distance, tested.embedder, model, train, splits[name], on_progress, columns
         )
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))

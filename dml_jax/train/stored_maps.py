@@ -162,13 +162,13 @@ class Head:
         began = time.monotonic()
         experiment, state = self.trained(seed)
         seconds = time.monotonic() - began
-        rows, split = self.embedded(state), experiment.splits[self.tested]
+        rows = self.embedded(state)
         results = measured(experiment, rows, self.tested)
         if experiment.config.evaluation.refine:
             results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
         if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
             results |= self.attention(experiment, state)
-        results["protocol"] = evaluations.protocol_of(experiment, split)
+        results["protocol"] = evaluations.protocol_of(experiment, self.tested)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
         results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
         return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
@@ -191,7 +191,9 @@ class Head:
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
-    found = evaluations.metrics(options, experiment.method.distance, split, {"test": rows}, cluster=options.cluster)
+    found = evaluations.metrics(
+        options, experiment.method.distance, {"test": split}, {"test": rows}, cluster=options.cluster
+    )
     return found | {
         "density": geometry.density(rows, split.labels), "spectral_decay": geometry.spectral_decay(rows)
     }  # fmt: skip

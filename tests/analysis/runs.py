@@ -36,11 +36,7 @@ class Run(EvaluatedModel):
         self.labels, self.console = np.asarray(labels, np.int64), Console(quiet=True)
         read = lambda i, rng: np.full((5, 4, 3), (first + i) % 256, np.uint8)  # noqa: E731
         ids = ids or [str(i) for i in range(len(rows))]
-        self._gallery: Run | None = gallery
-        self._split: Split = Split(self.labels, ids, read, names, gallery._split if gallery else None)
-
-    def split(self, name: str) -> Split:
-        return self._gallery._split if self._gallery and name == "gallery" else self._split
-
-    def embeddings(self, name: str) -> np.ndarray:
-        return self._gallery.rows if self._gallery and name == "gallery" else self.rows
+        self.splits = {"test": Split(self.labels, ids, read, names)}
+        self.known = {"test": self.rows}
+        if gallery:
+            self.splits["gallery"], self.known["gallery"] = gallery.splits["test"], gallery.rows

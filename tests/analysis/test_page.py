@@ -66,7 +66,7 @@ class Photographs(Run):
         super().__init__(centres[labels] + rng.normal(size=(len(labels), 8)), labels, names, ids=ids)
         pictures = rng.integers(0, 256, (50, 40, 30, 3), np.uint8)
         read = lambda i, rng: np.repeat(np.repeat(pictures[i % 50], 4, axis=0), 4, axis=1)  # noqa: E731
-        self._split = self._split._replace(read=read)
+        self.splits["test"] = self.splits["test"]._replace(read=read)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_where_sessions_come_from(tmp_path: Path) -> None:
 def test_folders_in_class_folders(tmp_path: Path) -> None:
     for name in ("oak/monday/1.jpg", "oak/friday/1.jpg", "elm/monday/1.jpg"):
         photo(tmp_path / name)
-    split = formats.load_labelled(tmp_path, Data(name="folder"), "folder")
+    split = formats.load_labelled(tmp_path, Data(name="folder"), "folder")["test"]
     assert list(split.classes) == ["elm", "oak"]
     assert sorted(split.metadata["session"]) == ["friday", "monday", "monday"]
     assert len(formats.class_folders([str(tmp_path)])) == 3
@@ -70,9 +70,9 @@ def test_all_classes_together() -> None:
 
 def test_unknown_sessions_are_their_own() -> None:
     split = Split(np.zeros(3, np.int64), [*"abc"], unread, ["x"], metadata={"session": ["s", "", ""]})
-    (groups,) = sessions.groups(split).values()
+    (groups,) = sessions.groups({"test": split}).values()
     assert len(set(groups)) == 3
-    assert sessions.groups(split._replace(metadata={})) == {}
+    assert sessions.groups({"test": split._replace(metadata={})}) == {}
 
 
 def test_near_copies() -> None:

@@ -65,7 +65,7 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = evaluations.metrics(OPTIONS, distance, part, {"test": rows}, cluster=False)  # type: ignore[arg-type]
+            found = evaluations.metrics(OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False)  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance
 
 
@@ -83,7 +83,7 @@ def test_controls_search_the_gallery() -> None:
         )
 
     queries, gallery = every_other(0), every_other(1)
-    run.splits["test"] = queries._replace(gallery=gallery)
+    run.splits.update(test=queries, gallery=gallery)
     state = run.initial_state()
     results, _ = evaluations.final(run, state, "last", Console(active=False))
     rows = []

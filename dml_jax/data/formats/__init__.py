@@ -23,7 +23,7 @@ from dml_jax.config import Data
 from dml_jax.data import sessions, store
 from dml_jax.data.formats import folder
 from dml_jax.data.prepare.sources import Options, walk
-from dml_jax.data.split import Split, together
+from dml_jax.data.split import Split, together, with_gallery
 from dml_jax.errors import DataError
 from dml_jax.files import expand_path, is_url, reading
 
@@ -36,10 +36,8 @@ def load(data: Data) -> dict[str, Split]:
     found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, module.RECIPE)
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
-    if "gallery" in found:
-        found["test"] = found["test"]._replace(gallery=found["gallery"])
     if data.split == "all":
-        found["train"] = together([split for name, split in found.items() if name != "gallery"])
+        found["train"] = together(list(found.values()))
     return found
 
 
@@ -69,17 +67,17 @@ def class_folders(paths: list[str], session: str = "") -> dict[str, list[Path]]:
     return classes
 
 
-def load_labelled(path: Path, data: Data, session: str = "") -> Split:
-    """Labelled images for a model that was not trained on them.
+def load_labelled(path: Path, data: Data, session: str = "") -> dict[str, Split]:
+    """Labelled images for a model that was not trained on them, as the split "test".
 
-    The test split of a prepared data set, with its gallery if it has one, or all images of a folder of classes.
+    The test split of a prepared data set, and its "gallery" if it has one, or all images of a folder of classes.
 
     The column "session" holds the sessions of the images if they are known, see `data.sessions`.
     """
     if path.is_dir() and (prepared := store.read_marker(path)):
-        return load(replace(data, name=prepared["name"], path=str(path), session=session))["test"]
+        return with_gallery(load(replace(data, name=prepared["name"], path=str(path), session=session)))
     classes = class_folders([str(path)], session)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
     split = Split(labels, files, store.file_reader(files, data.decoded_side), list(classes), files=files)
-    return sessions.added(split, session)
+    return {"test": sessions.added(split, session)}
