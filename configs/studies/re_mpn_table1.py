@@ -9,7 +9,7 @@ code samples the number of layers but does not use it.
 from collections.abc import Mapping
 from typing import Any
 
-from dml_jax.studies.definition import Integers, Search, Study, Uniform
+from dml_jax.studies.definition import Search, Study, Uniform
 
 VARIANTS = ("cub", "cars", "sop", "inshop", "omniglot")
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")
@@ -28,13 +28,13 @@ def overrides(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_study(variant: str = "cub") -> Study:
-    space: dict[str, tuple[int, ...] | Uniform | Integers] = {
+    space: dict[str, tuple[int, ...] | Uniform] = {
         "learning_rate": Uniform(1e-5, 1e-3, log=True),
         "weight_decay": Uniform(1e-15, 1e-6, log=True),
         "temperature": Uniform(0.01, 1.0),
-        "classes": Integers(6, 15),
-        "images": Integers(3, 9),
-        "layers": Integers(1, 4),
+        "classes": Uniform(6, 15),
+        "images": Uniform(3, 9),
+        "layers": Uniform(1, 4),
         "heads": (1, 2, 4, 8),
     }
     length = {} if variant == "omniglot" else {"train.epochs": 40}  # of the authors' search

@@ -24,6 +24,8 @@ any models), the first run before its training ("untrained"), and after message 
 (*) with --compare
 """
 
+import argparse
+
 from dml_jax.commands import cli
 
 SPLITS = ("test", "train", "validation")
@@ -46,9 +48,18 @@ def parser() -> cli.Parser:
     return flags
 
 
+def read(flags: cli.Parser, arguments: list[str]) -> tuple[argparse.Namespace, dict[str, str]]:
+    """The options and overrides; with --data, options of a run's own data are refused."""
+    options, overrides = flags.read(arguments)
+    if options.data:
+        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
+        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
+    return options, overrides
+
+
 def execute(arguments: list[str]) -> None:
     """Reads the command line, makes the analyses and renews the report."""
-    options, overrides = parser().read(arguments)
+    options, overrides = read(parser(), arguments)
     from dml_jax.commands import analyse_models
 
     analyse_models.analyse(options, overrides)

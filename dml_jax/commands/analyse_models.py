@@ -15,7 +15,6 @@ from dml_jax.commands import cli, runtime
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
-from dml_jax.data import formats
 from dml_jax.errors import counted, printable
 from dml_jax.inference.model import is_run, locate
 from dml_jax.train.model import reading_in_results
@@ -103,7 +102,9 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
     for model, name in zip(models, names, strict=True):
         first = next(iter(runs.values()), None)
         if options.data:
-            run = on_images(model, options, overrides, output)
+            loaded, images = runtime.load_on_images(options, model)
+            runtime.keep_freed_memory()
+            run = EvaluatedModel(output, loaded.trained, images, Console(quiet=options.quiet))
         elif first and model == "untrained":
             run = first.untrained()
         elif first and model == "refined":
@@ -119,16 +120,6 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
                 run.batch_rows = first.batch_rows
         runs[name if names.count(name) == 1 else model] = run
     return runs
-
-
-def on_images(model: str, options: Namespace, overrides: dict[str, str], output: Path) -> EvaluatedModel:
-    """A model on the labelled images of --data."""
-    cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-    cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
-    loaded = runtime.load(options, model)
-    runtime.keep_freed_memory()
-    data = formats.load_labelled(files.expand_path("--data", options.data), loaded.config.data)
-    return EvaluatedModel(output, loaded.trained, data, Console(quiet=options.quiet))
 
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:

@@ -1,6 +1,7 @@
 """The embeddings that `dml-jax evaluate` compares, from files, images or runs, their metrics and the table."""
 
 import argparse
+import itertools
 import math
 import sys
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from dml_jax.config import modules
 from dml_jax.config.fields import validate
 from dml_jax.config.sections import Evaluation
 from dml_jax.console import Console
-from dml_jax.data import formats, sessions
+from dml_jax.data import sessions
 from dml_jax.data.split import Split, unread
-from dml_jax.errors import ConfigError, DataError, counted, printable
+from dml_jax.errors import DataError, counted, printable
 from dml_jax.evaluation import check_inputs, metric_table, metrics, open_set, own_distances, protocol, reranking
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
@@ -29,6 +30,7 @@ from dml_jax.studies import tables
 from dml_jax.studies.tables import Table
 from dml_jax.train.records import workdir
 
+EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}
 TOLERANCE = 1e-3  # of metrics that are computed again, on a machine that may round differently
 SHORT, LONGEST = 100, 1000  # the largest K with --engine=ray unless --ks is given, and rows of its lists
 LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked lists
@@ -53,8 +55,8 @@ def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.nd
     )
 
 
-def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
-    """The runs that --model names and their embeddings by split: "test" and, if there is one, "gallery".
+def stored(model: str) -> dict[Path, dict[str, Exported]]:
+    """The embeddings of the runs that --model names, by run and split: "test" and, if there is one, "gallery".
 
     Raises UserError unless all runs embedded the same images.
     """
@@ -64,20 +66,20 @@ def stored(model: str) -> tuple[list[Path], dict[str, list[Exported]]]:
         is_run = (run / "config.json").is_file()
         cli.require(is_run, f"--model={run}: is not the work directory of a run; to embed images, give --data")
     splits = ["test"] + ["gallery"] * any((run / "embeddings" / "gallery").exists() for run in runs)
-    exported = {split: [embedding_files.read(run / "embeddings" / split) for run in runs] for split in splits}
-    for first, *others in exported.values():
-        for run, part in zip(runs, (first, *others), strict=True):
-            if first.labels is None or part.labels is None:
-                raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
-            same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
-            cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
-    return runs, exported
+    found = {run: {split: embedding_files.read(run / "embeddings" / split) for split in splits} for run in runs}
+    for run, split in itertools.product(runs, splits):
+        first, part = found[runs[0]][split], found[run][split]
+        if part.labels is None:
+            raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
+        same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
+        cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
+    return found
 
 
-def session_groups(session: str, exported: dict[str, list[Exported]]) -> dict[str, Any]:
+def session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any]:
     """The sessions of stored embeddings, from the column of the run's `data.session` or as --session says."""
     splits: dict[str, Split] = {}
-    for name, (part, *_) in exported.items():
+    for name, part in exported.items():
         split = Split(np.zeros(len(part.ids)), part.ids, unread, (), metadata=part.metadata)
         splits[name] = sessions.added(split, session) if session else split
     return sessions.groups(splits)
@@ -85,9 +87,7 @@ def session_groups(session: str, exported: dict[str, list[Exported]]) -> dict[st
 
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
-    path = files.expand_path("--data", options.data)
-    model = runtime.load(options)
-    splits = formats.load_labelled(path, model.config.data, options.session)
+    model, splits = runtime.load_on_images(options)
     split, gallery = splits["test"], splits.get("gallery")
     if not options.quiet:
         print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
@@ -153,7 +153,7 @@ def metric_of_runs(runs: Sequence[Path]) -> own_distances.Metric:
 def of_rows(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of a model on images, or of embeddings from files."""
     source = of_images(options) if options.model else of_files(options)
-    results = evaluate(options, source, None)
+    results = evaluate(options, source, Evaluation(ks=KS))
     return results | {key: str(getattr(options, key)) for key in ("model", "data", *FILES) if getattr(options, key)}
 
 
@@ -177,17 +177,7 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     plan = large_search.Plan(rows, None if alone else gallery, depth)
     directory = files.expand_path("--export", options.export)
     with Console(quiet=options.quiet) as console:
-        begun = False
-
-        def progress(done: int, total: int) -> None:
-            nonlocal begun
-            if begun:
-                console.update_progress(done, f"{done / total:.0%}")
-            else:  # after the first part, whose time includes the compilation
-                console.start_progress("blocks of queries", total, done)
-            begun = True
-
-        lists = large_search.search(plan, directory, options.address, progress)
+        lists = large_search.search(plan, directory, options.address, console)
         results: dict[str, Any] = metrics.of_blocks_of_lists(
             lists, classes, labels, relevant, ks, options.lone_queries or "miss"
         )
@@ -198,30 +188,33 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
 
 def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     """All requested metrics of the stored embeddings of one run, or of several runs and their combination."""
-    runs, exported = stored(options.model)
+    exported = stored(options.model)
+    runs, first = [*exported], next(iter(exported.values()))
     weights = options.weights or (1.0,) * len(runs)
     cli.require(len(weights) == len(runs), f"--weights: give {counted(len(runs), 'number')}, one for each run")
     configs = [workdir.read_config(run)["config"] for run in runs]
     settings = validate(Evaluation, configs[0]["evaluation"], "evaluation")
-    groups = session_groups(options.session, exported)
+    groups = session_groups(options.session, first)
     options.metric = options.metric or metric_of_runs(runs)
     directory = files.expand_path("--export", options.export) if options.export else None
     if directory is not None:
-        check_replaceable(directory, list(exported))
+        embedding_files.check_replaceable(directory, EXPORTED)
+        for split in first:
+            embedding_files.check_replaceable(directory / "embeddings" / split)
     if options.verify:
         for run in runs:
             manifest.check(run, None, DataError, workdir.REMEDY)
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
-        labels = {split: parts[0].labels for split, parts in exported.items()}
+        labels = {split: part.labels for split, part in first.items()}
         source = Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"), groups)
         return evaluate(options, source, settings, per_query=per_query)
 
-    rows = [{split: parts[i].embeddings for split, parts in exported.items()} for i in range(len(runs))]
+    rows = [{split: part.embeddings for split, part in parts.items()} for parts in exported.values()]
     combined, members = rows[0], {}
     if len(runs) > 1:
         members = {str(run): measured(own) for run, own in zip(runs, rows, strict=True)}
-        combined = {split: combine([own[split] for own in rows], weights) for split in exported}
+        combined = {split: combine([own[split] for own in rows], weights) for split in first}
     results = measured(combined, per_query=directory is not None)
     if options.verify:
         for run in runs:
@@ -234,11 +227,12 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     selected = "test" if "test" in selects else " and ".join(sorted(selects))
     if directory is not None:
         (directory / manifest.NAME).unlink(missing_ok=True)  # of a former export
-        for split, parts in exported.items():
+        for split, part in first.items():
+            manifests = [parts[split].manifest for parts in exported.values()]
             embedding_files.write(
-                directory / "embeddings" / split, combined[split], parts[0].labels, parts[0].ids,
-                finished=all(part.manifest.get("finished", True) for part in parts),
-                members=[part.manifest for part in parts], metadata=parts[0].metadata,
+                directory / "embeddings" / split, combined[split], part.labels, part.ids,
+                finished=all(each.get("finished", True) for each in manifests),
+                members=manifests, metadata=part.metadata,
             )  # fmt: skip
         embedding_files.write_queries(directory, queries)
         files.write_json(directory / "results.json", results | {"model": selected})
@@ -258,21 +252,12 @@ def check_results(run: Path, found: dict[str, Any]) -> None:
             )
 
 
-def check_replaceable(directory: Path, splits: list[str]) -> None:
-    """Raises UserError unless the directory is new, empty, or holds an earlier export."""
-    for split in splits:
-        embedding_files.check_replaceable(directory / "embeddings" / split)
-    entries = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    if entries and not {"embeddings"} <= entries <= {"embeddings", "queries.npz", "results.json", manifest.NAME}:
-        raise ConfigError(f"--export={directory}: holds a run or other files; give another directory")
-
-
 def evaluate(
-    options: argparse.Namespace, source: Source, stated: Evaluation | None, *, per_query: bool = False
+    options: argparse.Namespace, source: Source, base: Evaluation, *, per_query: bool = False
 ) -> dict[str, Any]:
     """All requested metrics, the protocol, and the sizes of the inputs.
 
-    `stated` are the settings of a run, which apply where the command line gives none.
+    The settings in `base` apply where the command line gives none.
     """
     queries, labels, gallery = source.queries, source.labels, source.gallery
     candidates = len(queries) - 1 if gallery is None else len(gallery)
@@ -281,7 +266,6 @@ def evaluate(
     cli.require(
         one_class or not options.rerank, "--labels: have several classes per row, which --rerank cannot evaluate"
     )
-    base = stated or Evaluation()
     across = bool(options.model and source.groups)
     settings: dict[str, Any] = {
         "protocol": options.protocol or base.protocol,
@@ -291,7 +275,7 @@ def evaluate(
         "cluster": base.cluster and one_class and not options.no_clustering,
         "metric": options.metric or "cosine",
     }
-    ks = options.ks or tuple(k for k in (KS if stated is None else base.ks) if k <= candidates)
+    ks = options.ks or tuple(k for k in base.ks if k <= candidates)
     with Console(quiet=options.quiet) as console:
         reranked = _reranked(options, source, ks, settings, console) if options.rerank else {}
         results = protocol.evaluate(

@@ -15,7 +15,6 @@ import sys
 
 from dml_jax.commands import analyse, cli, runtime, serve
 from dml_jax.errors import counted
-from dml_jax.files import expand_path
 
 HOST = "127.0.0.1"
 
@@ -31,10 +30,7 @@ def parser() -> cli.Parser:
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line; serves until SIGTERM or Ctrl-C."""
-    options, overrides = parser().read(arguments)
-    if options.data:
-        cli.refuse(f"--config.{key}: is not used with --data; remove it" for key in overrides)
-        cli.require(options.split == "test", f"--split={options.split}: is not used with --data; remove it")
+    options, overrides = analyse.read(parser(), arguments)
     from dml_jax.commands import analyse_models
 
     config = None if options.data else analyse_models.run_config(options.model, options, overrides)[0]
@@ -45,12 +41,11 @@ def execute(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
-        model = runtime.load(options)
         if config is None:
-            splits = formats.load_labelled(expand_path("--data", options.data), model.config.data)
+            model, splits = runtime.load_on_images(options)
             title = f"{options.data} by {options.model}"
         else:
-            splits = formats.load(config.data)
+            model, splits = runtime.load(options), formats.load(config.data)
             if config.data.validation_share:
                 splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
             cli.require(

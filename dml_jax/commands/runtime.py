@@ -11,6 +11,7 @@ import dml_jax
 from dml_jax import files
 
 if TYPE_CHECKING:
+    from dml_jax.data.split import Split
     from dml_jax.inference.model import Model
 
 KEPT_MEMORY = {-1: -1, -4: 0, -8: 1}  # M_TRIM_THRESHOLD, M_MMAP_MAX and M_ARENA_MAX of <malloc.h>
@@ -25,6 +26,15 @@ def load(options: Namespace, model: str = "") -> Model:
     if "runtime" in options and loaded.runtime == "jax":
         enable_compilation_cache()
     return loaded
+
+
+def load_on_images(options: Namespace, model: str = "") -> tuple[Model, dict[str, Split]]:
+    """The model of `load` and the labelled images of --data."""
+    from dml_jax.data import formats
+
+    path = files.expand_path("--data", options.data)
+    loaded = load(options, model)
+    return loaded, formats.load_labelled(path, loaded.config.data, getattr(options, "session", ""))
 
 
 def enable_compilation_cache() -> None:

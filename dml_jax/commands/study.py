@@ -83,14 +83,13 @@ def execute(arguments: list[str]) -> None:
     for option in ("trials", "storage"):
         cli.require(getattr(options, option) is None, f"--{option}: {name} is not a search; leave it out")
     trials = plan.trials(study, settings)
-    plan.check_root(root, name, trials)
-    plan.write_facts(root, name, study, settings, made=trials)
+    facts = plan.begin(name, study, settings, trials)
     if options.list:
         runner.print_commands(root, trials)
         return
     with runner.locked(root):
         stop_if(runner.run_all(root, trials, options.jobs))
-    tables.publish(tables.of_study(root, plan.read_facts(root) or {}), root, Console().rich, options.columns)
+    tables.publish(tables.of_study(root, facts), root, Console().rich, options.columns)
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
         raise UserError(
@@ -190,21 +189,13 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
         "--root each and one --storage",
     )
     search.make_trial(wanted, settings, "trial-0000", search.example(wanted))
-    plan.check_root(root, name, [])
-    stated = {"overrides": dict(settings.overrides), "seed": seeds[0]}
-    if before := plan.read_facts(root):
-        there, here = before["search"] | {"protocol": before["paper"]}, stated | {"protocol": settings.paper}
-        different = " and ".join(word for word in here if there[word] != here[word])
-        cli.require(
-            not different, f"--root={root}: belongs to this search with another {different}; give another directory"
-        )
     if options.storage:  # before anything is written
         search.open_storage(options.storage, name)
-    plan.write_facts(root, name, study, settings, search=stated)
+    facts = plan.begin(name, study, settings)
     storage = storage_of(root, options.storage)
     with runner.locked(root):
         stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage))
-    search.publish(plan.read_facts(root) or {}, storage, root, Console().rich)
+    search.publish(facts, storage, root, Console().rich)
 
 
 def storage_of(root: Path, given: str | None) -> str:

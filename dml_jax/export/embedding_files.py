@@ -1,7 +1,7 @@
 """Export of embeddings as NumPy arrays with a manifest, or as Parquet, and of the metrics of every single query."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,12 +21,12 @@ OWN = ("embedding", "id", "label")  # columns of Parquet
 OF_QUERIES = {"rank": "rank", "r_precision_per_query": "r_precision", "map@r_per_query": "map@r"}
 
 
-def check_replaceable(directory: Path) -> None:
-    """Raises `DataError` unless `directory` is new or holds only exported files, so that `write` may replace it."""
+def check_replaceable(directory: Path, exported: Collection[str] = WRITTEN) -> None:
+    """Raises `DataError` unless `directory` is new or holds only exported files, so that they may be replaced."""
     if below_a_file(directory) or ((directory.exists() or directory.is_symlink()) and not directory.is_dir()):
         raise DataError(f"{directory}: is a file, below one, or a broken link; give another directory")
     there = {entry.name for entry in directory.iterdir()} if directory.exists() else set()
-    foreign = sorted(name for name in there - WRITTEN if not (name.startswith(".") and name.endswith(".tmp")))
+    foreign = sorted(name for name in there - {*exported} if not (name.startswith(".") and name.endswith(".tmp")))
     if foreign:
         raise DataError(f"{directory}: contains {foreign[0]}, which is not an exported file; give another directory")
 

@@ -8,7 +8,7 @@ where rounding could decide: the neighbours are the same.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet
 
+from dml_jax.console import Console
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
@@ -154,18 +155,18 @@ class Plan(NamedTuple):
             parquet.write_table(pa.table(columns), draft)
 
 
-def search(
-    plan: Plan, directory: Path, address: str | None, progress: Callable[[int, int], None]
-) -> Iterator[np.ndarray]:
+def search(plan: Plan, directory: Path, address: str | None, console: Console) -> Iterator[np.ndarray]:
     """Row numbers of the neighbours, int64 [Q, k] of each block, after tasks of Ray have written the missing blocks.
 
-    The directory holds the blocks; `progress` is called with their number and the total.
+    The directory holds the blocks; `console` shows the progress.
     """
     with parts.opened(directory, plan.description()) as out:
         missing = [(number, out.file(number)) for number in out.missing()]
         if missing:
-            for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), out.count - len(missing) + 1):
-                progress(done, out.count)
+            before = out.count - len(missing)
+            console.start_progress("blocks of queries", out.count, before)
+            for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), before + 1):
+                console.update_progress(done, f"{done / out.count:.0%}")
         for number in range(out.count):
             with _opened(str(out.file(number))) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)

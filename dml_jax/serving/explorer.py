@@ -4,7 +4,6 @@ Clients refer to images by index only, never by path.
 """
 
 import io
-from functools import partial
 from string import Template
 from typing import NamedTuple
 
@@ -52,11 +51,7 @@ class Explorer:
             Route("/", self._page),
             Route("/list", self._list),
             Route("/neighbors/{index:int}", self._neighbors),
-            *(
-                Route(f"/images/{part}/{size}/{{index:int}}", partial(self._image, part, side))
-                for part in self._parts
-                for size, side in SIDES.items()
-            ),
+            Route("/images/{part}/{size}/{index:int}", self._image),
         ]
 
     def answers(self, rows: np.ndarray) -> list[Answer]:
@@ -118,7 +113,10 @@ class Explorer:
             raise HTTPException(404, f"there is no such image; give a number from 0 to {count - 1}")
         return int(index)
 
-    def _image(self, part: str, side: int, request: Request) -> Response:
+    def _image(self, request: Request) -> Response:
+        part, side = request.path_params["part"], SIDES.get(request.path_params["size"])
+        if part not in self._parts or side is None:
+            raise HTTPException(404, "there are no such images")
         picture = Image.fromarray(self._parts[part].split.read(self._parse_index(part, request), None))
         picture.thumbnail((side, side))
         file = io.BytesIO()

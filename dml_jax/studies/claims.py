@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -114,20 +114,18 @@ def measurements(owners: Owners) -> Lines:
     """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
     found = []
     for (study, row, seed), trial in owners.items():
-        if not (results := outcomes.read_results(trial.directory)):
+        if not (results := outcomes.read(trial.directory)):
             continue
-        facts = outcomes.read_facts(trial.directory)
+        facts = outcomes.read(trial.directory, "config.json")
         parts = {row: results | results.get("geometry", {})}
         parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
         for name, part in parts.items():
-            values = {key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)}
-            timing = results.get("timing", {}).get("seconds", 0.0)
-            found.append(
-                dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)} | values
-                | {"seconds": f"{timing:.1f}", "data": str(facts.get("data_hash", ""))[:12]}
-                | {"code": str(facts.get("code") or facts.get("commit") or "")[:12]}
-                | {"machine": results.get("machine", "")}
-            )  # fmt: skip
+            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)}
+            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["data"] = facts.get("data_hash", "")[:12]
+            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
+            found.append(line | {"machine": results.get("machine", "")})
     return found
 
 
@@ -201,16 +199,17 @@ def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
     return MOST + 1
 
 
-class Entry(NamedTuple):
+@dataclass
+class Entry:
     """A claim in the ledger."""
 
     claim: Claim
     metric: str
     found: Test | None
-    p: float  # corrected
-    verdict: Verdict
-    reason: str  # why it is undecided
     seconds: float  # of training the rows
+    reason: str  # why it is undecided
+    p: float = math.nan  # corrected
+    verdict: Verdict = "undecided"
 
 
 def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
@@ -221,7 +220,7 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
     values: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
     for line in lines:
         values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
-    entries: list[Entry] = []
+    entries = []
     for claim in claims:
         metric = claim.metric
         if metric == "retrieval":
@@ -241,19 +240,16 @@ def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
         elif seeds or study_of(claim, data):
             reason = f"{len(seeds)} of {SEEDS} seeds"
         seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
-        entries.append(Entry(claim, metric, found, math.nan, "undecided", reason, seconds))
-    tests = [entry.found for entry in entries if entry.found]
-    corrected = iter(outcomes.holm([found.p for found in tests]))
-    return [_decided(entry, next(corrected), len(tests)) if entry.found else entry for entry in entries]
-
-
-def _decided(entry: Entry, p: float, tests: int) -> Entry:
-    """An entry with the verdict that its corrected p-value gives."""
-    assert entry.found is not None
-    if p < LEVEL:
-        return entry._replace(p=p, verdict="supported" if entry.found.favours else "refuted")
-    count = seeds_needed(entry.claim, entry.found, tests)
-    return entry._replace(p=p, reason=f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide")
+        entries.append(Entry(claim, metric, found, seconds, reason))
+    tested = [(entry, entry.found) for entry in entries if entry.found]
+    for (entry, found), p in zip(tested, outcomes.holm([found.p for _, found in tested]), strict=True):
+        entry.p = p
+        if p < LEVEL:
+            entry.verdict = "supported" if found.favours else "refuted"
+        else:
+            count = seeds_needed(entry.claim, found, len(tested))
+            entry.reason = f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide"
+    return entries
 
 
 HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")

@@ -41,19 +41,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Uniform:
-    """A range of numbers to search, both bounds included; with `log`, the logarithm is uniform."""
+    """A range of numbers to search, both bounds included; whole numbers between whole bounds.
+
+    With `log`, the logarithm is uniform.
+    """
 
     low: float
     high: float
     log: bool = False
-
-
-@dataclass(frozen=True)
-class Integers:
-    """A range of whole numbers to search, both bounds included."""
-
-    low: int
-    high: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +62,7 @@ class Search:
     """
 
     config: str
-    space: Mapping[str, tuple[Any, ...] | Uniform | Integers]
+    space: Mapping[str, tuple[Any, ...] | Uniform]
     overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     trials: int = 30
     sampler: Sampler = "tpe"

@@ -19,43 +19,31 @@ from dml_jax.studies.plan import Trial
 
 GEOMETRY = ("density", "spectral_decay")  # of `results["geometry"]` that are columns
 IMAGES = ("labels.npy", "ids.json")  # files that identify the images of the embeddings
+TEST_IMAGES = f"embeddings/test/{manifest.NAME}"
 REMEDY = "evaluate the run again, or leave it out"
 
 
-def read_results(directory: Path) -> dict[str, Any]:
-    """The contents of `results.json`; empty if there is none yet."""
-    return _read(directory / "results.json")
-
-
-def read_facts(directory: Path) -> dict[str, Any]:
-    """The contents of `config.json`; empty for an ensemble."""
-    return _read(directory / "config.json")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file of a run, checked by its manifest; empty if there is none."""
+def read(directory: Path, name: str = "results.json") -> dict[str, Any]:
+    """A JSON file of a run, checked by its manifest; empty if there is none (an ensemble has no `config.json`)."""
+    path = directory / name
     if not path.exists():
         return {}
-    manifest.check_file(path, CheckpointError, REMEDY)
+    if path.name != manifest.NAME:
+        manifest.check_file(path, CheckpointError, REMEDY)
     return read_json(path, dict[str, Any], REMEDY, CheckpointError)
-
-
-def _test_images(directory: Path) -> dict[str, Any]:
-    """The manifest of the exported embeddings of the test images; empty if there is none."""
-    path = directory / "embeddings" / "test" / "manifest.json"
-    return read_json(path, dict[str, Any], REMEDY, CheckpointError) if path.exists() else {}
 
 
 def missing(trial: Trial) -> str:
     """Why the results on disk, if any, are not of the whole trial; empty if they are."""
-    results = read_results(trial.directory)
+    results = read(trial.directory)
     if not results:
         return "not finished"
     found = results.get("length", {})
     if trial.length and found != trial.length:
         unit = "steps" if trial.length["steps"] else "epochs"
         return f"{found.get(unit, 'unknown')} of {trial.length[unit]} {unit}"
-    if trial.members and _test_images(trial.directory).get("members") != [_test_images(path) for path in trial.members]:
+    members = [read(path, TEST_IMAGES) for path in trial.members]
+    if members and read(trial.directory, TEST_IMAGES).get("members") != members:
         return "not of the present embeddings of its members"
     return ""
 
@@ -89,13 +77,13 @@ class Run:
 
 def read_run(directory: Path, row: str = "") -> Run:
     """A finished run; without a name, its row is the directory's without a seed, as in "hist-0" and "hist-seed0"."""
-    results = read_results(directory)
+    results = read(directory)
     if not results:
         raise CheckpointError(f"{directory}: holds no finished run (no results.json); finish it or leave it out")
-    facts = {"config": {}, "data_hash": ""} | read_facts(directory)
+    facts = {"config": {}, "data_hash": ""} | read(directory, "config.json")
     geometry = results.get("geometry", {})
     results = {**{name: geometry[name] for name in GEOMETRY if name in geometry}, **results}
-    known = _test_images(directory).get("files", {})
+    known = read(directory, TEST_IMAGES).get("files", {})
     images = tuple(known[name]["sha256"] for name in IMAGES) if known.keys() >= set(IMAGES) else ()
     images = images or (facts["data_hash"] or str(directory.resolve()),)
     row = row or re.sub(r"[-_](seed[-_]?)?\d+$", "", directory.name) or directory.name

@@ -113,22 +113,6 @@ def single(directory: Path, seed: int, path: str, overrides: Mapping[str, Any], 
     return Trial(directory.name, directory.name, seed, directory, config, length=length)
 
 
-def check_root(root: Path, study: str, made: Sequence[Trial]) -> None:
-    """Raises UserError if the directory belongs to another study, or a trial's directory to another run."""
-    from dml_jax.train.records import workdir  # imports JAX
-
-    facts = read_facts(root)
-    foreign = facts is None and root.exists() and (not root.is_dir() or any(root.iterdir()))
-    if foreign or (facts is not None and (facts["study"], "search" not in facts) != (study, bool(made))):
-        raise ConfigError(f"--root={root}: holds another study or other files; give another directory")
-    for trial in made:
-        if trial.config:
-            try:
-                workdir.check_same_run(trial.directory, trial.config)
-            except CheckpointError as error:
-                raise CheckpointError(str(error).replace("another --workdir", "another --root")) from None
-
-
 def read_facts(root: Path) -> dict[str, Any] | None:
     """The contents of `study.json`, which marks the directory of a study; None if there is no such file."""
     path = root / "study.json"
@@ -145,20 +129,41 @@ def stated_trials(root: Path, facts: Mapping[str, Any]) -> list[Trial]:
     ]
 
 
-def write_facts(
-    root: Path, name: str, study: Study, settings: Settings, *, made: Sequence[Trial] = (), search: Any = None
-) -> None:
-    """Creates the directory of a study with `study.json`, from which tables are made: its trials or its search."""
-    (root / "trials").mkdir(parents=True, exist_ok=True)
+def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial] = ()) -> dict[str, Any]:
+    """Creates the directory of a study with `study.json`, from which tables are made, and returns its contents.
+
+    Raises UserError if the directory belongs to another study or search, or a trial's directory to another run.
+    """
+    from dml_jax.train.records import workdir  # imports JAX
+
+    root, before = settings.root, read_facts(settings.root)
     facts: dict[str, Any] = {"study": name, "title": study.title, "source": study.source, "metric": study.metric}
     facts["paper"] = settings.paper
     facts["rows"] = [{"name": r.name, "reported": dict(r.reported), "refined": dict(r.refined)} for r in study.rows]
-    if search is None:
+    if study.search is None:
         facts["trials"] = [
             {"name": trial.name, "row": trial.row, "seed": trial.seed, "length": trial.length, "needs": trial.needs}
             | {"members": [path.name for path in trial.members]}
             for trial in made
         ]
     else:
-        facts["search"] = search
+        facts["search"] = {"overrides": dict(settings.overrides), "seed": settings.seeds[0]}
+    if before is None:
+        foreign = root.exists() and (not root.is_dir() or any(root.iterdir()))
+    else:
+        keys = ("study", "search", *(["paper"] if study.search else []))
+        foreign = any(before.get(key) != facts.get(key) for key in keys)
+    if foreign:
+        raise ConfigError(
+            f"--root={root}: holds another study, this search with other options, or other files; give another "
+            "directory"
+        )
+    for trial in made:
+        if trial.config:
+            try:
+                workdir.check_same_run(trial.directory, trial.config)
+            except CheckpointError as error:
+                raise CheckpointError(str(error).replace("another --workdir", "another --root")) from None
+    (root / "trials").mkdir(parents=True, exist_ok=True)
     files.write_json(root / "study.json", facts)
+    return facts

@@ -20,7 +20,7 @@ from rich.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes, plan, runner, tables
-from dml_jax.studies.definition import Integers, Search, Uniform
+from dml_jax.studies.definition import Search
 from dml_jax.studies.plan import Settings, Trial
 from dml_jax.studies.runner import Progress, Slot
 from dml_jax.studies.tables import Table
@@ -96,18 +96,16 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
 
     warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)
     seed = len(study.trials)
-    study.sampler = (
-        samplers.RandomSampler(seed)
-        if search.sampler == "random"
-        else samplers.TPESampler(seed=seed, multivariate=True)
-    )
-    kinds: dict[type, Any] = {Uniform: distributions.FloatDistribution, Integers: distributions.IntDistribution}
-    space = {
-        key: distributions.CategoricalDistribution(values)
-        if isinstance(values, tuple)
-        else kinds[type(values)](**asdict(values))
-        for key, values in search.space.items()
-    }
+    random = search.sampler == "random"
+    study.sampler = samplers.RandomSampler(seed) if random else samplers.TPESampler(seed=seed, multivariate=True)
+    space: dict[str, Any] = {}
+    for key, values in search.space.items():
+        if isinstance(values, tuple):
+            space[key] = distributions.CategoricalDistribution(values)
+        else:
+            whole = isinstance(values.low, int)
+            kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+            space[key] = kind(**asdict(values))
     mine = (found for found in begun(study) if Path(found.user_attrs["directory"]).parent == root)
     interrupted = [found for found in mine if found.state == trial.TrialState.RUNNING]
 
@@ -153,7 +151,7 @@ def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Conso
         values = [trial.params.get(name) for trial in ranked]
         columns[name] = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
     directory = Path(best.user_attrs["directory"])
-    results = outcomes.read_results(directory)
+    results = outcomes.read(directory)
     test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
     compared = (
         "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"

@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -110,7 +111,7 @@ def test_verdicts() -> None:
     assert entries[0].p == pytest.approx(4 * claims.test(stated[0], entries[0].found.differences).p)
     assert claims.cells(entries[0])[3].startswith("+2.00 [")
     assert entries[0].seconds == 16 * 30
-    wanted = [claims.cells(entry._replace(claim=claim(expects, margin)))[2] for entry in entries[:1] for expects, margin
+    wanted = [claims.cells(replace(entry, claim=claim(expects, margin)))[2] for entry in entries[:1] for expects, margin
               in (("higher", 0.005), ("lower", 0.0), ("lower", 0.005), ("equal", 0.01))]  # fmt: skip
     assert wanted == ["> 0.5 points", "< 0 points", "< −0.5 points", "within ±1 points"]
     strict = claim(margin=0.03)

@@ -153,23 +153,18 @@ def test_invalid_files(tmp_path: Path) -> None:
 
 def test_roots_of_others(tmp_path: Path) -> None:
     """Another study, other files, or the run of another configuration: refused before anything is written."""
-    made = plan.trials(study(Row("a", DIGITS)), settings(tmp_path))
-    plan.check_root(tmp_path, "mine", made)
-    plan.write_facts(tmp_path, "mine", study(Row("a", DIGITS)), settings(tmp_path))
-    plan.check_root(tmp_path, "mine", made)
-    with pytest.raises(ConfigError, match="holds another study or other files"):
-        plan.check_root(tmp_path, "yours", made)
+    one = study(Row("a", DIGITS))
+    made = plan.trials(one, settings(tmp_path))
+    for _ in range(2):
+        plan.begin("mine", one, settings(tmp_path), made)
+    with pytest.raises(ConfigError, match="holds another study, "):
+        plan.begin("yours", one, settings(tmp_path), made)
     made[0].directory.mkdir()
-    stored = {
-        "config": asdict(made[0].config) | {"seed": 5},
-        "data_hash": "",
-        "classes": 1,
-        "images": 1,
-        "shape": [24, 24],
-    }
+    stored = {"config": asdict(made[0].config) | {"seed": 5}, "data_hash": "", "classes": 1, "images": 1}
+    stored["shape"] = [24, 24]
     (made[0].directory / "config.json").write_text(json.dumps(stored))
     with pytest.raises(CheckpointError, match=r"belongs to a run of another configuration: seed \(5 there, 0 here\)"):
-        plan.check_root(tmp_path, "mine", made)
+        plan.begin("mine", one, settings(tmp_path), made)
     (tmp_path / "study.json").unlink()
-    with pytest.raises(ConfigError, match="holds another study or other files"):
-        plan.check_root(tmp_path, "mine", made)
+    with pytest.raises(ConfigError, match="holds another study, "):
+        plan.begin("mine", one, settings(tmp_path), made)

@@ -68,7 +68,7 @@ def rows(*taus: int) -> tuple[Row, ...]:
 
 def prepared(root: Path, *taus: int) -> list[Trial]:
     study = Study("A study", rows=rows(*taus))
-    plan.write_facts(root, "name", study, Settings(root))
+    plan.begin("name", study, Settings(root))
     return plan.trials(study, Settings(root))
 
 
@@ -168,7 +168,7 @@ def test_an_ensemble_waits_for_its_members(
     student, both = Row("student", DIGITS, {"init_from": "@tau=1"}), Row("both", members=("tau=1", "tau=2"))
     study = Study("A study", rows=(both, *rows(1, 2), student))
     trials = plan.trials(study, Settings(tmp_path))
-    plan.write_facts(tmp_path, "name", study, Settings(tmp_path), made=trials)
+    facts = plan.begin("name", study, Settings(tmp_path), trials)
     started: list[str] = []
 
     def made(root: Path, trial: Trial) -> list[str]:
@@ -183,7 +183,7 @@ def test_an_ensemble_waits_for_its_members(
     for name in ("tau-1-seed0", "tau-2-seed0"):
         (tmp_path / name / "results.json").unlink()
     assert outcomes.finished(trials) == {"student-seed0"}
-    summary = tables.of_study(tmp_path, plan.read_facts(tmp_path) or {})
+    summary = tables.of_study(tmp_path, facts)
     assert "its members are not finished" in [run.problem for run in summary.failed]
     started.clear()
     run(tmp_path, trials)
@@ -224,7 +224,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "4 trials, 4 finished; then: dml-jax study --runs" in printed.err
-    with pytest.raises(ConfigError, match="holds another study or other files"):
+    with pytest.raises(ConfigError, match="holds another study, "):
         command.execute([f"--study={ROOT / 'configs' / 'studies' / 'hist.py'}:layers-cars", f"--root={root}"])
     file.write_text(text.format(", ".join(row.format(tau) for tau in (12, 13))))
     with pytest.raises(Exception, match=r"2 of 4 trials failed, e\.g\. tau-13-seed0"):

@@ -11,7 +11,7 @@ import pytest
 from dml_jax.commands import study as command
 from dml_jax.errors import ConfigError
 from dml_jax.studies import plan, runner, search
-from dml_jax.studies.definition import Integers, Search, Uniform
+from dml_jax.studies.definition import Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
 
 optuna = pytest.importorskip("optuna")
@@ -35,11 +35,11 @@ for step in (10, 20):
 results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
 (directory / "results.json").write_text(json.dumps(results))
 """
-SPACE = {"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Integers(4, 8), "data.flip": (0.0, 0.5)}
+SPACE = {"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}
 FILE = f"""
 from dml_jax.studies.definition import *
 def get_study():
-    space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Integers(4, 8), "data.flip": (0.0, 0.5)}}
+    space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}}
     return Study("A search", search=Search({DIGITS!r}, space, trials=8))
 """
 
@@ -127,7 +127,7 @@ def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     for name, trials in (("a", 4), ("b", 6)):
         settings, wanted = Settings(tmp_path / name), Search(DIGITS, SPACE, trials=trials)
-        plan.write_facts(settings.root, "n", plan.Study("T", search=wanted), settings, search={})
+        plan.begin("n", plan.Study("T", search=wanted), settings)
         assert search.run("n", wanted, settings, "recall@1", 2, storage) == 0
     starts = [(tmp_path / name / "starts.txt").read_text().split() for name in "ab"]
     assert sorted(starts[0] + starts[1]) == [f"trial-{i:04d}" for i in range(6)]
@@ -142,7 +142,7 @@ def test_another_seed_or_protocol(tmp_path: Path, file: str, capsys: pytest.Capt
     arguments = [f"--study={file}", f"--root={tmp_path / 'root'}"]
     command.execute([*arguments, "--seeds=3", "--trials=1", "--protocol=paper"])
     assert "compared on THE TEST CLASSES, as the authors did" in capsys.readouterr().out
-    with pytest.raises(ConfigError, match="belongs to this search with another seed and protocol;"):
+    with pytest.raises(ConfigError, match="this search with other options"):
         command.execute(arguments)
 
 
@@ -163,7 +163,7 @@ def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFix
 def test_impossible_values_fail_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = Search(DIGITS, {"data.batch_size": (63, 64)}, trials=6, sampler="random")
     settings = Settings(tmp_path)
-    plan.write_facts(tmp_path, "n", plan.Study("T", search=wanted), settings, search={})
+    plan.begin("n", plan.Study("T", search=wanted), settings)
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     assert search.run("n", wanted, settings, "recall@1", 1, storage) == 0
     states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(storage, "n").trials}

@@ -143,7 +143,7 @@ def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsy
     """Failed trials, and test-time batches whose clustering failed."""
     rows = (Row("x"), Row("y"))
     made = [Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None) for row in rows]
-    plan.write_facts(tmp_path, "name", Study("T", rows=rows), Settings(tmp_path), made=made)
+    plan.begin("name", Study("T", rows=rows), Settings(tmp_path), made)
     refined = {"birch": {"problem": "birch found one cluster"}, "ward": {"recall@1": 0.6, "map@r": 0.3}}
     write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
     runner.file_of(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
@@ -172,7 +172,7 @@ def test_published_numbers(tmp_path: Path) -> None:
         ),
     )
     made = [Trial(f"{row}-seed0", row, 0, tmp_path / f"{row}-seed0", None) for row in "xy"]
-    plan.write_facts(tmp_path, "name", published_rows, Settings(tmp_path), made=made)
+    plan.begin("name", published_rows, Settings(tmp_path), made)
     after = {"recall@1": 0.66, "map@r": 0.3}
     published = config() | {"paper": {"clean": {"paper": {"recall@1": 0.703}}}}
     write_run(
