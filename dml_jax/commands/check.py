@@ -10,7 +10,6 @@ the exit code is then 2. Folders are found as for `train`: the current one and P
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +63,11 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     if named is None or inspect.ismodule(named):
         modules.import_module("MODULE", path, path)
         module = sys.modules[path]
-        if whole := kind or _kind_of_module(module):
+        if whole := kind or _kind(module):
             return [(path, whole)]
         own = {key: f for key, f in vars(module).items() if getattr(f, "__module__", None) == path}
         functions = {f"{path}.{key}": f for key, f in own.items() if not key.startswith("_")}
-    kinds = {key: kind or _kind_of_function(f) for key, f in functions.items() if inspect.isfunction(f)}
+    kinds = {key: kind or _kind(f) for key, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
         raise ConfigError(
             f"{path}: is no plug-in; a module defines build or load, the first "
@@ -77,19 +76,17 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     return [(key, of) for key, of in kinds.items() if of]
 
 
-def _kind_of_module(module: Any) -> str | None:
-    if hasattr(module, "load") or hasattr(module, "RECIPE"):
+def _kind(plugin: Any) -> str | None:
+    """The kind of a module or function; None if it is no plug-in."""
+    if hasattr(plugin, "load") or hasattr(plugin, "RECIPE"):
         return "data"
-    if not hasattr(module, "build"):
+    whole = inspect.ismodule(plugin)
+    if whole and not hasattr(plugin, "build"):
         return None
-    return "backbone" if len(inspect.signature(module.build).parameters) == 1 else "method"
-
-
-def _kind_of_function(function: Callable[..., Any]) -> str | None:
-    names = list(inspect.signature(function).parameters)
-    if names and names[0] in FIRST_ARGUMENT:
-        return FIRST_ARGUMENT[names[0]]
-    return "distance" if len(names) == 2 else None
+    names = list(inspect.signature(plugin.build if whole else plugin).parameters)
+    if whole:
+        return "backbone" if len(names) == 1 else "method"
+    return FIRST_ARGUMENT.get(names[0] if names else "", "distance" if len(names) == 2 else None)
 
 
 def print_table(title: str, outcomes: list[Any]) -> None:
@@ -104,7 +101,7 @@ def print_table(title: str, outcomes: list[Any]) -> None:
         table.add_column(heading, overflow="fold")
     for one in outcomes:
         result = "failed" if one.problem else "passed" if not one.skipped else "skipped"
-        text = one.problem.partition("\n")[0] or one.skipped or one.note
+        text = one.problem or one.skipped or one.note
         cells = (one.check, result, text, one.where, one.remedy if one.problem else "")
         table.add_row(*(escape(printable(cell)) for cell in cells), style="red" if one.problem else "")
     console = Console().rich

@@ -57,12 +57,8 @@ class Plugin:
     def __init__(self, path: str, kind: str, overrides: Mapping[str, str]) -> None:
         self.path, self.kind, self.overrides = path, kind, overrides
         self.module: Any = sys.modules.get(path)  # None for a function
+        self.function: Any = None if self.module else modules.function("MODULE", path)
         self.outcomes: list[Outcome] = []
-
-    @property
-    def function(self) -> Callable[..., Any]:
-        """The plug-in, if it is a function."""
-        return modules.function("MODULE", self.path)
 
     @contextlib.contextmanager
     def check(self, name: str, remedy: str) -> Iterator[Outcome]:

@@ -39,20 +39,19 @@ class Table(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """Finished runs; `metric` compares their rows."""
+    """Finished runs, and trials without results, which have a `problem`; `metric` compares their rows."""
 
     title: str
     lead: str  # paragraph below the title
     metric: str
     runs: list[Run]
-    reported: Mapping[str, Mapping[str, Any]]  # published metrics by row and source
-    failed: list[Run]  # trials without results
+    reported: Mapping[str, Mapping[str, Any]] = {}  # published metrics by row and source
 
 
 def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
     """The finished trials of a study, from its directory and `study.json`."""
     order = {row["name"]: i for i, row in enumerate(facts["rows"])}
-    runs, failed = [], []
+    runs = []
     trials = plan.stated_trials(root, facts)
     done = outcomes.finished(trials)
     for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
@@ -61,14 +60,14 @@ def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
         else:
             failure = runner.failure(root, trial.name)
             reason = failure or outcomes.missing(trial) or "its members are not finished"
-            failed.append(Run(trial.directory, trial.row, problem=reason))
+            runs.append(Run(trial.directory, trial.row, problem=reason))
     reported = {row["name"]: row["reported"] for row in facts["rows"]}
     for row in facts["rows"]:
         reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row["refined"].items()}
     lead = facts["source"]
     if facts["paper"]:
         lead = f"Models are selected on the test classes, as the authors did. {lead}"
-    return Summary(facts["title"], lead, facts["metric"], runs, reported, failed)
+    return Summary(facts["title"], lead, facts["metric"], runs, reported)
 
 
 def of_runs(directories: Sequence[Path], metric: str) -> Summary:
@@ -76,7 +75,7 @@ def of_runs(directories: Sequence[Path], metric: str) -> Summary:
     # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
     once = {directory.resolve(): directory for directory in directories}
     runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
-    return Summary(f"{len(runs)} runs", "", metric, runs, {}, [])
+    return Summary(f"{len(runs)} runs", "", metric, runs)
 
 
 def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
@@ -86,19 +85,21 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     """
     from dml_jax.evaluation import protocol  # imports JAX
 
-    if not summary.runs:
-        reasons = f": {summary.failed[0].directory.name}: {summary.failed[0].problem}" if summary.failed else ""
+    failed = [run for run in summary.runs if run.problem]
+    finished = [run for run in summary.runs if not run.problem]
+    if not finished:
+        reasons = f": {failed[0].directory.name}: {failed[0].problem}" if failed else ""
         raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
-    for run in summary.runs:
+    for run in finished:
         found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
         has = [name for name in found if numbers([run], name)]
         if summary.metric not in has:
             raise ConfigError(
                 f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has {', '.join(has)}"
             )
-    stated, trained = outcomes.comparable(summary.runs)
+    stated, trained = outcomes.comparable(finished)
     rows = outcomes.all_rows(trained)
-    for run in summary.failed:
+    for run in failed:
         if run.row not in trained:
             rows.setdefault(run.row, []).append(run)
     entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
@@ -128,8 +129,8 @@ def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
     narrow = [heading for heading in columns if heading in shown]
     problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
     notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
-    notes += [f"Without {run.directory.name}: {run.problem}." for run in summary.failed if run.row in trained]
-    data = next((run.config["data"]["name"] for run in summary.runs if run.config), "of the members")
+    notes += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in trained]
+    data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
     notes.append(f"Data: {data}. Evaluation: {stated}.")
     notes += _explanations(
         trained, main if "p" in columns else "", any(metrics for found in known for metrics in found.values())
@@ -148,7 +149,7 @@ def publish(summary: Summary, output: Path | None, console: Console, columns: Se
     if output is None:
         return
     write(output, [made], summary.lead)
-    write_csv(output / "report.csv", lines([*summary.runs, *summary.failed]))
+    write_csv(output / "report.csv", lines(summary.runs))
     if grid := plot_grid(trained, summary.metric):
         grid.savefig(output / "grid.png", dpi=130)
     console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)

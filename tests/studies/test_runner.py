@@ -184,7 +184,7 @@ def test_an_ensemble_waits_for_its_members(
         (tmp_path / name / "results.json").unlink()
     assert outcomes.finished(trials) == {"student-seed0"}
     summary = tables.of_study(tmp_path, facts)
-    assert "its members are not finished" in [run.problem for run in summary.failed]
+    assert "its members are not finished" in [run.problem for run in summary.runs]
     started.clear()
     run(tmp_path, trials)
     assert started == ["tau-1-seed0", "tau-2-seed0"]
