@@ -4,8 +4,8 @@ import argparse
 import itertools
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,11 @@ LARGEST_RERANKED_K = 100  # unless --ks is given: larger K need longer re-ranked
 
 @dataclass
 class Source:
-    """Embeddings of queries, and of the gallery that they search; without one they search each other."""
+    """Embeddings of the queries ("test") and of the "gallery" that they search; without one they search each other."""
 
-    queries: np.ndarray  # [Q, D]
-    labels: Any  # [Q], `check_inputs.Classes` or None
-    gallery: np.ndarray | None = None  # [G, D]
-    gallery_labels: Any = None
-    groups: dict[str, Any] = field(default_factory=dict)  # `groups` and `gallery_groups` of `metrics.retrieval`
+    rows: Mapping[str, np.ndarray]  # [N, D]
+    labels: Mapping[str, Any]  # [N] or `check_inputs.Classes`
+    groups: dict[str, Any]  # `groups` and `gallery_groups` of `metrics.retrieval`; empty if there are none
 
 
 def combine(embeddings: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
@@ -88,25 +86,22 @@ def session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
     model, splits = runtime.load_on_images(options)
-    split, gallery = splits["test"], splits.get("gallery")
+    count, classes = len(splits["test"].labels), len(splits["test"].classes)
     if not options.quiet:
-        print(f"embedding {counted(len(split.labels), 'image')} of {counted(len(split.classes), 'class')}", flush=True)
-    source = Source(model.embed_split(split), split.labels, groups=sessions.groups(splits))
-    if gallery is not None:
-        source.gallery, source.gallery_labels = model.embed_split(gallery), gallery.labels
-    return source
+        print(f"embedding {counted(count, 'image')} of {counted(classes, 'class')}", flush=True)
+    rows = {name: model.embed_split(split) for name, split in splits.items()}
+    return Source(rows, {name: split.labels for name, split in splits.items()}, sessions.groups(splits))
 
 
 def of_files(options: argparse.Namespace) -> Source:
     """Opens the files that the options name, memory-mapped."""
     rows, labels = _rows_and_labels(options, "embeddings", "labels")
-    source = Source(rows, labels)
     groups = {key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)}
-    if options.query_embeddings:
-        source = Source(*_rows_and_labels(options, "query_embeddings", "query_labels"), rows, labels)
-        groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
-    source.groups = groups
-    return source
+    if not options.query_embeddings:
+        return Source({"test": rows}, {"test": labels}, groups)
+    queries, query_labels = _rows_and_labels(options, "query_embeddings", "query_labels")
+    groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
+    return Source({"test": queries, "gallery": rows}, {"test": query_labels, "gallery": labels}, groups)
 
 
 def _parts_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[Parts, np.ndarray]:
@@ -206,8 +201,7 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
             manifest.check(run, None, DataError, workdir.REMEDY)
 
     def measured(rows: dict[str, np.ndarray], *, per_query: bool = False) -> dict[str, Any]:
-        labels = {split: part.labels for split, part in first.items()}
-        source = Source(rows["test"], labels["test"], rows.get("gallery"), labels.get("gallery"), groups)
+        source = Source(rows, {split: part.labels for split, part in first.items()}, groups)
         return evaluate(options, source, settings, per_query=per_query)
 
     rows = [{split: part.embeddings for split, part in parts.items()} for parts in exported.values()]
@@ -259,7 +253,7 @@ def evaluate(
 
     The settings in `base` apply where the command line gives none.
     """
-    queries, labels, gallery = source.queries, source.labels, source.gallery
+    queries, labels, gallery = source.rows["test"], source.labels["test"], source.rows.get("gallery")
     candidates = len(queries) - 1 if gallery is None else len(gallery)
     cli.require(candidates > 0, "embeddings: one row has nothing to search; give at least two, or queries")
     one_class = isinstance(labels, np.ndarray)
@@ -284,7 +278,7 @@ def evaluate(
             ks=ks,
             full_ranking=options.full_ranking or base.full_ranking,
             gallery=gallery,
-            gallery_labels=source.gallery_labels,
+            gallery_labels=source.labels.get("gallery"),
             **source.groups,
             prefixes=options.prefixes,
             per_query=per_query,
@@ -311,20 +305,21 @@ def _reranked(
     """Metrics after re-ranking, with their own `protocol`."""
     if not options.quiet:
         console.print("evaluating the reranked ranking")
-    alone = source.gallery is None
-    labels = source.labels if alone else source.gallery_labels
+    queries, own_labels = source.rows["test"], source.labels["test"]
+    alone = "gallery" not in source.rows
+    gallery, labels = source.rows.get("gallery", queries), source.labels.get("gallery", own_labels)
     dropped = int(alone and settings["protocol"] == "paper")  # first neighbours, as in the authors' code
     ks = tuple(k for k in ks if options.ks or k <= LARGEST_RERANKED_K)
-    depth = max(1, *ks, int(metrics.relevant_counts(source.labels, labels, exclude_self=alone).max()))
+    depth = max(1, *ks, int(metrics.relevant_counts(own_labels, labels, exclude_self=alone).max()))
     _, indices = reranking.search(
-        source.queries,
-        source.queries if source.gallery is None else source.gallery,
+        queries,
+        gallery,
         depth + dropped,
         metric=settings["metric"] if callable(settings["metric"]) else "cosine",
         exclude_self=alone and not dropped,
     )
     result: dict[str, Any] = metrics.of_ranked_lists(
-        indices[:, dropped:], source.labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
+        indices[:, dropped:], own_labels, None if alone else labels, ks=ks, lone_queries=settings["lone_queries"]
     )
     result["protocol"] = (
         f"reranked: by k-reciprocal neighbours among {'all rows' if alone else 'queries and gallery together'}, "
