@@ -92,8 +92,7 @@ def add_model(
     flags.add_argument("--checkpoint", default="reported", help="reported (default), latest, best or a step")
     flags.add_argument("--trust_code", action="store_true", help=TRUST_CODE)
     if versions:
-        text = "average the embeddings of an image and its mirror image"
-        flags.add_argument("--flip", action="store_true", help=text)
+        flags.add_argument("--flip", action="store_true", help="average over an image and its mirror image")
         scales = numbers(float, "positive numbers below 10, e.g. 1,1.25", lambda scale: 0 < scale < 10)
         text = "average over these sizes, e.g. 1,1.25"
         flags.add_argument("--scales", metavar="S,S,…", type=scales, default=(1.0,), help=text)

@@ -69,10 +69,8 @@ def usable(model: Model, classes: dict[str, list[Any]], *, needed: bool = True) 
 def add_decision(flags: argparse.ArgumentParser) -> None:
     """Adds --false_accept_rate and --threshold, the arguments of `Index.classify`."""
     limit = flags.add_mutually_exclusive_group()
-    limit.add_argument(
-        "--false_accept_rate", type=float, default=FALSE_ACCEPT_RATE,
-        help=f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE:g})",
-    )  # fmt: skip
+    text = f"fraction of strangers that may be given a class (default: {FALSE_ACCEPT_RATE:g})"
+    limit.add_argument("--false_accept_rate", type=float, default=FALSE_ACCEPT_RATE, help=text)
     limit.add_argument("--threshold", type=float, help="margin below which an image is unknown")
 
 

@@ -57,8 +57,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     cli.add_model(flags, required=False, versions=True)
     weights = cli.numbers(float, "positive numbers, e.g. 1,2", lambda weight: 0 < weight < math.inf)
-    text = "weights of the runs' embeddings, e.g. 1,2; default: all 1"
-    flags.add_argument("--weights", metavar="W,W,…", type=weights, help=text)
+    flags.add_argument("--weights", metavar="W,W,…", type=weights, help="of the runs, e.g. 1,2; default: all 1")
     flags.add_argument("--data", metavar="DIRECTORY", help="class folders or a prepared data set, with --model")
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
@@ -66,14 +65,11 @@ def parser() -> cli.Parser:
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
     counts = cli.numbers(int, "positive whole numbers, e.g. 1,10", lambda number: number > 0)
     flags.add_argument("--ks", metavar="K,K,…", type=counts, default=(), help=ks)
-    text = "also evaluate the first D columns alone"
-    flags.add_argument("--prefixes", metavar="D,D,…", type=counts, default=(), help=text)
-    lone = "without a relevant row: miss (default) of Recall@K and MRR, or omit"
-    flags.add_argument("--lone_queries", choices=("miss", "omit"), help=lone)
+    flags.add_argument("--prefixes", metavar="D,D,…", type=counts, default=(), help="also the first D columns alone")
+    flags.add_argument("--lone_queries", choices=("miss", "omit"), help="without a relevant row; default: miss")
     metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
     flags.add_argument("--metric", metavar="NAME", help=metrics)
-    protocols = "clean (default), or paper: drop the first neighbour, as the authors' code"
-    flags.add_argument("--protocol", choices=("clean", "paper"), help=protocols)
+    flags.add_argument("--protocol", choices=("clean", "paper"), help="paper: drop the first neighbour, as the authors")
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")

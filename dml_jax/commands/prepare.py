@@ -26,15 +26,11 @@ SWITCHES = {
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("--name", metavar="DATA_SET", help="cub, cars, sop, inshop, omniglot, folder, csv or parquet")
-    text = "archive, folder, .csv or .parquet file"
-    flags.add_argument("--source", metavar="PATH", action="append", default=[], help=text)
+    flags.add_argument("--source", metavar="PATH", action="append", default=[], help="archive, folder, .csv, .parquet")
     flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
-    text = "resize larger images to this shorter side"
-    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help=text)
-    text = "of the classes, without given splits (0.5)"
-    flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help=text)
-    text = "classes: divide the classes, whatever is given"
-    flags.add_argument("--splits", choices=("auto", "classes"), default="auto", help=text)
+    flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shorter side of larger images")
+    flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help="of classes to split (0.5)")
+    flags.add_argument("--splits", choices=("auto", "classes"), default="auto", help="classes: ignore given splits")
     flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)

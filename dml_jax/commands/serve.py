@@ -43,10 +43,8 @@ def execute(arguments: list[str]) -> None:
     flags.add_argument("--index", help=".npz file with enrolled classes")
     enroll.add_decision(flags)
     flags.add_argument("--host", default="127.0.0.1", help="default 127.0.0.1; 0.0.0.0 to be reachable from elsewhere")
-    flags.add_argument(
-        "--host_name", metavar="NAME", action="append", default=[],
-        help="further name or address by which clients or a proxy call this server; repeatable",
-    )  # fmt: skip
+    text = "further name or address by which clients or a proxy call this server; repeatable"
+    flags.add_argument("--host_name", metavar="NAME", action="append", default=[], help=text)
     flags.add_argument("--port", type=int, default=8000, help="default 8000; 0 for any free one")
     options = flags.read_plain(arguments)
     from dml_jax.evaluation import open_set

@@ -43,8 +43,7 @@ def parser() -> cli.Parser:
     seeds = cli.numbers(int, "whole numbers, e.g. 0,1,2")
     flags.add_argument("--seeds", type=seeds, help="e.g. 0,1,2; default: the study's")
     flags.add_argument("--jobs", type=int, default=1, help="trials at a time; the cores and devices are divided")
-    text = "clean (default), or paper: select on the test classes"
-    flags.add_argument("--protocol", choices=("clean", "paper"), default="clean", help=text)
+    flags.add_argument("--protocol", choices=("clean", "paper"), default="clean", help="paper: select on test classes")
     flags.add_argument("--list", action="store_true", help="print the commands of the trials, train nothing")
     flags.add_argument("--trials", type=int, help="number of trials of a search; default: the study's")
     flags.add_argument("--storage", metavar="URL", help="optuna's, of a search; default: sqlite:///<root>/search.db")
