@@ -119,7 +119,7 @@ class PooledDense(Dense):
     def __call__(self, x: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, features], or [B, K] without a linear layer."""
         x = global_pool(x, self.pooling)
-        x = layer_norm(affine=False)(x) if self.layer_norm else x
+        x = LayerNorm(affine=False)(x) if self.layer_norm else x
         return super().__call__(x) if self.features else x
 
 
@@ -185,13 +185,43 @@ def _rounded_dense_backward(saved: tuple[jax.Array, jax.Array], grad: jax.Array)
 _rounded_dense.defvjp(lambda x, kernel: (_rounded_dense(x, kernel), (x, kernel)), _rounded_dense_backward)
 
 
-def layer_norm(
-    epsilon: float = 1e-5, *, affine: bool = True, dtype: Dtype | None = None, name: str | None = None
-) -> nn.LayerNorm:
-    """Layer normalisation over the last axis, with statistics in two passes and at least float32."""
-    return nn.LayerNorm(
-        epsilon=epsilon, use_scale=affine, use_bias=affine, use_fast_variance=False, dtype=dtype, name=name
-    )
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _standardized(x: jax.Array, epsilon: float) -> jax.Array:
+    """(x - mean) / sqrt(variance + epsilon) over the last axis, with the variance in a second pass."""
+    return _standardized_forward(x, epsilon)[0]
+
+
+def _standardized_forward(x: jax.Array, epsilon: float) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
+    return centred * factor, (centred * factor, factor)
+
+
+def _standardized_backward(epsilon: float, saved: tuple[jax.Array, jax.Array], grad: jax.Array) -> tuple[jax.Array]:
+    y, factor = saved
+    return (factor * (grad - grad.mean(axis=-1, keepdims=True) - y * (grad * y).mean(axis=-1, keepdims=True)),)
+
+
+_standardized.defvjp(_standardized_forward, _standardized_backward)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis, in at least float32."""
+
+    epsilon: float = 1e-5
+    affine: bool = True
+    dtype: Dtype | None = None  # of the result; None: as the input
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """float [..., C] -> the same shape."""
+        y = _standardized(at_least_float32(x), self.epsilon)
+        if self.affine:
+            scale = self.param("scale", nn.initializers.ones_init(), x.shape[-1:], jnp.float32)
+            bias = self.param("bias", nn.initializers.zeros_init(), x.shape[-1:], jnp.float32)
+            shape = (1,) * (x.ndim - 1) + (-1,)
+            y = y * scale.reshape(shape) + bias.reshape(shape)
+        return y.astype(self.dtype or x.dtype)
 
 
 def require_size(fits: bool, images: jax.Array, problem: str) -> None:

@@ -19,9 +19,9 @@ from dml_jax.backbones.layers import (
     Conv,
     DropPath,
     DropRate,
+    LayerNorm,
     attention,
     compute_dtype,
-    layer_norm,
     require_size,
     transformer_dense,
 )
@@ -71,7 +71,7 @@ class Attention(nn.Module):
         queries = transformer_dense(channels, dtype=dtype, name="q")(x)
         if self.reduction > 1:
             x = Conv(channels, self.reduction, self.reduction, use_bias=True, dtype=dtype, name="sr")(x)
-            x = layer_norm(INNER, dtype=dtype, name="norm")(x)
+            x = LayerNorm(INNER, dtype=dtype, name="norm")(x)
         keys_values = transformer_dense(2 * channels, dtype=dtype, name="kv")(x)
         keys_values = keys_values.reshape(batch, -1, 2, self.heads, channels // self.heads)
         queries = queries.reshape(batch, -1, self.heads, channels // self.heads)
@@ -106,9 +106,9 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         """float [B, H, W, C] -> float [B, H, W, C]."""
         dtype = compute_dtype(self.config.dtype)
-        y = layer_norm(OUTER, dtype=dtype, name="norm1")(x)
+        y = LayerNorm(OUTER, dtype=dtype, name="norm1")(x)
         x = x + DropPath(self.drop_path)(Attention(self.config, self.heads, self.reduction, name="attn")(y))
-        y = layer_norm(OUTER, dtype=dtype, name="norm2")(x)
+        y = LayerNorm(OUTER, dtype=dtype, name="norm2")(x)
         return x + DropPath(self.drop_path)(Mlp(self.config, name="mlp")(y))
 
 
@@ -126,7 +126,7 @@ class PatchEmbed(nn.Module):
         dtype = compute_dtype(self.config.dtype)
         padding = self.size // 2
         x = Conv(self.channels, self.size, self.stride, padding=padding, use_bias=True, dtype=dtype, name="proj")(x)
-        return layer_norm(INNER, dtype=dtype, name="norm")(x)
+        return LayerNorm(INNER, dtype=dtype, name="norm")(x)
 
 
 class MixTransformer(nn.Module):
@@ -150,7 +150,7 @@ class MixTransformer(nn.Module):
                 name = f"stage{stage + 1}_block{index}"
                 x = block(config, config.heads[stage], REDUCTIONS[stage], rate, name=name)(x)
                 position += 1
-            x = layer_norm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
+            x = LayerNorm(OUTER, dtype=compute_dtype(config.dtype), name=f"stage{stage + 1}_norm")(x)
         return x
 
 

@@ -24,9 +24,9 @@ from dml_jax.backbones.layers import (
     Conv,
     DropPath,
     DropRate,
+    LayerNorm,
     attention,
     compute_dtype,
-    layer_norm,
     normal_init,
     require_size,
     transformer_dense,
@@ -164,9 +164,9 @@ def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
     return jnp.concatenate([x[:, :before], rotated.astype(x.dtype)], axis=1)
 
 
-def norm(config: Config, name: str) -> nn.LayerNorm:
+def norm(config: Config, name: str) -> LayerNorm:
     """Layer normalisation with the epsilon of the network."""
-    return layer_norm(config.epsilon, dtype=compute_dtype(config.dtype), name=name)
+    return LayerNorm(config.epsilon, dtype=compute_dtype(config.dtype), name=name)
 
 
 def repeated(token: jax.Array, x: jax.Array) -> jax.Array:

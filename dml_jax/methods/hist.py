@@ -25,7 +25,7 @@ import optax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import PooledDense, Pooling, he_fan_out, layer_norm, normal_init, uniform_fan_in
+from dml_jax.backbones.layers import LayerNorm, PooledDense, Pooling, he_fan_out, normal_init, uniform_fan_in
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
@@ -66,7 +66,7 @@ class Embedding(nn.Module):
             pooling=self.config.pooling, name="embedding",
         )  # fmt: skip
         x = layer(features)
-        return layer_norm(affine=False)(x) if self.config.layer_norm else x
+        return LayerNorm(affine=False)(x) if self.config.layer_norm else x
 
 
 class Distributions(nn.Module):

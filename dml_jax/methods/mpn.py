@@ -33,7 +33,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, Pooling, attend, attention_weights, layer_norm, normal_init
+from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, attend, attention_weights, normal_init
 from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
@@ -110,9 +110,9 @@ class MessagePassingLayer(nn.Module):
         message = attend(dropout(weights), values)
         if not printed:
             message = projection(d, name="output")(message)
-        g = layer_norm(name="norm1")(dropout(message) + receivers)
+        g = LayerNorm(name="norm1")(dropout(message) + receivers)
         hidden = dropout(jax.nn.relu(Dense(4 * d, name="ff1")(g)))
-        return layer_norm(name="norm2")(dropout(Dense(d, name="ff2")(hidden)) + g), weights
+        return LayerNorm(name="norm2")(dropout(Dense(d, name="ff2")(hidden)) + g), weights
 
 
 class MessagePassingNetwork(nn.Module):

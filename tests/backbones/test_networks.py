@@ -5,13 +5,14 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet, vit
+from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
 from dml_jax.config.fields import validate
@@ -173,6 +174,19 @@ def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> N
         params, stats = init(jax.random.key(3), (32, 32))
         jax.tree.map(assert_close, params, expected["params"])
         jax.tree.map(assert_close, stats, expected.get("batch_stats", {}))
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradient_of_layer_norm() -> None:
+    """As Flax's, which differentiates the mean and the variance."""
+    random = np.random.default_rng(0)
+    x, cotangent, scale, bias = (random.normal(2, 3, shape) for shape in ((4, 5, 7), (4, 5, 7), 7, 7))
+    variables = {"params": {"scale": scale, "bias": bias}}
+    ours, theirs = (
+        jax.vjp(layer.apply, variables, x)[1](cotangent)
+        for layer in (layers.LayerNorm(1e-3), nn.LayerNorm(epsilon=1e-3, use_fast_variance=False))
+    )
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["basic", "bottleneck", "efficientnet_lite", "bn_inception", "googlenet"])

@@ -456,7 +456,7 @@ def test_layers(name: str) -> None:
     width = z["ln.x"].shape[-1]
     plain = {"params": {"scale": np.ones(width), "bias": np.zeros(width)}}
     for key in [key for key in z if key.startswith("ln.eps")]:
-        layer = layers.layer_norm(float(key.removeprefix("ln.eps")), dtype=None, name="norm")
+        layer = layers.LayerNorm(float(key.removeprefix("ln.eps")))
         close(jax.jit(layer.apply)(plain, z["ln.x"]), z[key], err_msg=key)
         seen.add(key)
     variables = {

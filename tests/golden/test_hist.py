@@ -33,7 +33,7 @@ def close(ours: Any, theirs: np.ndarray, tolerance: dict[str, Any], note: str = 
 
 
 def normalise(x: jax.Array) -> jax.Array:
-    return layers.layer_norm(affine=False).apply({}, x)
+    return layers.LayerNorm(affine=False).apply({}, x)
 
 
 def near(ours: Any, theirs: np.ndarray, note: str = "") -> None:
