@@ -1,6 +1,6 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -102,13 +102,8 @@ def retrieval(
         ks if full_ranking else None, tuple((functions or {}).values()),
     )  # fmt: skip
     if callable(metric):
-
-        def blocks(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-            whole = alone and len(chosen) == rows
-            found = own_distances.blocks(metric, gallery_points if whole else points[chosen], gallery_points)
-            return ((part, -distances) for part, distances in found)
-
-        results = _engine.rank_by_distance(task, blocks)
+        found = own_distances.blocks(metric, points, gallery_points)
+        results = _engine.rank_by_distance(task, ((part, -distances) for part, distances in found))
     else:
         results = _engine.rank(
             task, points, None if alone else gallery_points, metric=metric, dtype=check_inputs.compute_dtype(points)
@@ -185,12 +180,7 @@ def of_blocks_of_lists(
     for block in blocks:
         part = slice(start, start := start + len(block))
         hits, counts = gallery_labels[block] == labels[part, None], relevant[part]
-        first = np.where(hits.any(axis=1), 1 + hits.argmax(axis=1), 0)
-        rank = np.arange(1, hits.shape[1] + 1)[None, :]
-        hits_at_r = hits & (rank <= counts[:, None])
-        divisor = np.maximum(counts, 1)
-        precision = hits_at_r.sum(axis=1) / divisor
-        found.append((first, precision, (np.cumsum(hits_at_r, axis=1) / rank * hits_at_r).sum(axis=1) / divisor))
+        found.append(_engine.metrics_from_ranks(hits * np.arange(1, hits.shape[1] + 1), counts))
     first, precision, average = (np.concatenate(values) for values in zip(*found, strict=True))
     return summary(first, precision, average, relevant, labels, ks, lone_queries)
 

@@ -31,6 +31,6 @@ Queries whose nearest relevant row is so close that rounding could decide are ra
 """
 
 from dml_jax.evaluation._engine.plan import rank, rank_by_distance
-from dml_jax.evaluation._engine.query_metrics import RowFunction, Task
+from dml_jax.evaluation._engine.query_metrics import RowFunction, Task, metrics_from_ranks
 
-__all__ = ["RowFunction", "Task", "rank", "rank_by_distance"]
+__all__ = ["RowFunction", "Task", "metrics_from_ranks", "rank", "rank_by_distance"]

@@ -1,12 +1,12 @@
 """Chooses how the ranks of each query are computed, computes them, and turns them into metrics per query."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.count_ranks import Targets, count_ranks
-from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, full_ranking, metrics_from_ranks
+from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, rank_by_sorting
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: here, counting costs about as much as sorting.
@@ -14,20 +14,6 @@ SORT_ABOVE = 256
 # Relative cost of counting one threshold if tiles interleave in index order, and if they do not (see
 # `counting_kernels.make_counter`).
 COST_INTERLEAVED, COST_DISJOINT = 10, 6
-
-Blocks = Callable[[np.ndarray], Iterator[tuple[slice, np.ndarray]]]  # queries -> slices of them and scores [B, G]
-
-
-def _of_the_same_group(
-    labels: np.ndarray, gallery_labels: np.ndarray, groups: tuple[np.ndarray, np.ndarray], exclude_self: bool
-) -> np.ndarray:
-    """Number of gallery rows of the class and the group of each query, int64 [Q], without the query itself."""
-    kinds = 1 + max(side.max() for side in groups)
-    pairs, sizes = np.unique(gallery_labels * kinds + groups[1], return_counts=True)
-    wanted = labels * kinds + groups[0]
-    found = np.minimum(np.searchsorted(pairs, wanted), len(pairs) - 1)
-    together = np.where(pairs[found] == wanted, sizes[found], 0)
-    return together - (groups[1][: len(labels)] == groups[0]) if exclude_self else together
 
 
 def _choose_order(
@@ -73,8 +59,6 @@ def rank(
     if task.judge is not None or task.functions:
         by_sorting[:] = True
     num_targets = np.where(by_sorting, 0, relevant + task.drop_nearest)
-    if task.groups is not None:
-        relevant -= _of_the_same_group(query_classes, gallery_classes, task.groups, task.exclude_self)
 
     centering = tiles.choose_centering([candidates] if symmetric else [queries, candidates], metric)
     gallery_tile, query_tile = tiles.choose_tile_size(len(candidates), mesh), tiles.choose_tile_size(len(queries), mesh)
@@ -87,8 +71,7 @@ def rank(
     tile_bytes = gallery_tile * query_tile * dtype.itemsize
     panel_tiles = max(1, memory // 4 // (max(gallery_tile, query_tile) * left.width * dtype.itemsize))
 
-    results = QueryResults.undefined(len(queries), task)
-    results.relevant[:] = relevant
+    results = QueryResults.undefined(task)
     if num_targets.any():
         position = np.empty(len(order), np.int64)
         position[order] = np.arange(len(order))
@@ -110,13 +93,7 @@ def rank(
         )
         results.nearest[query_order] = scores.reshape(-1)[: len(queries)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(queries)]
-        ranks -= task.drop_nearest
-        found = metrics_from_ranks(ranks, relevant[query_order])
-        results.first_rank[query_order], results.r_precision[query_order], results.average_precision[query_order] = (
-            found
-        )
-        if results.full is not None:
-            results.full[query_order] = full_ranking(ranks, task.full_ks or ())
+        results.put(query_order, ranks - task.drop_nearest, np.count_nonzero(ranks, axis=1) - task.drop_nearest)
 
     def device_scores(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         tile_size = query_tile
@@ -130,24 +107,17 @@ def rank(
     def scores_in_float64(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
         return ((part, -squares) for part, squares in tiles.squared_distances(right._replace(order=chosen), left))
 
-    _rank_by_sorting(task, np.flatnonzero(by_sorting), results, device_scores)
+    chosen = np.flatnonzero(by_sorting)
+    rank_by_sorting(task, chosen, device_scores(chosen), results)
     squares = 2 - 2 * results.nearest if metric == "cosine" else -2 * results.nearest
     close = tiles.unreliable(squares, tiles.squared_lengths(right), tiles.error_bound(right.width, dtype))
-    _rank_by_sorting(task, np.flatnonzero(close), results, scores_in_float64)
+    chosen = np.flatnonzero(close)
+    rank_by_sorting(task, chosen, scores_in_float64(chosen), results)
     return results
 
 
-def rank_by_distance(task: Task, blocks: Blocks) -> QueryResults:
-    """The metrics of each query by the user's own distance; `blocks` yields its negative values."""
-    results = QueryResults.undefined(len(task.labels), task)
-    _rank_by_sorting(task, np.arange(len(task.labels)), results, blocks)
+def rank_by_distance(task: Task, blocks: Iterable[tuple[slice, np.ndarray]]) -> QueryResults:
+    """The metrics of each query by the user's own distance; `blocks` are slices of queries and its negative values."""
+    results = QueryResults.undefined(task)
+    rank_by_sorting(task, np.arange(len(task.labels)), blocks, results)
     return results
-
-
-def _rank_by_sorting(task: Task, queries: np.ndarray, results: QueryResults, blocks: Blocks) -> None:
-    """Writes the metrics of some queries into `results`."""
-    if len(queries):
-        found = query_metrics.metrics_by_sorting(task, queries, blocks(queries))
-        for result, part in zip(results, found, strict=True):
-            if result is not None:
-                result[queries] = part

@@ -48,14 +48,27 @@ class QueryResults(NamedTuple):
     nearest: np.ndarray  # float64 [Q], score of the nearest relevant row
     full: np.ndarray | None  # float64 [Q, 1 + 2 len(ks)], see `full_ranking`; None if it is not wanted
     own: np.ndarray | None  # float64 [Q, F], the values of functions of the ranking; None without functions
+    ks: tuple[int, ...]  # K of `full`
 
     @classmethod
-    def undefined(cls, queries: int, task: Task) -> "QueryResults":
+    def undefined(cls, task: Task) -> "QueryResults":
         """Results of queries without relevant rows."""
+        queries, ks = len(task.labels), task.full_ks or ()
         precision, average, nearest = np.full((3, queries), np.nan)
-        full = None if task.full_ks is None else np.full((queries, 1 + 2 * len(task.full_ks)), np.nan)
+        full = None if task.full_ks is None else np.full((queries, 1 + 2 * len(ks)), np.nan)
         own = np.full((queries, len(task.functions)), np.nan) if task.functions else None
-        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full, own)
+        return cls(np.zeros(queries, np.int32), precision, average, np.zeros(queries, np.int64), nearest, full, own, ks)
+
+    def put(self, queries: np.ndarray, ranks: np.ndarray, relevant: np.ndarray) -> None:
+        """Writes the metrics of some queries, int [n], from the ranks of their relevant rows and R, int [n].
+
+        The ranks, int [n, W], are in any order along W, and 0 or less for unused entries.
+        """
+        self.relevant[queries] = relevant
+        found = metrics_from_ranks(ranks, relevant)
+        self.first_rank[queries], self.r_precision[queries], self.average_precision[queries] = found
+        if self.full is not None:
+            self.full[queries] = full_ranking(ranks, self.ks)
 
 
 def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -66,11 +79,12 @@ def metrics_from_ranks(ranks: np.ndarray, relevant: np.ndarray) -> tuple[np.ndar
     Without a relevant row, the first rank is 0 and the others are NaN.
     """
     ranks = np.sort(np.where(ranks > 0, ranks, UNUSED), axis=1)
+    first = ranks.min(axis=1, initial=UNUSED)
     within = ranks <= relevant[:, None]
     divisor = np.where(relevant > 0, relevant, np.nan)
     precision_at_rank = np.arange(1, ranks.shape[1] + 1)[None, :] / ranks
     average = np.einsum("qr,qr->q", within, precision_at_rank) / divisor
-    return np.where(ranks[:, 0] < UNUSED, ranks[:, 0], 0), within.sum(axis=1) / divisor, average
+    return np.where(first < UNUSED, first, 0), within.sum(axis=1) / divisor, average
 
 
 def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
@@ -91,34 +105,29 @@ def full_ranking(ranks: np.ndarray, ks: tuple[int, ...]) -> np.ndarray:
     return np.stack([average, *precisions, *first], axis=1)
 
 
-def metrics_by_sorting(task: Task, queries: np.ndarray, blocks: Iterable[tuple[slice, np.ndarray]]) -> QueryResults:
+def rank_by_sorting(
+    task: Task, queries: np.ndarray, blocks: Iterable[tuple[slice, np.ndarray]], results: QueryResults
+) -> None:
     """Ranks the gallery for some queries, int [n], from blocks of their scores as from `device_scores`."""
     drop = int(task.drop_nearest)
-    results = QueryResults.undefined(len(queries), task)
 
-    def rank_query(i: int, scores: np.ndarray) -> None:
-        relevant, omitted = task.rows_of(int(queries[i]))
-        order = nearest_first(scores, int(queries[i]) if task.exclude_self else -1)
+    def rank_query(query: int, scores: np.ndarray) -> None:
+        relevant, omitted = task.rows_of(query)
+        order = nearest_first(scores, query if task.exclude_self else -1)
         if omitted is not None:
             order = order[~omitted[order]]
+        count = np.count_nonzero(relevant[order]) - drop
+        order = order[drop:]
         hits = np.flatnonzero(relevant[order])
-        results.relevant[i] = r = len(hits) - drop
-        hits = hits[np.searchsorted(hits, drop) :] - drop
+        results.put(np.array([query]), hits[None] + 1, np.array([count]))
         if len(hits):
-            results.first_rank[i], results.nearest[i] = hits[0] + 1, scores[order[hits[0] + drop]]
-        if r > 0:
-            ranks = hits[: np.searchsorted(hits, r)] + 1
-            results.r_precision[i] = len(ranks) / r
-            results.average_precision[i] = np.sum(np.arange(1, len(ranks) + 1) / ranks) / r
-        if results.full is not None:
-            results.full[i] = full_ranking(hits[None] + 1, task.full_ks or ())[0]
-        if results.own is not None and r > 0:
-            results.own[i] = [function(relevant[order[drop:]]) for function in task.functions]
+            results.nearest[query] = scores[order[hits[0]]]
+        if results.own is not None and count > 0:
+            results.own[query] = [function(relevant[order]) for function in task.functions]
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         for part, scores in blocks:
-            list(pool.map(rank_query, range(len(queries))[part], scores))
-    return results
+            list(pool.map(rank_query, queries[part].tolist(), scores))
 
 
 def device_scores(
