@@ -16,25 +16,21 @@ In the authors' code, N(q, k) holds k + 1 images including q, and the fraction m
 excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 """
 
-import functools
 import warnings
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from scipy import sparse
 
 from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.evaluation import neighbors
-from dml_jax.numerics import at_least_float32
+from dml_jax.evaluation import neighbors, reranking
+from dml_jax.evaluation.check_inputs import ArrayLike
 
 Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
 QUADRATIC_MEMORY = ("ward", "spectral", "dbscan")  # may store one value per pair of images
-BLOCK = 128  # queries whose distances to the whole gallery are in memory at once
 QUADRATIC_LIMIT = 20_000  # images, which take a few GiB
 
 
@@ -127,49 +123,16 @@ def neighbor_chunks(points: np.ndarray, *, chunk: int, chunks: int, seed: int = 
 
 
 class ReciprocalSets(NamedTuple):
-    """Neighbourhoods of Q queries in a gallery of G rows."""
+    """Neighbourhoods of Q queries in a gallery of G rows; sets are sparse matrices, positive for their members."""
 
-    batches: jax.Array  # int32 [Q, size]
-    near: jax.Array  # int32 [Q, k or k + 1], N(q, k), nearest first
-    reciprocal: jax.Array  # bool, same shape as `near`: which of them are in R(q, k)
-    near_half: jax.Array  # int32 [G, k/2 or k/2 + 1], N(g, k/2) within the gallery
-    reciprocal_half: jax.Array  # bool, same shape as `near_half`: which of them are in R(g, k/2)
-    expanded: jax.Array | None  # bool [Q, G], E(q); None unless requested
+    batches: np.ndarray  # int [Q, size], or all images if they are fewer
+    reciprocal: sparse.csr_array  # [Q, G], R(q, k)
+    reciprocal_half: sparse.csr_array  # [G, G], R(g, k/2)
+    expanded: sparse.csr_array  # [Q, G], E(q)
 
 
-def _nearness(query: jax.Array, gallery: jax.Array, itself: jax.Array) -> jax.Array:
-    """Negative squared Euclidean distances [G] up to a constant; infinite for row `itself` (-1: none)."""
-    product = jnp.matmul(gallery, query, precision=lax.Precision.HIGHEST)
-    return jnp.where(jnp.arange(len(gallery)) == itself, jnp.inf, 2 * product - jnp.sum(gallery * gallery, axis=1))
-
-
-def _ranking(queries: jax.Array, gallery: jax.Array, itself: jax.Array, count: int) -> jax.Array:
-    """Indices int32 [Q, count], nearest first, ties broken by lower index."""
-
-    def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return lax.top_k(_nearness(row[0], gallery, row[1]), min(count, len(gallery)))[1]
-
-    return lax.map(one, (queries, itself), batch_size=BLOCK)
-
-
-def _mutual(forward: jax.Array, backward: jax.Array) -> jax.Array:
-    """Which neighbours `forward` [Q, k] have the query among their own neighbours `backward` [G, k']: bool [Q, k]."""
-
-    def one(row: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return (backward[row[1]] == row[0]).any(axis=1)
-
-    return lax.map(one, (jnp.arange(len(forward)), forward), batch_size=BLOCK)
-
-
-@functools.partial(jax.jit, static_argnames=("k", "size", "rule", "dense"))
 def reciprocal_sets(
-    queries: jax.Array,
-    gallery: jax.Array | None = None,
-    *,
-    k: int,
-    size: int,
-    rule: Rule = "authors",
-    dense: bool = False,
+    queries: ArrayLike, gallery: ArrayLike | None = None, *, k: int, size: int, rule: Rule = "authors"
 ) -> ReciprocalSets:
     """Neighbourhoods and batches of all queries, without storing the full distance matrix.
 
@@ -178,48 +141,45 @@ def reciprocal_sets(
       gallery: float [G, D]; None if the queries search each other.
       k: neighbourhood size.
       size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
-      dense: also return the expanded sets, Q×G booleans.
     """
     among_themselves = gallery is None
-    queries = at_least_float32(queries)
-    gallery = queries if gallery is None else at_least_float32(gallery)
-    rows = jnp.arange(len(gallery))
-    itself = rows if among_themselves else jnp.full(len(queries), -1)
-    half = round(k / 2)
+    rows = np.asarray(queries)
+    others = rows if gallery is None else np.asarray(gallery)
 
-    def top(ranking: jax.Array, k: int, includes_query: bool) -> jax.Array:
-        if rule == "authors":
-            return ranking[:, : k + 1]
-        return ranking[:, 1 : k + 1] if includes_query else ranking[:, :k]
+    def nearest(a: np.ndarray, b: np.ndarray, count: int) -> np.ndarray:
+        """Up to `count` nearest rows of `b`, without the row itself: int32 [len(a), count]."""
+        most = min(count, len(b) - (a is b))
+        if most == 0:
+            return np.empty((len(a), 0), np.int32)
+        return neighbors.search(a, b, most, metric="euclidean", exclude_self=a is b)[1]
 
-    ranking = _ranking(queries, gallery, itself, max(k + 1, size))
-    near = top(ranking, k, among_themselves)
-    if among_themselves:
-        back, within = near, ranking
-    else:
-        back = top(_ranking(gallery, queries, jnp.full_like(rows, -1), k + 1), k, False)
-        within = _ranking(gallery, gallery, rows, half + 1)
-    near_half = top(within, half, True)
-    reciprocal, reciprocal_half = _mutual(near, back), _mutual(near_half, near_half)
-    length = min(size if among_themselves else size - 1, len(gallery))
-
-    def one(row: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array | None]:
-        query, own, nearest, neighbours, mutual = row
-        members = jnp.zeros(len(gallery), bool).at[neighbours].set(mutual)
-        further, valid = near_half[neighbours], reciprocal_half[neighbours] & mutual[:, None]
-        shared, bound = 3 * jnp.sum(members[further] & valid, axis=1), 2 * jnp.sum(valid, axis=1)
-        joins = shared > bound if rule == "authors" else shared >= bound
-        expanded = members.at[further].max(valid & joins[:, None])
+    def near(ranking: np.ndarray, k: int, *, own: bool) -> np.ndarray:
+        """N(q, k) from the ranking of each query, which is one of the ranked rows if `own`."""
         if rule == "paper":
-            expanded &= rows != own
-        first = expanded | (rows == own)
-        value, order = lax.top_k(jnp.where(first, _nearness(query, gallery, own), -jnp.inf), length)
-        candidates = jnp.concatenate([order, nearest[:length]])
-        usable = jnp.concatenate([value > -jnp.inf, ~first[nearest[:length]]])
-        batch = candidates[jnp.argsort(~usable, stable=True)[:length]]
-        return batch, expanded if dense else None
+            return ranking[:, :k]
+        return np.column_stack([np.arange(len(ranking)), ranking[:, :k]]) if own else ranking[:, : k + 1]
 
-    batches, expanded = lax.map(one, (queries, itself, ranking, near, reciprocal), batch_size=BLOCK)
+    ranking = nearest(rows, others, max(k + 1, size - 1))
+    within, back = ranking, ranking
     if not among_themselves:
-        batches = jnp.concatenate([jnp.arange(len(queries))[:, None], batches + len(queries)], axis=1)
-    return ReciprocalSets(batches, near, reciprocal, near_half, reciprocal_half, expanded)
+        within, back = nearest(others, others, k), nearest(others, rows, k + 1)
+    half = near(within, round(k / 2), own=True)
+    reciprocal_half = reranking.mutual(half, half)
+    reciprocal = reranking.mutual(near(ranking, k, own=among_themselves), near(back, k, own=among_themselves))
+    expanded = reranking.expanded(reciprocal, reciprocal_half, inclusive=rule == "paper")
+    if among_themselves and rule == "paper":
+        expanded.setdiag(0)
+        expanded.eliminate_zeros()
+    batches = []
+    is_member = np.zeros(len(others), bool)  # of E(q)
+    for query, nearest_first in enumerate(ranking[:, : size - 1].astype(np.int64)):
+        members = expanded.indices[slice(*expanded.indptr[query : query + 2])]
+        is_member[members] = True
+        further = nearest_first[~is_member[nearest_first]]
+        is_member[members] = False
+        if among_themselves:
+            members = members[members != query]
+        squares = np.sum((others[members].astype(np.float64) - rows[query]) ** 2, axis=1)
+        found = np.concatenate([members[np.lexsort((members, squares))], further])[: len(nearest_first)]
+        batches.append([query, *(found if among_themselves else found + len(rows))])
+    return ReciprocalSets(np.array(batches), reciprocal, reciprocal_half, expanded)

@@ -97,35 +97,41 @@ def _encode(rows: np.ndarray, k1: int, k2: int, metric: Metric) -> tuple[np.ndar
     else:  # The row farthest from p is the one nearest to -p.
         farthest = (2 - neighbors.search(-points, points, 1)[0][:, 0]).astype(np.float32)
     farthest = np.where(farthest > 0, farthest, np.float32(1))
-    reciprocal, reciprocal_half = _reciprocal(nearest), _reciprocal(nearest[:, : round(k1 / 2) + 1])
-    half_sizes = np.diff(reciprocal_half.indptr)
+    near_half = nearest[:, : round(k1 / 2) + 1]
+    members = expanded(mutual(nearest, nearest), mutual(near_half, near_half)).tocoo()
+    distance = _distances(metric, points, points, members.row, members.col)
+    values = np.exp(-distance / farthest[members.row])
+    weights = sparse.csr_array((values, (members.row, members.col)), shape=members.shape)
+    weights = sparse.diags_array(1 / weights.sum(axis=1), dtype=np.float32) @ weights
+    return points, farthest, _memberships(nearest[:, :k2], count, np.float32(1 / k2)) @ weights
+
+
+def mutual(nearest: np.ndarray, back: np.ndarray) -> sparse.csr_array:
+    """Neighbours int [Q, k] of which the query is a neighbour, int [G, k']: 0/1 matrix int32 [Q, G]."""
+    one = np.int32(1)
+    return _memberships(nearest, len(back), one).multiply(_memberships(back, len(nearest), one).T.tocsr()).tocsr()
+
+
+def _memberships(nearest: np.ndarray, count: int, value: np.number) -> sparse.csr_array:
+    """A sparse matrix [Q, count] of the value in the columns int [Q, k]."""
+    ends = nearest.shape[1] * np.arange(len(nearest) + 1)
+    return sparse.csr_array((np.full(nearest.size, value), nearest.ravel(), ends), (len(nearest), count))
+
+
+def expanded(core: sparse.csr_array, half: sparse.csr_array, *, inclusive: bool = False) -> sparse.csr_array:
+    """R(p, k1) [Q, G] and every R(q, k1/2) [G, G], q in R(p, k1), with more than 2/3 of it in R(p, k1); positive.
+
+    With `inclusive`, exactly 2/3 suffices.
+    """
     blocks = []
-    for start in range(0, count, ROWS):
-        core = reciprocal[start : start + ROWS]
-        # For q in R(p, k1), whether more than 2/3 of R(q, k1/2) lies in R(p, k1).
-        joins = (core @ reciprocal_half.T).multiply(core).tocsr()
-        joins.data = (3 * joins.data > 2 * half_sizes[joins.indices]).astype(np.int32)
-        expanded = (core + joins @ reciprocal_half).tocoo()
-        members = expanded.data > 0
-        row, column = expanded.row[members], expanded.col[members]
-        distance = _distances(metric, points[start : start + ROWS], points, row, column)
-        values = np.exp(-distance / farthest[start + row])
-        weights = sparse.csr_array((values, (row, column)), shape=core.shape)
-        blocks.append(sparse.diags_array(1 / weights.sum(axis=1), dtype=np.float32) @ weights)
-    mean = sparse.csr_array(
-        (np.full(count * k2, 1 / k2, np.float32), nearest[:, :k2].ravel(), np.arange(0, count * k2 + 1, k2)),
-        shape=(count, count),
-    )
-    return points, farthest, mean @ sparse.vstack(blocks, format="csr")
-
-
-def _reciprocal(nearest: np.ndarray) -> sparse.csr_array:
-    """R as a sparse 0/1 matrix int32 [N, N], from N(p, k) as int [N, k]."""
-    count, width = nearest.shape
-    pairs = sparse.csr_array(
-        (np.ones(nearest.size, np.int32), nearest.ravel(), np.arange(0, nearest.size + 1, width)), shape=(count, count)
-    )
-    return pairs.multiply(pairs.T.tocsr()).tocsr()
+    for start in range(0, core.shape[0], ROWS):
+        block = core[start : start + ROWS]
+        joins = (block @ half.T).multiply(block).tocsr()
+        excess = 3 * joins.data - 2 * np.diff(half.indptr)[joins.indices]
+        joins.data = (excess >= 0 if inclusive else excess > 0).astype(np.int32)
+        blocks.append(block + joins @ half)
+        blocks[-1].eliminate_zeros()
+    return sparse.vstack(blocks, format="csr")
 
 
 def _distances(metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:

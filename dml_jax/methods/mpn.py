@@ -279,12 +279,6 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
         return Teaching(unit(refined), logits)
 
-    @jax.jit
-    def refine_queries(params: PyTree, queries: jax.Array, gallery: jax.Array | None) -> jax.Array:
-        batches = refinement_batches.reciprocal_sets(queries, gallery, k=config.k, size=config.k_r, rule=rule).batches
-        embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
-        return refine(params, embeddings, batches, network)[:, 0]
-
     @functools.partial(jax.jit, static_argnames="first")
     def refine_groups(
         params: PyTree, embeddings: jax.Array, batches: jax.Array, positions: jax.Array, first: int
@@ -308,7 +302,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
                 f"method.concatenate=True: refined queries have {config.layers * config.embedding_dim} dimensions and "
                 f"the gallery {config.embedding_dim}; refine among the queries alone, or train without concatenation"
             )
-        return refine_queries(params["mpn"], queries, gallery)
+        sets = refinement_batches.reciprocal_sets(queries, gallery, k=config.k, size=config.k_r, rule=rule)
+        embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
+        return refine_groups(params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1)
 
     return Method(
         init,
