@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,46 +19,23 @@ from dml_jax.errors import ConfigError
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Row, Study
 from dml_jax.studies.plan import Settings, Trial
+from tests.studies import script
 
 ROOT = Path(__file__).parents[2]
 REAL_COMMAND = runner.command
 DIGITS = str(ROOT / "configs" / "digits_hist.py")
-# Notes that it has started, waits at most some seconds, and leaves the results of a run.
-# Its arguments: work directory, seconds, tau.
-TRAIN = """
-import json, pathlib, sys, time
-directory, seconds, tau = pathlib.Path(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
-with open(directory.parent / "starts.txt", "a") as starts:
-    starts.write(directory.name + "\\n")
-directory.mkdir(exist_ok=True)
-deadline = time.monotonic() + seconds
-while time.monotonic() < deadline and not (directory.parent / "go on").exists():
-    time.sleep(0.01)
-if tau == 13:
-    sys.exit("error: training diverged at step 3: loss=nan; lower the learning rates and start again")
-images = directory / "embeddings" / "test"
-images.mkdir(parents=True, exist_ok=True)
-(images / "ids.json").write_text("[]")
-files = {name: {"sha256": "0"} for name in ("labels.npy", "ids.json")}
-(images / "manifest.json").write_text(json.dumps({"files": files}))
-results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
-(directory / "results.json").write_text(json.dumps(results))
-"""
 
 
-def fake(seconds: float) -> Callable[[Path, Trial], list[str]]:
-    def made(root: Path, trial: Trial) -> list[str]:
-        tau = str(trial.config.method.tau)
-        return ["tests.studies.script", TRAIN, str(trial.directory), str(seconds), tau]
-
-    return made
+def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
+    """Has trials wait for some seconds in place of training."""
+    monkeypatch.setattr(runner, "command", lambda root, trial: script.command(trial, seconds))
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(runner, "POLL", 0.02)
-    monkeypatch.setattr(runner, "command", fake(0.0))
+    use(monkeypatch)
 
 
 def rows(*taus: int) -> tuple[Row, ...]:
@@ -82,7 +58,7 @@ def run(root: Path, trials: list[Trial], jobs: int = 1) -> None:
 
 def work(root: str) -> None:
     """What another worker does, in a process of its own."""
-    runner.command = fake(600.0)
+    runner.command = lambda root, trial: script.command(trial, 600.0)
     run(Path(root), prepared(Path(root), 1))
 
 
@@ -122,8 +98,8 @@ def test_two_commands_exclude_each_other(tmp_path: Path) -> None:
 def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
     """Also if the command is killed, so that no two train in one directory."""
     prepared(tmp_path, 1)
-    script = f"from tests.studies import test_runner; test_runner.work({str(tmp_path)!r})"
-    killed = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT)
+    code = f"from tests.studies import test_runner; test_runner.work({str(tmp_path)!r})"
+    killed = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     while not (tmp_path / "starts.txt").exists():
         time.sleep(0.01)
     tasks = Path(f"/proc/{killed.pid}/task")
@@ -137,7 +113,7 @@ def test_a_process_ends_with_its_command(tmp_path: Path) -> None:
 
 
 def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "command", fake(600.0))
+    use(monkeypatch, 600.0)
     trials = prepared(tmp_path, 1, 2, 3)
 
     def stop_when_started() -> None:
@@ -151,17 +127,6 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not any(runner.failure(tmp_path, trial.name) for trial in trials)
 
 
-ENSEMBLE = """
-import json, pathlib, sys
-directory, members = pathlib.Path(sys.argv[1]), sys.argv[2:]
-read = lambda path: json.loads((pathlib.Path(path) / "embeddings" / "test" / "manifest.json").read_text())
-(directory / "embeddings" / "test").mkdir(parents=True, exist_ok=True)
-manifest = json.dumps({"members": [read(path) for path in members]})
-(directory / "embeddings" / "test" / "manifest.json").write_text(manifest)
-(directory / "results.json").write_text(json.dumps({"recall@1": 0.5, "protocol": "clean"}))
-"""
-
-
 def test_an_ensemble_waits_for_its_members(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,8 +138,7 @@ def test_an_ensemble_waits_for_its_members(
 
     def made(root: Path, trial: Trial) -> list[str]:
         started.append(trial.name)
-        script = ["tests.studies.script", ENSEMBLE, str(trial.directory), *map(str, trial.members)]
-        return script if trial.members else fake(0.0)(root, trial)
+        return script.command(trial)
 
     monkeypatch.setattr(runner, "command", made)
     runner.print_commands(tmp_path, trials)

@@ -13,28 +13,12 @@ from dml_jax.errors import ConfigError
 from dml_jax.studies import plan, runner, search
 from dml_jax.studies.definition import Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
+from tests.studies.test_runner import use
 
 optuna = pytest.importorskip("optuna")
 
 ROOT = Path(__file__).parents[2]
 DIGITS = str(ROOT / "configs" / "digits_hist.py")
-# Validation is best at tau = 20; the test classes would prefer a large tau.
-TRAIN = """
-import json, pathlib, sys, time
-directory, split, tau, seconds = pathlib.Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
-with open(directory.parent / "starts.txt", "a") as starts:
-    starts.write(directory.name + "\\n")
-directory.mkdir(exist_ok=True)
-if tau > 38:
-    sys.exit("error: training diverged")
-for step in (10, 20):
-    value = (1 - abs(tau - 20) / 100) * step / 20
-    with open(directory / "metrics.jsonl", "a") as lines:
-        lines.write(json.dumps({"step": step, split + "/recall@1": value}) + "\\n")
-    time.sleep(seconds)
-results = {"recall@1": tau / 100, "protocol": "clean", "length": {"steps": 1200, "epochs": 0}}
-(directory / "results.json").write_text(json.dumps(results))
-"""
 SPACE = {"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}
 FILE = f"""
 from dml_jax.studies.definition import *
@@ -49,15 +33,6 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(runner, "POLL", 0.02)
     use(monkeypatch)
-
-
-def use(monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0) -> None:
-    def made(root: Path, trial: Trial) -> list[str]:
-        split = "validation" if trial.config.data.validation_share else "test"
-        arguments = [str(trial.directory), split, str(trial.config.method.tau), str(seconds)]
-        return ["tests.studies.script", TRAIN, *arguments]
-
-    monkeypatch.setattr(runner, "command", made)
 
 
 @pytest.fixture
