@@ -44,7 +44,7 @@ def execute(arguments: list[str]) -> None:
             directory = None if options.alone else Path(options.workdir or folder)
             outcomes = conformance.check(path, kind, overrides, directory)
         print_table(f"{kind} {path}", outcomes)
-        failed += sum(bool(one.problem) for one in outcomes)
+        failed += sum(one.result == "failed" for one in outcomes)
     if failed:
         raise ConfigError(f"{options.module}: {failed} checks failed")
 
@@ -100,10 +100,8 @@ def print_table(title: str, outcomes: list[Any]) -> None:
     for heading in ("check", "result", "what failed, or was found", "where", "how to fix it"):
         table.add_column(heading, overflow="fold")
     for one in outcomes:
-        result = "failed" if one.problem else "passed" if not one.skipped else "skipped"
-        text = one.problem or one.skipped or one.note
-        cells = (one.check, result, text, one.where, one.remedy if one.problem else "")
-        table.add_row(*(escape(printable(cell)) for cell in cells), style="red" if one.problem else "")
+        cells = (one.check, one.result, one.text, one.where, one.remedy)
+        table.add_row(*(escape(printable(cell)) for cell in cells), style="red" if one.result == "failed" else "")
     console = Console().rich
     if not console.is_terminal:
         console.width = 160

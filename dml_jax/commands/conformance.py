@@ -1,29 +1,40 @@
-"""The checks of a plug-in by itself (`dml-jax check`); `conformance_training` checks its training."""
+"""The checks of `dml-jax check`: of a plug-in by itself, and then by its training on the digits."""
 
 import contextlib
 import importlib.util
+import json
+import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.test_util import check_grads
 
+import dml_jax
+from dml_jax import run as main
 from dml_jax.backbones import functional, resnet
 from dml_jax.commands.cli import require
-from dml_jax.config import Data, modules
+from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.evaluation import own_distances
+from dml_jax.export import programs
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet, zeros
+from dml_jax.studies import runner
+from dml_jax.studies.plan import Trial
 
 ROWS, CLASSES, WIDTH = 16, 4, 6  # of the batches by which functions are examined
 STEP = 1e-7  # length of a finite difference: short, as hinges of losses are kinks
@@ -37,6 +48,11 @@ DEGENERATE: dict[str, tuple[Callable[[Any], Any], np.ndarray, str]] = {  # what 
     "zero rows": (jnp.zeros_like, LABELS, "normalise with numerics.unit"),
 }
 SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="small")  # of all plug-ins but backbones
+STEPS, CHECKPOINT = 30, 3  # of the training, and between its checkpoints
+FEW = 3  # first steps whose losses must agree on 1 and 8 devices
+ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
+KEYS = {"distance": "method.distance", "sampler": "data.sampler", "optimizer": "train.optimizer", "data": "data.name",
+        "metric": "evaluation.metrics", "step": "evaluation.refine"}  # fmt: skip
 
 
 @dataclass
@@ -44,11 +60,10 @@ class Outcome:
     """One check."""
 
     check: str
-    problem: str = ""  # empty if it passed
-    where: str = ""  # file and line of the plug-in
+    result: Literal["passed", "failed", "skipped"] = "passed"
+    text: str = ""  # what failed or was found, or why it was skipped
+    where: str = ""  # of a failure: file and line of the plug-in
     remedy: str = ""
-    note: str = ""  # what was found
-    skipped: str = ""  # why
 
 
 class Plugin:
@@ -70,9 +85,9 @@ class Plugin:
         except Exception as error:
             file = str((self.module or sys.modules[self.path.rpartition(".")[0]]).__file__)
             lines = [f":{f.lineno}" for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-            outcome.where, outcome.remedy = file + "".join(lines[-1:]), remedy
             kind = "" if isinstance(error, UserError) else f"{type(error).__name__}: "
-            outcome.problem = kind + " ".join(str(error).split())[:300]
+            outcome.result, outcome.text = "failed", kind + " ".join(str(error).split())[:300]
+            outcome.where, outcome.remedy = file + "".join(lines[-1:]), remedy
 
 
 def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | None) -> list[Outcome]:
@@ -80,12 +95,10 @@ def check(path: str, kind: str, overrides: Mapping[str, str], directory: Path | 
     plugin = Plugin(path, kind, overrides)
     EXAMINATIONS[kind](plugin)
     if directory is not None:
-        if any(outcome.problem for outcome in plugin.outcomes):
-            plugin.outcomes.append(Outcome("training", skipped="until the checks above pass"))
+        if any(outcome.result == "failed" for outcome in plugin.outcomes):
+            plugin.outcomes.append(Outcome("training", "skipped", "until the checks above pass"))
         else:
-            from dml_jax.commands import conformance_training
-
-            conformance_training.train(plugin, directory)
+            check_training(plugin, directory)
     return plugin.outcomes
 
 
@@ -155,7 +168,7 @@ def of_loss(plugin: Plugin) -> None:
     if importlib.util.find_spec("pytorch_metric_learning") and not params:
         with plugin.check("pytorch-metric-learning", "compare the defaults of both") as outcome, jax.enable_x64(True):
             x = rows().astype(np.float64)
-            outcome.note = _as_pml(plugin.path, x, float(value({"params": {}, "rows": x})))
+            outcome.text = _as_pml(plugin.path, x, float(value({"params": {}, "rows": x})))
 
 
 def _as_pml(path: str, x: np.ndarray, mine: float) -> str:
@@ -290,7 +303,7 @@ def of_method(plugin: Plugin) -> None:
         alone = made.embed(params, model_state, batch.images[0][:3])
         require(np.allclose(alone, rows[:3], rtol=1e-3, atol=1e-4), "embed: depends on the other images of the batch")
         encoded = made.encode(params, model_state, batch.images, train=True, key=jax.random.key(2))[0]
-    if outcome.problem:
+    if outcome.result == "failed":
         return
 
     def loss(encoded: Any, labels: Any = LABELS) -> Any:
@@ -298,15 +311,15 @@ def of_method(plugin: Plugin) -> None:
         return made.loss(params, model_state, encoded, whole, jnp.zeros((), jnp.int32), jax.random.key(1))[0]
 
     if not all(jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in jax.tree.leaves(encoded)):
-        plugin.outcomes.append(Outcome("gradient", skipped="what it encodes holds integers"))
+        plugin.outcomes.append(Outcome("gradient", "skipped", "what it encodes holds integers"))
         return
     with plugin.check("gradient", GRADIENT) as outcome:
         compare_gradient(loss, encoded)
-    if "finite differences" in outcome.problem:
+    if "finite differences" in outcome.text:
         program = str(jax.make_jaxpr(loss)(encoded))
         if used := [name for name in ("stop_gradient", "custom_vjp") if name in program]:
-            outcome.skipped = f"{outcome.problem}; right if the {' and '.join(used)} of its loss mean this"
-            outcome.problem = outcome.where = ""
+            text = f"{outcome.text}; right if the {' and '.join(used)} of its loss mean this"
+            plugin.outcomes[-1] = Outcome("gradient", "skipped", text)
     check_degenerate(plugin, loss, encoded)
 
 
@@ -324,10 +337,123 @@ def of_data(plugin: Plugin) -> None:
             shape = one.dtype == np.uint8 and one.ndim == 3 and one.shape[2] == 3
             require(shape, f"{name}: an image is {one.dtype} {list(one.shape)}; give uint8 [H, W, 3]")
             require(np.array_equal(one, again), f"{name}: read(0, None) differs between two calls")
-        outcome.note = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
+        outcome.text = ", ".join(f"{len(split.labels):,} {name}" for name, split in found.items())
 
 
 EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
     "loss": of_loss, "distance": of_distance, "sampler": of_sampler, "optimizer": of_optimizer, "metric": of_metric,
     "step": of_step, "method": of_method, "backbone": of_backbone, "data": of_data,
 }  # fmt: skip
+
+
+def configuration(plugin: Plugin) -> Config:
+    method: Any = baseline.make_config(plugin.path if plugin.kind == "loss" else "contrastive", embedding_dim=8)
+    groups: tuple[str, ...] = baseline.GROUPS
+    if plugin.kind == "method":
+        method, groups = plugin.module.Config(), plugin.module.GROUPS
+    config = Config(
+        "check",
+        Data(name="digits", batch_size=32, images_per_class=4, threads=1),
+        plugin.module.Config() if plugin.kind == "backbone" else SMALL_NETWORK,
+        method,
+        Train(
+            {name: Group(1e-3) for name in groups}, optimizer="sgd", steps=STEPS, log_every=1,
+            checkpoint_every=CHECKPOINT,
+        ),
+        evaluation=Evaluation(cluster=False, ks=(1, 2), full_ranking=True),
+    )  # fmt: skip
+    values = config_files.ConfigDict(asdict(config))
+    own: dict[str, Any] = {}
+    if plugin.kind in KEYS:
+        own[KEYS[plugin.kind]] = [plugin.path] if plugin.kind in ("metric", "step") else plugin.path
+    for key, value in (own | dict(plugin.overrides)).items():
+        config_files.apply_override(values, key, value)
+    return resolve(values.to_dict())
+
+
+def cpu(devices: int) -> runner.Slot:
+    """An environment with some emulated devices that finds what this process can import."""
+    folders = [os.getcwd(), str(Path(dml_jax.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    variables = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags, "PYTHONPATH": os.pathsep.join(folders)}
+    return runner.Slot(frozenset(), variables)
+
+
+def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
+    """The work directory of a training to its end, in a process of its own; ConfigError with the reason if it fails."""
+    trial = Trial(name, name, 0, directory / name, config)
+    done = runner.execute(directory, trial, cpu(devices), runner.Progress())
+    require(done, runner.failure(directory, name))
+    return trial.directory
+
+
+def kill(directory: Path, name: str, config: Config) -> int:
+    """Starts a training, kills it after its first checkpoint and returns the step of this checkpoint."""
+    trial = Trial(name, name, 0, directory / name, config)
+    kept: list[int] = []
+    with cpu(1).start(runner.command(directory, trial), runner.file_of(directory, name, "log")) as process:
+        while not kept and process.poll() is None:
+            time.sleep(0.02)
+            kept = [int(p.name) for p in trial.directory.glob("checkpoints/latest/*") if p.name.isdecimal()]
+        process.kill()
+    require(kept and process.returncode < 0, "ends before it writes a checkpoint")
+    return max(kept)
+
+
+def embeddings(run: Path) -> np.ndarray:
+    return np.asarray(np.load(run / "embeddings/test/embeddings.npy"))
+
+
+def losses(run: Path) -> np.ndarray:
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return np.array([line["loss"] for line in lines if "loss" in line])
+
+
+def check_training(plugin: Plugin, directory: Path) -> None:
+    """The checks of a training on the digits."""
+    directory = directory / plugin.path
+    (directory / "trials").mkdir(parents=True, exist_ok=True)
+    config = configuration(plugin)
+    with plugin.check("train", "keep the runs with --workdir; their logs are in trials/") as outcome:
+        whole = run(directory, "whole", config)
+        found = losses(whole)
+        require(np.isfinite(found).all(), f"the loss is {found[-1]} after {len(found)} steps")
+        outcome.text = f"loss {found[0]:.4g} to {found[-1]:.4g} in {len(found)} steps"
+    if outcome.result == "failed":
+        plugin.outcomes.append(Outcome("everything after training", "skipped", "until it trains"))
+        return
+    with plugin.check("kill and resume", "keep state in params, model_state or the step only") as outcome:
+        step = kill(directory, "killed", config)
+        same = np.array_equal(embeddings(whole), embeddings(run(directory, "killed", config)))
+        require(same, f"killed after step {step} and resumed, it ends with other embeddings")
+        outcome.text = f"killed after step {step}: the same bits"
+    results = json.loads((whole / "results.json").read_text())
+    with plugin.check("evaluate", "embed must depend on parameters and image only") as outcome:
+        again = main.evaluate(config, whole, "reported", Console(active=False))
+        wrong = [key for key in results if "@" in key and not np.isclose(results[key], again[key], equal_nan=True)]
+        require(not wrong, f"evaluated again, {', '.join(wrong)} differ")
+        own = {key.removeprefix("own/"): value for key, value in results.items() if key.startswith("own/")}
+        shown = {"Recall@1": results["recall@1"]} | own
+        outcome.text = ", ".join(f"{key} {value:.4g}" for key, value in shown.items() if not key.endswith("_stderr"))
+    with plugin.check("refine", "return finite queries [Q, D]") as outcome:
+        if not results.get("refined"):
+            outcome.result, outcome.text = "skipped", "it has no test-time step"
+        for name, metrics in results.get("refined", {}).items():
+            require("problem" not in metrics, f"{name}: {metrics.get('problem')}")
+            outcome.text = f"Recall@1 after {name} {metrics['recall@1']:.4g}"
+    with plugin.check("load", "embed must depend on parameters and image only") as outcome:
+        model = dml_jax.load(whole, trust_code=True)
+        split = formats.load(model.config.data)["test"]
+        rows = model.embed([split.read(i, None) for i in range(10)])
+        close = np.allclose(rows, embeddings(whole)[:10], rtol=LOADED, atol=LOADED)
+        require(close, "a loaded model gives other embeddings than the run")
+        outcome.text = f"{rows.shape[1]} dimensions"
+    with plugin.check("export", "embed must be traceable: no NumPy on arrays, no Python on values"):
+        (batch,) = jax.export.symbolic_shape("batch")
+        images = jax.ShapeDtypeStruct((batch, *model.shape, 3), np.uint8)
+        jax.export.export(jax.jit(programs.function_of(model.trained)))(images)
+    with plugin.check("8 devices", "compare rows of the whole batch, draw random numbers by the key") as outcome:
+        one, other = found[:FEW], losses(run(directory, "eight", config, devices=8))[:FEW]
+        error = float(np.max(np.abs(one - other) / np.maximum(np.abs(one), 1e-6)))
+        require(error < ON_DEVICES, f"on 8 devices, the loss of the first {FEW} steps differs by {error:.1e}")
+        outcome.text = f"losses differ by {error:.0e}"
