@@ -1,7 +1,7 @@
 """Norms with finite gradients, and matrix products at full precision."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -46,16 +46,21 @@ _HEADS = ContextVar("heads", default="float32")
 
 
 @contextmanager
-def heads_in(precision: str) -> Iterator[None]:
+def within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Context in which a variable has this value."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def heads_in(precision: str) -> AbstractContextManager[None]:
     """Context in which `product` is traced in "float32", "tensorfloat32" or "bfloat16".
 
     A function that is jitted on its own keeps the precision of its first trace.
     """
-    token = _HEADS.set(precision)
-    try:
-        yield
-    finally:
-        _HEADS.reset(token)
+    return within(_HEADS, precision)
 
 
 def product(equation: str, a: jax.Array, b: jax.Array, **options: Any) -> jax.Array:

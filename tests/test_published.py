@@ -51,7 +51,7 @@ def test_embeddings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     model = dml_jax.load("weights/tiny")
     assert (model.shape, model.config.data.resize, model.step) == ((32, 32), 37, 0)
     pixels = np.stack([model.read(file) for file in exported.ids])
-    tokens = jax.jit(lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="tokens"))(
+    tokens, _ = jax.jit(lambda p, x: vit.VisionTransformer(VIT).apply({"params": p}, x, method="encode"))(
         params, (pixels / 255 - 0.5) / 0.5
     )
     expected = np.asarray(tokens)[:, 0]

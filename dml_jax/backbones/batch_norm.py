@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from dml_jax.backbones.contract import Pixels
+from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of
-from dml_jax.config.fields import Dtype, Probability, section
+from dml_jax.config.fields import Probability, section
 from dml_jax.numerics import at_least_float32
 
 
@@ -150,18 +150,13 @@ class BatchNorm(nn.Module):
 
 
 @section
-class ConvolutionalConfig:
+class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have."""
 
-    name: str = ""
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     freeze_bn: bool = False  # use the running statistics in training, too, and never update them
     # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
     # code and HIST's.
     bn_momentum: Probability = 0.1
-    pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
 def batch_norm(config: ConvolutionalConfig, name: str, *, epsilon: float = 1e-5, updates: int = 1) -> BatchNorm:

@@ -1,13 +1,12 @@
 """The interface between backbones and methods, and the normalisation of uint8 images."""
 
 from collections.abc import Callable
-from dataclasses import Field
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from dml_jax.config.fields import Positive, section
+from dml_jax.config.fields import Dtype, Positive, section
 
 PyTree = Any  # nested dicts of arrays
 ImageShape = tuple[int, int]  # (height, width) in pixels
@@ -26,17 +25,15 @@ class Pixels:
 CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order="bgr")  # of BN-Inception's weights
 
 
-class Config(Protocol):
-    """The options that all networks have; where a network has `dtype`, `remat` and `freeze_bn`, training uses them."""
+@section
+class Config:
+    """The options of all networks here; one of another package needs `name`, `pretrained` and `pixels` only."""
 
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def pretrained(self) -> str: ...
-    @property
-    def pixels(self) -> Pixels: ...
+    name: str = ""
+    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
+    pixels: Pixels = Pixels()
+    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
+    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
 
 class Backbone(NamedTuple):

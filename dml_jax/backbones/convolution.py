@@ -5,12 +5,12 @@ products; XLA's depthwise ones take 50 times as long. Accelerators always run XL
 gradients agree to rounding; `benchmarks/backbones.py` compares the networks with torch.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jax import lax
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.sharding import Mesh, PartitionSpec
 
-from dml_jax.numerics import at_least_float32
+from dml_jax.numerics import at_least_float32, within
 
 Convolution = Callable[[jax.Array, jax.Array], jax.Array]
 Pair = tuple[int, int]
@@ -32,23 +32,14 @@ _PLAIN = ContextVar("plain", default=False)
 _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
 
-@contextmanager
-def _within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    token = variable.set(value)
-    try:
-        yield
-    finally:
-        variable.reset(token)
-
-
 def plain() -> AbstractContextManager[None]:
     """Within this context, XLA's convolutions and pooling are traced for every platform, for export."""
-    return _within(_PLAIN, True)
+    return within(_PLAIN, True)
 
 
 def batches_over(mesh: Mesh) -> AbstractContextManager[None]:
     """Within this context, batches are split over the only axis of a mesh; see `_rounded` and `standardize`."""
-    return _within(_DEVICES, mesh)
+    return within(_DEVICES, mesh)
 
 
 def is_plain() -> bool:

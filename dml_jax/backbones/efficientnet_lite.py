@@ -9,6 +9,7 @@ Lite0, 1, 2: 3,371,008, 4,135,680 and 4,811,072 parameters without the classifie
 224, 240 and 260 pixels. Convolutions start as N(0, 2 / fan out).
 """
 
+from functools import partial
 from itertools import groupby
 from typing import Annotated
 
@@ -16,7 +17,7 @@ import flax.linen as nn
 import jax
 from annotated_types import Len
 
-from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone, Pixels
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, compute_dtype
@@ -65,10 +66,7 @@ class Block(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), channels]."""
         dtype = compute_dtype(self.config.dtype)
         inside = self.expansion * x.shape[-1]
-
-        def norm(name: str) -> BatchNorm:
-            return batch_norm(self.config, name, epsilon=1e-3)
-
+        norm = partial(batch_norm, self.config, epsilon=1e-3)
         y = x
         if self.expansion > 1:
             y = nn.relu6(norm("bn0")(Conv(inside, 1, dtype=dtype, name="expand_conv")(y), train))

@@ -109,20 +109,6 @@ class Dense(nn.Module):
         return y.reshape(*x.shape[:-1], -1)
 
 
-class PooledDense(Dense):
-    """Global pooling of a feature map, then a linear layer, unless it has 0 features."""
-
-    pooling: Pooling = "avg"
-    layer_norm: bool = False  # normalise the pooled features, without scale and bias
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """Feature map [B, h, w, K] -> [B, features], or [B, K] without a linear layer."""
-        x = global_pool(x, self.pooling)
-        x = LayerNorm(affine=False)(x) if self.layer_norm else x
-        return super().__call__(x) if self.features else x
-
-
 def transformer_dense(features: int, *, bias: bool = True, dtype: Dtype | None, name: str) -> Dense:
     """A linear layer as vision transformers initialise it: weights N(0, 0.02^2), biases 0."""
     zeros = nn.initializers.zeros_init()
@@ -340,24 +326,19 @@ class MaxPool(nn.Module):
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1, 2))
 def _max_of_shifts(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> jax.Array:
     """Max pooling by comparing shifted images, on CPUs several times as fast as XLA's with its gradient."""
-    return _first_maxima(window, strides, padding, x)[0]
+    return _max_forward(window, strides, padding, x)[0]
 
 
-def _first_maxima(window: Pair, strides: Pair, padding: Padding, x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The maxima of all windows, and the cells of the windows, counted row by row, where they are first."""
+def _max_forward(
+    window: Pair, strides: Pair, padding: Padding, x: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    """The maxima of all windows; saved are the cells of the windows, counted row by row, where they are first."""
     padded = jnp.pad(x, ((0, 0), *padding, (0, 0)), constant_values=-jnp.inf)
     maxima, *others = shifts(jax.lax.optimization_barrier(padded), window, strides)
     cells = jnp.zeros(maxima.shape, jnp.int8)
     for cell, pixels in enumerate(others, 1):
         larger = (pixels > maxima) | jnp.isnan(pixels)
         maxima, cells = jnp.where(larger, pixels, maxima), jnp.where(larger, jnp.int8(cell), cells)
-    return maxima, cells
-
-
-def _max_forward(
-    window: Pair, strides: Pair, padding: Padding, x: jax.Array
-) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    maxima, cells = _first_maxima(window, strides, padding, x)
     return maxima, (cells, x[:0])  # whose shape is needed
 
 

@@ -13,7 +13,8 @@ import re
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones import contract
+from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
     Conv,
@@ -27,13 +28,13 @@ from dml_jax.backbones.layers import (
 )
 from dml_jax.backbones.weights.convert import Layout, Network, Rule, count, length, numbered
 from dml_jax.backbones.weights.tensor_files import StateDict
-from dml_jax.config.fields import Dtype, PositiveInt, require, section
+from dml_jax.config.fields import PositiveInt, require, section
 
 Stages = tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
 
 
 @section
-class Config:
+class Config(contract.Config):
     """Options of a Mix Transformer; the defaults are MiT-B1."""
 
     name: str = "mit"
@@ -41,10 +42,6 @@ class Config:
     widths: Stages = (64, 128, 320, 512)  # channels of each stage
     heads: Stages = (1, 2, 5, 8)  # of the attention
     drop_path: DropRate = 0.1  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
-    pixels: Pixels = Pixels()
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         divisible = all(width % heads == 0 for width, heads in zip(self.widths, self.heads, strict=True))
@@ -169,7 +166,6 @@ def torch_module(modules: tuple[str, ...]) -> str:
 def read(tensors: StateDict) -> Network:
     """The Mix Transformer with these tensors, in SegFormer's names."""
     stages = (1, 2, 3, 4)
-
     config = Config(
         depths=tuple(count(tensors, lambda i, s=s: f"block{s}.{i}.norm1.weight") for s in stages),  # type: ignore
         widths=tuple(length(tensors, f"norm{s}.weight") for s in stages),  # type: ignore[arg-type]

@@ -7,12 +7,13 @@ Without the classifier, ResNet-18, 34, 50 and 101 have 11,176,512, 21,284,672, 2
 Convolutions start as N(0, 2 / fan out) (He et al., ICCV 2015).
 """
 
+from functools import partial
 from typing import Annotated, Literal
 
 import flax.linen as nn
 import jax
 
-from dml_jax.backbones.batch_norm import BatchNorm, ConvolutionalConfig, batch_norm
+from dml_jax.backbones.batch_norm import ConvolutionalConfig, batch_norm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import Conv, MaxPool, compute_dtype
@@ -59,10 +60,7 @@ class Block(nn.Module):
         """float [B, H, W, C] -> float [B, ceil(H/stride), ceil(W/stride), C']."""
         config, dtype = self.config, compute_dtype(self.config.dtype)
         channels = EXPANSION[config.block] * self.width
-
-        def norm(name: str) -> BatchNorm:
-            return batch_norm(config, name, updates=config.stage_bn_updates)
-
+        norm = partial(batch_norm, config, updates=config.stage_bn_updates)
         shortcut = x
         if x.shape[-1] != channels or self.stride != 1:
             shortcut = Conv(channels, 1, self.stride, dtype=dtype, name="downsample_conv")(x)

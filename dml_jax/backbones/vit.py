@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.backbones import contract
 from dml_jax.backbones.contract import Backbone, ImageShape, Pixels, PyTree
 from dml_jax.backbones.functional import as_backbone
 from dml_jax.backbones.layers import (
@@ -32,7 +33,7 @@ from dml_jax.backbones.layers import (
     transformer_dense,
 )
 from dml_jax.backbones.weights.convert import dotted
-from dml_jax.config.fields import Dtype, NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
+from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, require, section
 from dml_jax.numerics import at_least_float32
 
 Interpolation = Literal["antialiased", "bicubic", "offset"]
@@ -41,7 +42,7 @@ HALF = Pixels(mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))  # of the weights that 
 
 
 @section
-class Config:
+class Config(contract.Config):
     """Options of a vision transformer; the defaults are ViT-S/16."""
 
     name: str = "vit"
@@ -64,10 +65,7 @@ class Config:
     # as the code of DINO and of DINOv2 without registers.
     interpolation: Interpolation = "antialiased"
     drop_path: DropRate = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
-    pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"
     pixels: Pixels = HALF
-    remat: bool = False  # recompute blocks in the backward pass: less memory, more time
-    dtype: Dtype = "float32"  # of activations; train.precision sets it for the heads as well
 
     def __post_init__(self) -> None:
         require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads={self.heads}")
@@ -301,10 +299,6 @@ class VisionTransformer(nn.Module):
             x = block(config, rate, name=f"blocks_{index}")(x, angles)
         x = norm(config, "norm")(x)
         return x, AttentionPooling(config, name="attn_pool")(x) if config.summary == "attention" else x[:, :1]
-
-    def tokens(self, x: jax.Array) -> jax.Array:
-        """The tokens of `encode`."""
-        return self.encode(x)[0]
 
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         """float [B, H, W, 3] -> float [B, H // patch, W // patch, C], or [B, 1, 1, C] for the summary."""

@@ -140,7 +140,7 @@ def rows(seed: int = 0) -> np.ndarray:
 
 def of_loss(plugin: Plugin) -> None:
     options = signature.options(plugin.function)()
-    criterion = baseline.Criterion({plugin.path: options}, ROWS, WIDTH, np.ones(ROWS, int))
+    criterion = baseline.Criterion({plugin.path: options}, ROWS, WIDTH)
     params, _ = functional.init(criterion, jax.random.key(0), functional.struct(1, WIDTH))
     whole = {"params": params, "rows": jnp.asarray(rows())}
 

@@ -45,10 +45,9 @@ def log_inverse_density(distances: jax.Array, dim: int) -> jax.Array:
     return (2 - dim) * jnp.log(jnp.maximum(distances, tiny)) - (dim - 3) / 2 * jnp.log(inside)
 
 
-def distance_logits(embeddings: jax.Array, *, lower: float = LOWER) -> jax.Array:
-    """Unnormalised log-probabilities [B, B] of drawing sample j for anchor i, from unit embeddings [B, D]."""
-    x = lax.stop_gradient(embeddings)
-    return log_inverse_density(jnp.maximum(distances(x, x), lower), x.shape[-1])
+def distance_logits(distances: jax.Array, dim: int, *, lower: float = LOWER) -> jax.Array:
+    """Unnormalised log-probabilities [N, M] of drawing a sample, from its distance to the anchor."""
+    return log_inverse_density(jnp.maximum(lax.stop_gradient(distances), lower), dim)
 
 
 def draw(key: jax.Array, logits: jax.Array, allowed: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -71,7 +70,7 @@ def distance_weighted(key: jax.Array, embeddings: jax.Array, labels: jax.Array) 
     A sample that is alone in its class, or a batch of a single class, gives no valid triplet.
     """
     x = lax.stop_gradient(embeddings)
-    return weighted_triplets(key, distances(x, x), *masks(labels), dim=x.shape[-1])
+    return mine("distance_weighted", key, distances(x, x), *masks(labels), dim=x.shape[-1])
 
 
 def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> Triplets:
@@ -81,17 +80,11 @@ def across_classes(key: jax.Array, embeddings: jax.Array, labels: jax.Array) -> 
     classes gives no valid triplet. Embeddings are of unit length.
     """
     key_positive, key_negative = jax.random.split(key)
-    logits = distance_logits(embeddings)
+    x = lax.stop_gradient(embeddings)
     other = ~same_class(labels)
-    negatives, found = draw(key_negative, logits, other)
-    positives, paired = draw_uniform(key_positive, third_classes(labels, negatives))
+    negatives, found = draw(key_negative, distance_logits(distances(x, x), x.shape[-1]), other)
+    positives, paired = draw_uniform(key_positive, other & other[negatives])
     return Triplets(jnp.arange(labels.shape[0]), positives, negatives, found & paired)
-
-
-def third_classes(labels: jax.Array, negatives: jax.Array) -> jax.Array:
-    """labels [B], negatives [B] -> bool [B, B]: samples of neither the anchor's nor its negative's class."""
-    other = ~same_class(labels)
-    return other & other[negatives]
 
 
 def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
@@ -108,22 +101,6 @@ def within_class(key: jax.Array, labels: jax.Array) -> Triplets:
     members = same[chosen]
     anchors, positives, negatives = (draw_uniform(k, members)[0] for k in keys)
     return Triplets(anchors, positives, negatives, jnp.ones(size, bool))
-
-
-def weighted_triplets(
-    key: jax.Array, distances: jax.Array, positive: jax.Array, negative: jax.Array, *, dim: int, farthest: float = 0.0
-) -> Triplets:
-    """A uniform positive and a distance-weighted negative per anchor in D = `dim` dimensions, for any pairs.
-
-    Negatives beyond `farthest`, unless that is 0, are not drawn.
-    """
-    if farthest:
-        negative = negative & (distances <= farthest)
-    key_positive, key_negative = jax.random.split(key)
-    positives, paired = draw_uniform(key_positive, positive)
-    logits = log_inverse_density(jnp.maximum(lax.stop_gradient(distances), LOWER), dim)
-    negatives, found = draw(key_negative, logits, negative)
-    return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)
 
 
 def class_pairs(key: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -156,7 +133,7 @@ def mine(
     hard                 the farthest positive and the nearest negative (Hermans, Beyer, Leibe, 2017, "batch hard")
     easy_positive        the nearest positive and a semi-hard negative (Xuan, Stylianou, Pless, WACV 2020)
     semi_hard_positive   the nearest negative and the farthest positive before it, if there is one
-    distance_weighted    `weighted_triplets`, with `farthest`
+    distance_weighted    a uniform positive and a distance-weighted negative, not beyond `farthest` unless that is 0
     """
     draws = mining in ("random", "semi_hard", "distance_weighted")
     assert key is not None or not draws, "mining draws at random; give key=jax.random.key(...)"
@@ -187,5 +164,8 @@ def mine(
             before = positive & (distances < to(negatives))
             positives, paired = last(before), jnp.any(before, axis=1)
         case "distance_weighted":
-            return weighted_triplets(key, distances, positive, negative, dim=dim, farthest=farthest)
+            near = negative & (distances <= farthest) if farthest else negative
+            key_positive, key_negative = jax.random.split(key)
+            positives = draw_uniform(key_positive, positive)[0]
+            negatives, found = draw(key_negative, distance_logits(distances, dim), near)
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)

@@ -203,50 +203,27 @@ def margin_loss(
 ) -> jax.Array:
     """Margin loss (Wu et al., "Sampling Matters in Deep Embedding Learning", ICCV 2017, Eq. 7 and 8) -> scalar.
 
-    The sum of both hinges over the number of active triplets, or of active hinges as in pytorch-metric-learning; 0 if
-    there are none. beta [C] is the boundary between near and far for anchors of each class. nu is the weight of the sum
-    of beta_{y_a} over all triplets, which keeps beta small; divisor "pairs" divides it, too, or drops it if no pair is
-    active. Candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
+    The sum of [d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ over the number of active triplets, or of
+    active hinges as in pytorch-metric-learning; 0 if there are none. beta [C] is the boundary between near and far for
+    anchors of each class. nu is the weight of the sum of beta_{y_a} over all triplets, which keeps beta small; divisor
+    "pairs" divides it, too, or drops it if no pair is active. Distances are Euclidean with 1e-8 under the root;
+    candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
     """
-    pull, push = margin_hinges(
-        embeddings, labels, triplets, beta, margin=margin, candidates=candidates, distance=distance
-    )
+    indices = pairwise.class_indices(labels[triplets.anchors], len(beta))
+    boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
+    d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance))
+    pull = jnp.where(triplets.valid, jax.nn.relu(d_ap - boundary + margin), 0)
+    push = jnp.where(triplets.valid, jax.nn.relu(boundary - d_an + margin), 0)
     near, far = pull > ROUNDING, push > ROUNDING
     w = jnp.ones_like(pull) if weights is None else jnp.asarray(weights, pull.dtype)[triplets.anchors]
     active = jnp.sum(w, where=near) + jnp.sum(w, where=far) if divisor == "pairs" else jnp.sum(w, where=near | far)
     loss = jnp.sum(w * (pull + push)) / jnp.where(active > 0, active, 1)
     if nu:
-        total = jnp.sum(w * _boundary(beta, labels, triplets), where=triplets.valid)
+        total = jnp.sum(w * boundary, where=triplets.valid)
         loss += nu * (
             jnp.where(active > 0, total / jnp.where(active > 0, active, 1), 0) if divisor == "pairs" else total
         )
     return loss
-
-
-def margin_hinges(
-    embeddings: jax.Array,
-    labels: jax.Array,
-    triplets: Triplets,
-    beta: jax.Array,
-    *,
-    margin: float = 0.2,
-    candidates: jax.Array | None = None,
-    distance: Distance | None = None,
-) -> tuple[jax.Array, jax.Array]:
-    """[d_ap - beta_{y_a} + margin]+ and [beta_{y_a} - d_an + margin]+ of each triplet, [T] each.
-
-    Distances are Euclidean with 1e-8 under the root; invalid triplets give 0. Arguments as for `margin_loss`.
-    """
-    boundary = _boundary(beta, labels, triplets)
-    near, far = (jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance))
-    pull, push = jax.nn.relu(near - boundary + margin), jax.nn.relu(boundary - far + margin)
-    return jnp.where(triplets.valid, pull, 0), jnp.where(triplets.valid, push, 0)
-
-
-def _boundary(beta: jax.Array, labels: jax.Array, triplets: Triplets) -> jax.Array:
-    """beta [C] -> [T], the value of each anchor's class; NaN for labels outside 0..C-1."""
-    indices = pairwise.class_indices(labels[triplets.anchors], len(beta))
-    return jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
 
 
 def _mine(

@@ -128,14 +128,10 @@ def same_class(labels: jax.Array) -> jax.Array:
     return labels[:, None] == labels[None, :]
 
 
-def partners(labels: jax.Array) -> jax.Array:
-    """labels [B] -> bool [B, B]: other samples of the same class."""
-    return same_class(labels) & ~jnp.eye(labels.shape[0], dtype=bool)
-
-
 def masks(labels: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Positive and negative pairs of a batch, bool [B, B] each; no sample is its own positive."""
-    return partners(labels), ~same_class(labels)
+    same = same_class(labels)
+    return same & ~jnp.eye(labels.shape[0], dtype=bool), ~same
 
 
 def compared(

@@ -22,7 +22,6 @@ A loss with `candidates` also takes relations in place of labels: `positive` and
 
 import functools
 import inspect
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -93,7 +92,7 @@ def options(function: Callable[..., Any]) -> Any:
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and parameter.default not in (None, parameter.empty)
     }
-    kinds = {name: _without_arrays(hints.get(name, type(default))) for name, default in own.items()}
+    kinds = {name: hints.get(name, type(default)) for name, default in own.items()}
     bases = []
     for parameter in learned(function).values():
         if parameter.options is not None:
@@ -104,13 +103,6 @@ def options(function: Callable[..., Any]) -> Any:
     made: Any = section(type(function.__name__, tuple(bases), {"__doc__": text, "__annotations__": kinds, **own}))
     made.__wrapped__ = function  # whose source has the comments
     return made
-
-
-def _without_arrays(hint: Any) -> Any:
-    """A type without the arrays of a union, since a configuration holds none."""
-    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
-        return hint
-    return typing.Union[tuple(kind for kind in typing.get_args(hint) if kind is not jax.Array)]  # noqa: UP007
 
 
 def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:

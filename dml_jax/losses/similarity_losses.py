@@ -81,55 +81,26 @@ def multi_similarity_loss(
     copies: Literal["drop", "keep"],
     divisor: Literal["batch", "active"],
     weights: jax.Array | None = None,
-) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Multi-similarity loss from cosines [N, M] and masks bool [N, M] -> (scalar, numbers of pairs that it uses)."""
-    shifts = pairwise.log_weights(positive), pairwise.log_weights(negative)
-    positive, negative = select(similarity, positive > 0, negative > 0, epsilon=epsilon, mining=mining, copies=copies)
-    losses = anchor_losses(similarity, positive, negative, alpha=alpha, beta=beta, base=base, shifts=shifts)
-    counted = jnp.any(positive | negative, axis=1) if divisor == "active" else None
-    return weighted_mean(losses, counted, weights), {"positives": positive.sum(), "negatives": negative.sum()}
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """(loss, each anchor's loss [N], P, N) from cosines [N, M] and masks or weights of pairs [N, M].
 
-
-def select(
-    similarity: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    epsilon: float,
-    mining: bool,
-    copies: Literal["drop", "keep"],
-) -> tuple[jax.Array, jax.Array]:
-    """The pairs that count, P and N (Eq. 11 and 12), bool [N, M] each; arguments as in `multi_similarity_loss`.
-
-    With mining, an anchor without pairs of one kind keeps none of the other.
+    P and N, bool [N, M], are the pairs that count; with mining, an anchor without pairs of one kind keeps none of the
+    other. The loss of an anchor without pairs is 0.
     """
+    p, n = positive > 0, negative > 0
     if copies == "drop":
-        positive = positive & (similarity < 1 - COPY)
-    if not mining:
-        return positive, negative
-    similarity = jax.lax.stop_gradient(similarity)
-    hardest_negative = jnp.max(similarity, axis=1, keepdims=True, initial=-jnp.inf, where=negative)
-    hardest_positive = jnp.min(similarity, axis=1, keepdims=True, initial=jnp.inf, where=positive)
-    return (positive & (similarity - epsilon < hardest_negative), negative & (similarity + epsilon > hardest_positive))
-
-
-def anchor_losses(
-    similarity: jax.Array,
-    positive: jax.Array,
-    negative: jax.Array,
-    *,
-    alpha: float,
-    beta: float,
-    base: float,
-    shifts: tuple[jax.Array | float, jax.Array | float] = (0.0, 0.0),
-) -> jax.Array:
-    """Multi-similarity loss of each anchor from the pairs that count (Eq. 16), float [N]; 0 for one without pairs.
-
-    `shifts` [N, M] are logarithms of the pairs' weights, positive and negative.
-    """
-    s = at_least_float32(similarity) - base
-    pull = log1p_sum_exp(-alpha * s + shifts[0], positive, axis=1)
-    return pull / alpha + log1p_sum_exp(beta * s + shifts[1], negative, axis=1) / beta
+        p = p & (similarity < 1 - COPY)
+    if mining:  # Eq. 11 and 12
+        s = jax.lax.stop_gradient(similarity)
+        hardest_negative = jnp.max(s, axis=1, keepdims=True, initial=-jnp.inf, where=n)
+        hardest_positive = jnp.min(s, axis=1, keepdims=True, initial=jnp.inf, where=p)
+        p, n = p & (s - epsilon < hardest_negative), n & (s + epsilon > hardest_positive)
+    s = at_least_float32(similarity) - base  # Eq. 16
+    pull = log1p_sum_exp(-alpha * s + pairwise.log_weights(positive), p, axis=1)
+    push = log1p_sum_exp(beta * s + pairwise.log_weights(negative), n, axis=1)
+    losses = pull / alpha + push / beta
+    counted = jnp.any(p | n, axis=1) if divisor == "active" else None
+    return weighted_mean(losses, counted, weights), losses, p, n
 
 
 @loss

@@ -133,13 +133,10 @@ class Config:
 @cache
 def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
-    sections: dict[str, tuple[type, Any]] = {"loss": (str, loss)}
-    for name in loss.split("+"):
-        kind = signature.options(find(name))
-        sections[section_name(name)] = (kind, field(default_factory=kind))
-    annotations = {name: kind for name, (kind, _) in sections.items()}
-    defaults = {name: default for name, (_, default) in sections.items()}
-    return section(type("Config", (Config,), {"__annotations__": annotations, **defaults}))
+    kinds = {section_name(name): signature.options(find(name)) for name in loss.split("+")}
+    defaults = {name: field(default_factory=kind) for name, kind in kinds.items()}
+    members = {"__annotations__": {"loss": str, **kinds}, "loss": loss, **defaults}
+    return section(type("Config", (Config,), members))
 
 
 def config_type(values: Mapping[str, Any]) -> type[Config]:
@@ -197,36 +194,28 @@ class Criterion(nn.Module):
         return None
 
     def values(
-        self,
-        embeddings: jax.Array,
-        labels: jax.Array,
-        key: jax.Array,
-        candidates: Candidates | None = None,
-        prefix: int = 0,
+        self, embeddings: jax.Array, labels: jax.Array, key: jax.Array, candidates: Candidates | None = None
     ) -> dict[str, jax.Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
-        The key is for the mining; `prefix` dimensions are compared, 0 for all.
+        The key is for the mining. Of shorter embeddings [N, m], the parameters are cut to m dimensions, too.
         """
-        dim = prefix or self.dim
-        if candidates is not None:
-            candidates = candidates._replace(embeddings=candidates.embeddings[:, :dim])
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
-            loss, learned = find(name), self.learned[name]
+            loss, others = find(name), candidates
             if candidates is not None and not takes(loss, "candidates"):
                 continue
-            others = candidates
             if candidates is None and self.relation and takes(loss, "candidates"):
                 relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
-                others = signature.related(embeddings[:, :dim], section_name(name) in signature.WEIGH_PAIRS, relations)
-            if prefix:
-                parameters = signature.learned(loss)
-                learned = {of: first_dimensions(table, parameters[of].axes, prefix) for of, table in learned.items()}
+                others = signature.related(embeddings, section_name(name) in signature.WEIGH_PAIRS, relations)
+            learned = {
+                of: first_dimensions(self.learned[name][of], parameter.axes, embeddings.shape[1])
+                for of, parameter in signature.learned(loss).items()
+            }
             given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
             arguments = {**vars(options), **learned, **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
-            found[name] = loss(embeddings[:, :dim], labels, **taken)
+            found[name] = loss(embeddings, labels, **taken)
         return found
 
 
@@ -253,10 +242,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     data.check_classes(2, f"method.loss={config.loss!r}")
     embedding = heads.Embedding(config.embedding_dim, config.pooling, config.layer_norm)
     dim = config.embedding_dim or backbone.channels
-    compared: Any = config.distance
-    if "." in config.distance:
-        compared = function("method.distance", config.distance)
-    distance = None if compared == "cosine" else distances if compared == "euclidean" else compared
+    compared: Any = function("method.distance", config.distance) if "." in config.distance else config.distance
+    distance = {"cosine": None, "euclidean": distances}.get(compared, compared)
     relation: Any = function("method.relation", config.relation) if config.relation else None
     criterion = Criterion(config.options, data.classes, dim, distance, relation)
 
@@ -281,13 +268,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def at_prefixes(
         params: PyTree, embeddings: jax.Array, labels: jax.Array, key: jax.Array, past: Candidates | None = None
     ) -> dict[str, jax.Array]:
-        """Each loss, summed over the prefixes."""
-        arguments = (embeddings, labels, key, past)
-        values: dict[str, jax.Array] = apply_criterion(params, *arguments, method="values")
-        for prefix in config.prefixes:
-            shorter = apply_criterion(params, *arguments, prefix, method="values")
-            values = {loss: value + shorter[loss] for loss, value in values.items()}
-        return values
+        """Each loss, summed over the whole embeddings and the prefixes."""
+
+        def values(m: int) -> dict[str, jax.Array]:
+            others = None if past is None else past._replace(embeddings=past.embeddings[:, :m])
+            return apply_criterion(params, embeddings[:, :m], labels, key, others, method="values")
+
+        each = [values(m) for m in (dim, *config.prefixes)]
+        return {loss: jnp.asarray(sum(of[loss] for of in each)) for loss in each[0]}
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

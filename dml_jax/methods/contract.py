@@ -96,6 +96,7 @@ class Encode(Protocol):
 
 Loss = Callable[[PyTree, PyTree, PyTree, Batch, jax.Array, jax.Array], tuple[jax.Array, Aux]]
 Embed = Callable[[PyTree, PyTree, jax.Array], jax.Array]
+Teach = Callable[[PyTree, PyTree, PyTree], Teaching]
 Distance = Literal["cosine", "euclidean"] | Callable[[jax.Array, jax.Array], jax.Array]
 
 
@@ -144,7 +145,7 @@ class Hooks(NamedTuple):
     fill: Callable[..., PyTree] | None = None
     refine: Callable[..., jax.Array] | None = None
     refresh: Refresh | None = None
-    teach: Callable[[PyTree, PyTree, PyTree], Teaching] | None = None
+    teach: Teach | None = None
     views: int = 1
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes

@@ -25,7 +25,6 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
 from dml_jax.config.fields import Needs, NonNegative, PositiveInt, require, section
@@ -158,7 +157,8 @@ class Branches(nn.Module):
 
     @nn.compact
     def __call__(self, features: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Feature maps [N, P, L] -> f1 [N, d1], f2 [N, d2], not normalised."""
+        """Feature maps [N, P, L] or [N, h, w, L] -> f1 [N, d1], f2 [N, d2], not normalised."""
+        features = features.reshape(features.shape[0], -1, features.shape[-1])
         f1, hidden = Branch(self.config, 0, name=BRANCHES[0])(features)
         shared = hidden if self.config.sharing == "shared" else None
         f2, _ = Branch(self.config, 1, name=BRANCHES[1])(features, shared)
@@ -190,8 +190,8 @@ def loss(
     terms = {"consistency": consistency(s1, s2, config.consistency)}
     total = config.lambda2 * terms["consistency"]
     for b, (similarity, weight) in enumerate(zip((s1, s2), config.lambda1, strict=True), start=1):
-        value, counts = ms.multi_similarity_loss(similarity, positive, negative, **vars(config.multi_similarity))
-        terms |= {f"multi_similarity{b}": value} | {f"{name}{b}": count for name, count in counts.items()}
+        value, _, p, n = ms.multi_similarity_loss(similarity, positive, negative, **vars(config.multi_similarity))
+        terms |= {f"multi_similarity{b}": value, f"positives{b}": p.sum(), f"negatives{b}": n.sum()}
         total += weight * value
     for b, c in enumerate(prototypes, start=1):
         terms[f"diversity{b}"] = diversity(c)
@@ -210,16 +210,9 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     branches = Branches(config)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-        key_backbone, key_branches = jax.random.split(key)
-        params, stats = heads.backbone_init(backbone, key_backbone, batch)
-        head, _ = functional.init(branches, key_branches, functional.struct(1, 1, backbone.channels))
-        return {"backbone": params, **head}, {"backbone": stats}
+        return heads.init(backbone, branches, jax.random.split(key), batch)
 
-    def embeddings(params: PyTree, maps: jax.Array) -> tuple[jax.Array, jax.Array]:
-        own = {branch: params[branch] for branch in BRANCHES}
-        return functional.apply(branches, own, {}, maps.reshape(maps.shape[0], -1, maps.shape[-1]))[0]
-
-    encode = heads.encoder(backbone, embeddings)
+    encode = heads.encoder(backbone, branches)
 
     def batch_loss(
         params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array

@@ -30,7 +30,7 @@ from dml_jax.config.fields import NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
 GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
@@ -107,15 +107,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
-        logits, _ = functional.apply(classifier, params["classifier"], {}, encoded)
+        logits: PyTree = classifier.apply({"params": params["classifier"]}, encoded)
         group = group_loss(logits, encoded, batch.labels, config).mean()
         classification = cross_entropy(logits, batch.labels).mean()
         terms = {"group": group, "classification": classification}
         return config.weight * group + classification, Aux(model_state, terms)
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        logits, _ = functional.apply(classifier, params["classifier"], {}, encoded)
-        return Teaching(unit(encoded), logits)
-
-    embed = heads.unit_embed(encode)
-    return Method(init, encode, loss, embed, GROUPS, group=lambda path: path[0], hooks=Hooks(teach=teach))
+    hooks = Hooks(teach=heads.teach_by(classifier, "classifier"))
+    return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=hooks)

@@ -1,17 +1,13 @@
 """Building blocks of the methods' forward passes: backbone, pooling and an embedding layer."""
 
-from collections.abc import Callable
-
 import flax.linen as nn
 import jax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import PooledDense, Pooling
-from dml_jax.methods.contract import Batch, Embed, Encode, PyTree
+from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool
+from dml_jax.methods.contract import Batch, Embed, Encode, PyTree, Teach, Teaching
 from dml_jax.numerics import unit
-
-Head = Callable[[PyTree, jax.Array], PyTree]
 
 
 class Embedding(nn.Module):
@@ -24,37 +20,39 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, dim], or [B, K] without a linear layer."""
-        return PooledDense(self.dim, pooling=self.pooling, layer_norm=self.layer_norm, name="embedding")(features)
+        x = global_pool(features, self.pooling)
+        x = LayerNorm(affine=False)(x) if self.layer_norm else x
+        return Dense(self.dim, name="embedding")(x) if self.dim else x
 
 
-def backbone_init(backbone: Backbone, key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """(params, batch statistics) of the backbone for the images of a batch."""
+def init(backbone: Backbone, head: nn.Module, keys: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
+    """(params, model_state) of a backbone and a head on its feature map, from the first two of the keys."""
     height, width = batch.images.shape[2:4]
-    return backbone.init(key, (height, width))
+    body, stats = backbone.init(keys[0], (height, width))
+    head_params, _ = functional.init(head, keys[1], functional.struct(1, 1, 1, backbone.channels))
+    return {"backbone": body, **head_params}, {"backbone": stats}
 
 
-def init(backbone: Backbone, embedding: nn.Module, keys: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-    """(params, model_state) of a backbone and an embedding of its feature map, from the first two of the keys."""
-    body, stats = backbone_init(backbone, keys[0], batch)
-    head, _ = functional.init(embedding, keys[1], functional.struct(1, 1, 1, backbone.channels))
-    return {"backbone": body, **head}, {"backbone": stats}
-
-
-def encoder(backbone: Backbone, head: Head | nn.Module) -> Encode:
-    """`Method.encode` for a head on the feature map of the first view.
-
-    The head is a module, or a function (params, feature map [B, h, w, K]) -> a pytree with one row per image.
-    """
+def encoder(backbone: Backbone, head: nn.Module) -> Encode:
+    """`Method.encode` for a head on the feature map of the first view, [B, h, w, K] -> one row per image."""
 
     def encode(
         params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
     ) -> tuple[PyTree, PyTree]:
         inputs = backbone.preprocess(images[0])
         features, stats = backbone.apply(params["backbone"], model_state["backbone"], inputs, train=train, key=key)
-        encoded = head.apply({"params": params}, features) if isinstance(head, nn.Module) else head(params, features)
-        return encoded, {**model_state, "backbone": stats}
+        return head.apply({"params": params}, features), {**model_state, "backbone": stats}
 
     return encode
+
+
+def teach_by(classifier: nn.Module, name: str) -> Teach:
+    """`Hooks.teach` of a method with a classifier of the encoded embeddings, whose parameters have this name."""
+
+    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
+        return Teaching(unit(encoded), classifier.apply({"params": params[name]}, encoded))
+
+    return teach
 
 
 def unit_embed(encode: Encode) -> Embed:

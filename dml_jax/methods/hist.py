@@ -25,7 +25,7 @@ import optax
 from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import LayerNorm, PooledDense, Pooling, he_fan_out, normal_init, uniform_fan_in
+from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, global_pool, he_fan_out, normal_init, uniform_fan_in
 from dml_jax.config.fields import NonNegative, NonNegativeInt, Positive, PositiveInt, section
 from dml_jax.losses.pairwise import inner_products
 from dml_jax.methods import heads
@@ -61,11 +61,9 @@ class Embedding(nn.Module):
     @nn.compact
     def __call__(self, features: jax.Array) -> jax.Array:
         """Feature map [B, h, w, K] -> [B, D]."""
-        layer = PooledDense(
-            self.config.embedding_dim, kernel_init=he_fan_out, bias_init=nn.initializers.zeros_init(),
-            pooling=self.config.pooling, name="embedding",
-        )  # fmt: skip
-        x = layer(features)
+        zeros = nn.initializers.zeros_init()
+        layer = Dense(self.config.embedding_dim, kernel_init=he_fan_out, bias_init=zeros, name="embedding")
+        x = layer(global_pool(features, self.config.pooling))
         return LayerNorm(affine=False)(x) if self.config.layer_norm else x
 
 

@@ -185,8 +185,7 @@ def loss(
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
-        logits, _ = functional.apply(Dense(network.classes), params["auxiliary"], {}, embeddings)
-        terms["loss_auxiliary"] = smoothed(logits)
+        terms["loss_auxiliary"] = smoothed(Dense(network.classes).apply({"params": params["auxiliary"]}, embeddings))
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
         (_, logits), stats = functional.apply(network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True)
@@ -271,10 +270,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         return value, Aux(model_state | stats, terms)
 
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        """Refined nodes and their logits; without a network, embeddings and logits of the auxiliary classifier."""
-        if config.losses == "auxiliary":
-            logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
-            return Teaching(unit(encoded), logits)
+        """Refined nodes and their logits."""
         stats = {"neck": model_state["neck"]}
         (refined, logits), _ = functional.apply(network, params["mpn"], stats, encoded, False)
         return Teaching(unit(refined), logits)
@@ -306,12 +302,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         embeddings = queries if gallery is None else jnp.concatenate([queries, gallery])
         return refine_groups(params["mpn"], embeddings, sets.batches, np.arange(len(queries)), first=1)
 
-    return Method(
-        init,
-        encode,
-        batch_loss,
-        heads.unit_embed(encode),
-        GROUPS,
-        group=lambda path: "mpn" if path[0] == "neck" else path[0],  # these batch statistics belong to the network
-        hooks=Hooks(refine=None if config.losses == "auxiliary" else refine_at_test, teach=teach),
-    )
+    def group(path: tuple[str, ...]) -> str:
+        return "mpn" if path[0] == "neck" else path[0]  # these batch statistics belong to the network
+
+    hooks = Hooks(refine=refine_at_test, teach=teach)
+    if config.losses == "auxiliary":
+        hooks = Hooks(teach=heads.teach_by(auxiliary, "auxiliary"))
+    return Method(init, encode, batch_loss, heads.unit_embed(encode), GROUPS, group, hooks=hooks)

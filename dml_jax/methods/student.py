@@ -128,16 +128,11 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
         assert batch.teacher is not None
         teaching = lax.stop_gradient(batch.teacher(batch.images[0]))
         check_teacher(teaching, data.classes, config)
-        logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
+        logits: PyTree = auxiliary.apply({"params": params["auxiliary"]}, encoded)
         loss_labels = cross_entropy(logits / config.temperature, batch.labels, smoothing=config.smoothing).mean()
         loss_teacher = teacher_loss(unit(encoded), logits, teaching, config)
         terms = {"loss_labels": loss_labels, "loss_teacher": loss_teacher}
         return loss_labels + config.weight * loss_teacher, Aux(model_state, terms)
 
-    def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        logits, _ = functional.apply(auxiliary, params["auxiliary"], {}, encoded)
-        return Teaching(unit(encoded), logits)
-
-    return Method(
-        init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=Hooks(teach=teach, teacher=config.teacher)
-    )
+    hooks = Hooks(teach=heads.teach_by(auxiliary, "auxiliary"), teacher=config.teacher)
+    return Method(init, encode, loss, heads.unit_embed(encode), GROUPS, hooks=hooks)

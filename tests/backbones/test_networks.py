@@ -257,17 +257,6 @@ def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
 
 
-@pytest.mark.usefixtures("x64")
-def test_double_precision(small: tuple[ModuleType, Any]) -> None:
-    module, config = small
-    backbone = module.build(config)
-    params, stats = jax.tree.map(lambda a: a.astype(jnp.float64), backbone.init(jax.random.key(0), (32, 32)))
-    x = np.random.default_rng(0).standard_normal((2, 32, 32, 3))
-    features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=True, key=None))(params, stats, x)
-    assert features.dtype == jnp.float64
-    assert {leaf.dtype for leaf in jax.tree.leaves(new)} <= {jnp.dtype("float64")}
-
-
 @pytest.mark.parametrize("name", ["deit", pytest.param("mit", marks=pytest.mark.slow)])
 def test_stochastic_depth(name: str) -> None:
     module, config = SMALL[name]

@@ -136,7 +136,7 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
         return {name: nchw(out["__call__"][0]) for name, out in captured.items() if name != "__call__"}
     outputs = {}
     for name, out in captured.items():
-        if name in ("__call__", "tokens"):
+        if name in ("__call__", "encode"):
             continue
         torch = torch_name(module.__name__.rpartition(".")[2], (name, "x")).removesuffix(".x")
         outputs[torch.removesuffix(".proj")] = tokens_of(out["__call__"][0])
@@ -214,7 +214,7 @@ def test_forward(net: str, tag: str) -> None:
         variables = {"params": params, "batch_stats": stats}
         kinds = {"mutable": ["intermediates"], "capture_intermediates": True}
         if module is deit:
-            tokens, more = network(config).apply(variables, x, method="tokens", **kinds)
+            (tokens, _), more = network(config).apply(variables, x, method="encode", **kinds)
             features = module.build(config).apply(params, stats, x, train=False)[0]
             return features, tokens, more["intermediates"]
         features, more = network(config).apply(variables, x, False, **kinds)

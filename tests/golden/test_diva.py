@@ -63,8 +63,8 @@ def check_dws(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         clamped = jnp.maximum(distances, lower)
         density = mining.log_inverse_density(clamped, emb.shape[1])
         same = [pairwise.same_class(of) for of in (labels, shuffled)]
-        others = pairwise.partners(labels), mining.third_classes(labels, chosen)
-        return distances, clamped, density, mining.distance_logits(emb, lower=lower), *same, *others
+        logits = mining.distance_logits(distances, emb.shape[1], lower=lower)
+        return distances, clamped, density, logits, *same, pairwise.masks(labels)[0], ~same[0] & ~same[0][chosen]
 
     found = everything(*(jnp.asarray(data[name]) for name in ("emb", "labels", "labels_perm", "neg_idx")))
     distances, clamped, density, logits, same, shuffled, positives, third = (np.asarray(part) for part in found)
@@ -88,22 +88,16 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     @jax.jit
     def everything(emb: jax.Array, beta: jax.Array) -> dict[str, Any]:
-        def loss(emb: jax.Array, beta: jax.Array, nu: float) -> jax.Array:
-            return pair_losses.margin_loss(emb, labels, triplets, beta, margin=margin, nu=nu)
-
-        def per_hinge(emb: jax.Array, beta: jax.Array) -> jax.Array:
-            pull, push = pair_losses.margin_hinges(emb, labels, triplets, beta, margin=margin)
-            return jnp.sum(pull + push) / jnp.maximum(jnp.sum(pull > 0) + jnp.sum(push > 0), 1)
+        def loss(emb: jax.Array, beta: jax.Array, **options: Any) -> jax.Array:
+            return pair_losses.margin_loss(emb, labels, triplets, beta, margin=margin, **options)
 
         return {
-            "": jax.value_and_grad(loss, (0, 1))(emb, beta, 0.0),
-            "_pairs_oracle": jax.value_and_grad(per_hinge, (0, 1))(emb, beta),
-            "_nu_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, meta.get("nu_oracle", 0.0)),
-            "hinges": pair_losses.margin_hinges(emb, labels, triplets, beta, margin=margin),
+            "": jax.value_and_grad(loss, (0, 1))(emb, beta),
+            "_pairs_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, divisor="pairs"),
+            "_nu_oracle": jax.value_and_grad(loss, (0, 1))(emb, beta, nu=meta.get("nu_oracle", 0.0)),
         }
 
     results = everything(jnp.asarray(data["emb"]), jnp.asarray(data["beta"]))
-    pull, push = results.pop("hinges")
     for suffix, (value, (grad_emb, grad_beta)) in results.items():
         if f"loss{suffix}" not in data:
             continue
@@ -115,10 +109,9 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         close(grad_beta, data[f"grad_beta{suffix}"], meta, f"grad_beta{suffix}")
     if "count_pairs" in data:
         boundary = data["beta"][data["labels"][data["triplets"][:, 0]]]
-        close(pull, np.maximum(data["d_ap"] - boundary + margin, 0), meta, "pull")
-        close(push, np.maximum(boundary - data["d_an"] + margin, 0), meta, "push")
-        assert np.sum((pull > 0) | (push > 0)) == data["count_union"]
-        assert np.sum(pull > 0) + np.sum(push > 0) == data["count_pairs"]
+        total = np.sum(np.maximum([data["d_ap"] - boundary + margin, boundary - data["d_an"] + margin], 0))
+        close(results[""][0] * data["count_union"], total, meta, "triplets")
+        close(results["_pairs_oracle"][0] * data["count_pairs"], total, meta, "pairs")
 
 
 def check_triplet(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:

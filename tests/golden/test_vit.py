@@ -143,7 +143,7 @@ def test_feature_maps() -> None:
 
     @jax.jit
     def run(params: Any, x: jax.Array) -> tuple[jax.Array, ...]:
-        tokens = vit.VisionTransformer(config).apply({"params": params}, x, method="tokens")
+        tokens, _ = vit.VisionTransformer(config).apply({"params": params}, x, method="encode")
         features = [made.apply(params, {}, x, train=False)[0] for made in (vit.build(config), patches)]
         return jnp.asarray(tokens), *features
 

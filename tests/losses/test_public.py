@@ -68,9 +68,12 @@ def soft_triple() -> float:
     return cross_entropy(20 * similarity) + 0.2 * sum(spread) / (6 * 3 * 2)
 
 
-def contrastive() -> float:
-    pull, push = D[POSITIVE], np.maximum(0.9 - D[NEGATIVE], 0)
-    return float(pull.mean() + push[push > 0].mean())
+# The losses of pairs also of other relations than equal labels: weights of positives, and negatives.
+
+
+def contrastive(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE) -> float:
+    push = np.maximum(0.9 - D[negative], 0)
+    return float(np.average(D, weights=positive) + push[push > 0].mean())
 
 
 def hard_triplets() -> list[tuple[int, int, int]]:
@@ -99,12 +102,13 @@ def semi_hard() -> float:
     return triplet([(int(i), int(drawn.positives[i]), int(drawn.negatives[i])) for i in valid])
 
 
-def lifted_structure() -> float:
+def lifted_structure(weights: np.ndarray | None = None) -> float:
+    """`weights` [12] are of the anchors."""
     found = []
     for i, j in zip(*np.nonzero(POSITIVE), strict=True):
         around = np.exp(1 - D[i][NEGATIVE[i]]).sum() + np.exp(1 - D[j][NEGATIVE[j]]).sum()
         found.append(max(np.log(around) + D[i, j], 0) ** 2 / 2)
-    return float(np.mean(found))
+    return float(np.average(found, weights=None if weights is None else weights[np.nonzero(POSITIVE)[0]]))
 
 
 def n_pair() -> float:
@@ -117,13 +121,14 @@ def n_pair() -> float:
     return float(np.mean(found) + 0.01 * (X**2).sum(1).mean())
 
 
-def multi_similarity() -> float:
+def multi_similarity(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE, *, mining: bool = True) -> float:
     total = 0.0
     for i in range(12):
-        p, n = S[i][POSITIVE[i]], S[i][NEGATIVE[i]]
-        if len(p):
-            p, n = p[p - 0.1 < n.max()], n[n + 0.1 > p.min()]
-            total += np.log(1 + np.exp(-2 * (p - 0.5)).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
+        p, w, n = S[i][positive[i] > 0], positive[i][positive[i] > 0], S[i][negative[i]]
+        if mining:
+            kept, n = p - 0.1 < n.max(), n[n + 0.1 > p.min(initial=np.inf)]
+            p, w = p[kept], w[kept]
+        total += np.log(1 + (w * np.exp(-2 * (p - 0.5))).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
     return total / 12
 
 
@@ -143,20 +148,20 @@ def subcenter_arcface() -> float:
     return cross_entropy(16 * nearest)
 
 
-def sup_con() -> float:
+def sup_con(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE) -> float:
     found = []
-    for i in np.flatnonzero(POSITIVE.any(axis=1)):
-        around = sum(np.exp(S[i, a] / 0.2) for a in range(12) if a != i)
-        found.append(-np.mean([np.log(np.exp(S[i, p] / 0.2) / around) for p in np.flatnonzero(POSITIVE[i])]))
+    for i in np.flatnonzero(positive.any(axis=1)):
+        around = np.exp(S[i][(positive[i] > 0) | negative[i]] / 0.2).sum()
+        found.append(-np.average(np.log(np.exp(S[i] / 0.2) / around), weights=positive[i]))
     return float(np.mean(found))
 
 
-def nt_xent() -> float:
+def nt_xent(positive: np.ndarray = POSITIVE, negative: np.ndarray = NEGATIVE) -> float:
     found = []
-    for i, p in np.argwhere(POSITIVE):
-        around = np.exp(S[i][NEGATIVE[i]] / 0.2).sum()
+    for i, p in np.argwhere(positive):
+        around = np.exp(S[i][negative[i]] / 0.2).sum()
         found.append(np.log1p(around / np.exp(S[i, p] / 0.2)))
-    return float(np.mean(found))
+    return float(np.average(found, weights=positive[positive > 0]))
 
 
 def rank(i: int, j: int, among: np.ndarray, temperature: float) -> float:

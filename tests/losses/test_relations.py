@@ -1,5 +1,6 @@
 """Relations in place of labels, mining strategies and NT-Xent against loops in float64."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,7 +12,8 @@ from dml_jax import losses
 from dml_jax.errors import DataError
 from dml_jax.losses import mining
 from dml_jax.methods.baseline import LOSSES, PAIR_LOSSES
-from tests.losses.test_public import KEY, LABELS, NEGATIVE, POSITIVE, D, S, X
+from tests.losses import test_public as public
+from tests.losses.test_public import KEY, LABELS, NEGATIVE, POSITIVE, D, X
 
 RNG = np.random.default_rng(5)
 TAGS = RNG.random((12, 5)) < 0.3
@@ -35,52 +37,21 @@ def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def contrastive(weights: np.ndarray) -> float:
-    push = np.maximum(1 - D, 0)[FAR]
-    return float((weights * D)[NEAR].sum() / weights[NEAR].sum() + push[push > 0].mean())
-
-
-def multi_similarity(weights: np.ndarray) -> float:
-    total = 0.0
-    for i in range(12):
-        p, w, n = S[i][NEAR[i]], weights[i][NEAR[i]], S[i][FAR[i]]
-        total += np.log(1 + (w * np.exp(-2 * (p - 0.5))).sum()) / 2 + np.log(1 + np.exp(40 * (n - 0.5)).sum()) / 40
-    return total / 12
-
-
-def sup_con(weights: np.ndarray) -> float:
-    found = []
-    for i in np.flatnonzero(NEAR.any(axis=1)):
-        around = sum(np.exp(S[i, a] / 0.1) for a in range(12) if a != i)
-        terms = [-np.log(np.exp(S[i, p] / 0.1) / around) for p in range(12)]
-        found.append(np.average(terms, weights=weights[i]))
-    return float(np.mean(found))
-
-
-def nt_xent(weights: np.ndarray) -> float:
-    found, of = [], []
-    for i, p in np.argwhere(NEAR):
-        around = np.exp(S[i, FAR[i]] / 0.07).sum()
-        found.append(-np.log(np.exp(S[i, p] / 0.07) / (np.exp(S[i, p] / 0.07) + around)))
-        of.append(weights[i, p])
-    return float(np.average(found, weights=of))
-
-
 @pytest.mark.parametrize(
     ("name", "expected", "options"),
     [
-        ("contrastive", contrastive, {}),
-        ("multi_similarity", multi_similarity, {"mining": False, "copies": "keep"}),
-        ("sup_con", sup_con, {}),
-        ("nt_xent", nt_xent, {}),
+        ("contrastive", public.contrastive, {"negative_margin": 0.9}),
+        ("multi_similarity", partial(public.multi_similarity, mining=False), {"mining": False, "copies": "keep"}),
+        ("sup_con", public.sup_con, {"temperature": 0.2}),
+        ("nt_xent", public.nt_xent, {"temperature": 0.2}),
     ],
 )
 def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64: None) -> None:
     """Of shared tags; masks are weights of 1."""
-    for positive, weights in ((WEIGHTS, WEIGHTS), (NEAR, NEAR.astype(float))):
+    for positive in (WEIGHTS, NEAR):
         call = lambda x, positive=positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
         value, gradient = jax.value_and_grad(call)(jnp.asarray(X))
-        np.testing.assert_allclose(value, expected(weights), rtol=1e-9)
+        np.testing.assert_allclose(value, expected(positive, FAR), rtol=1e-9)
         assert np.isfinite(gradient).all()
 
 

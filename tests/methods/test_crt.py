@@ -45,16 +45,6 @@ def test_diversity() -> None:
     np.testing.assert_allclose(crt.diversity(jnp.array([[1.0, 0], [-2, 0], [0, 3]])), 1 / 3, rtol=1e-6)
 
 
-def test_number_of_parameters_with_shared_prototypes() -> None:
-    shapes = jax.eval_shape(lambda: parameters(jax.random.key(0), 512, crt.Config()))
-    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    assert count(shapes["branch1"]["hidden"]) == 64 * (512 * 512 + 512)
-    assert count(shapes["branch1"]["output"]) == 64 * (512 * 128 + 128)
-    assert shapes["branch1"]["prototypes"].shape == (64, 512)
-    assert set(shapes["branch2"]) == {"output"}
-    assert count(shapes["branch2"]) == 64 * (512 * 1024 + 1024)
-
-
 def test_initial_values_follow_torch_linear() -> None:
     config = crt.Config(prototypes=(8, 8), embedding_dims=(32, 32), hidden_dim=64)
     params = parameters(jax.random.key(3), 16, config)

@@ -72,6 +72,14 @@ def test_subsets_of_tasks(tasks: tuple[str, ...]) -> None:
         ),
         ({"directions": ("shared",)}, "method.directions=('shared',): must be source-target"),
         ({"rho": (1.0, 2.0)}, "method.rho=(1.0, 2.0): must hold one number"),
+        (
+            {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
+            "method.selfsimilarity='rotnet': has no embedding; add another task to tasks=('selfsimilarity',)",
+        ),
+        (
+            {"learners": "discriminative", "selfsimilarity": "spread"},
+            "method.learners='discriminative': cannot be combined with selfsimilarity='spread'",
+        ),
     ],
 )
 def test_invalid_options(options: dict[str, Any], message: str) -> None:

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.methods import diva
@@ -201,25 +200,6 @@ def test_rotated_images_are_classified() -> None:
     loss = jax.jit(partial(step.loss, method))
     _, aux = loss(params, model_state, batch._replace(images=corner), jnp.zeros(()), jax.random.key(0))
     assert float(aux.metrics["selfsimilarity"]) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (
-            {"tasks": ("selfsimilarity",), "selfsimilarity": "rotnet"},
-            "method.selfsimilarity='rotnet': has no embedding; add another task to tasks=('selfsimilarity',)",
-        ),
-        (
-            {"learners": "discriminative", "selfsimilarity": "spread"},
-            "method.learners='discriminative': cannot be combined with selfsimilarity='spread'",
-        ),
-    ],
-)
-def test_invalid_options(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        validate(diva.Config, options, "method")
-    assert message in str(caught.value)
 
 
 def test_requirements_on_the_data() -> None:

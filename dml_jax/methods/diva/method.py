@@ -10,7 +10,7 @@ from jax import lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.layers import Dense, global_pool
+from dml_jax.backbones.layers import Dense
 from dml_jax.errors import DataError
 from dml_jax.losses.cross_batch_memory import enqueue
 from dml_jax.losses.mining import Triplets
@@ -65,7 +65,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
     mine = miner or (lambda key, embeddings, batch: equations.mine(key, embeddings, batch.labels, config))
     task = self_supervised_task(config)
     layers = Heads(embedding_tasks(config), config.embedding_dim)
-    pool = heads.encoder(backbone, lambda params, maps: global_pool(maps, "avg"))
+    average = heads.Embedding(0, "avg")
+    pool = heads.encoder(backbone, average)
 
     def selfsimilarity(params: PyTree, features: jax.Array) -> jax.Array:
         """The selfsimilarity embedding [B, D] of features [B, K]; `params` belong to all heads."""
@@ -85,15 +86,14 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
         if task == "rotnet":
             self_supervision.check_square(*batch.images.shape[2:4])
-        key_backbone, key_heads, key_loss, key_task = jax.random.split(key, 4)
-        body, stats = heads.backbone_init(backbone, key_backbone, batch)
-        head, _ = functional.init(layers, key_heads, functional.struct(1, backbone.channels))
-        params = {"backbone": body, "heads": head, **equations.loss_init(key_loss, config, data.classes)}
-        model_state = {"backbone": stats}
+        keys = jax.random.split(key, 4)
+        params, model_state = heads.init(backbone, average, keys, batch)
+        params["heads"], _ = functional.init(layers, keys[1], functional.struct(1, backbone.channels))
+        params |= equations.loss_init(keys[2], config, data.classes)
         if task == "contrast":
             queue = jnp.zeros((config.queue_batches * len(batch.labels), config.embedding_dim))
             model_state |= {"key": key_network(params, model_state), "queue": queue}
-        task_params, task_state = self_supervision.init(key_task, config, backbone.channels, data.images)
+        task_params, task_state = self_supervision.init(keys[3], config, backbone.channels, data.images)
         return params | task_params, model_state | task_state
 
     def encode(
