@@ -150,11 +150,6 @@ def config_type(values: Mapping[str, Any]) -> type[Config]:
     return _with_losses(loss)
 
 
-def resolve(values: Mapping[str, Any]) -> Config:
-    """The validated section `method` of a baseline."""
-    return validate(config_type(values), values, "method")
-
-
 def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | None = None, **shared: Any) -> Config:
     """The configuration of a baseline, e.g. `make_config("triplet", {"mining": "hard"}, embedding_dim=64)`.
 
@@ -163,7 +158,8 @@ def make_config(loss: str = "normalized_softmax", options: Mapping[str, Any] | N
     """
     import_code({"method": {"name": "baseline", "loss": loss}})
     sections = (options or {}) if "+" in loss else {section_name(loss): options or {}}
-    return resolve({"loss": loss, **sections, **shared})
+    values = {"loss": loss, **sections, **shared}
+    return validate(config_type(values), values, "method")
 
 
 class Criterion(nn.Module):
@@ -233,8 +229,10 @@ def initial(parameter: Learned, options: Any, classes: int, dim: int) -> tuple[I
 
 
 def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
-    """A learned parameter, cut to the first `dim` of its D dimensions if it has them."""
-    return jax.lax.slice_in_dim(table, 0, dim, axis=axes.index("D")) if "D" in axes else table
+    """A learned parameter, cut to the first `dim` of its D dimensions if it has more."""
+    axis = axes.find("D")
+    shorter = axis >= 0 and dim < table.shape[axis]
+    return jax.lax.slice_in_dim(table, 0, dim, axis=axis) if shorter else table
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
@@ -274,8 +272,10 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
             others = None if past is None else past._replace(embeddings=past.embeddings[:, :m])
             return apply_criterion(params, embeddings[:, :m], labels, key, others, method="values")
 
-        each = [values(m) for m in (dim, *config.prefixes)]
-        return {loss: jnp.asarray(sum(of[loss] for of in each)) for loss in each[0]}
+        total = values(dim)
+        for shorter in map(values, config.prefixes):
+            total = {loss: value + shorter[loss] for loss, value in total.items()}
+        return total
 
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array

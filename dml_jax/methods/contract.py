@@ -60,13 +60,7 @@ class Batch(NamedTuple):
 
 
 def zeros(size: int, shape: tuple[int, int], views: int = 1) -> Batch:
-    """A batch of zeros, where only shapes matter.
-
-    Args:
-      size: number of images B.
-      shape: (H, W) in pixels.
-      views: number of views V of each image.
-    """
+    """A batch of `size` black images of `shape` (H, W) in pixels, each in so many views, where only shapes matter."""
     images: Any = np.zeros((views, size, *shape, 3), np.uint8)  # of NumPy, which compiles nothing
     numbers: Any = np.zeros((size,), np.int32)
     return Batch(images, numbers, numbers)

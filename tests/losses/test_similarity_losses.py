@@ -26,30 +26,27 @@ def test_large_exponents_do_not_overflow() -> None:
 
 @pytest.mark.parametrize(("margin", "gamma"), [(0.4, 80.0), (0.25, 120.0), (0.1, 2.0)])
 def test_circle(margin: float, gamma: float, x64: None) -> None:
-    """Value and gradient by a loop over pairs, with the weights alpha constant in the gradient."""
-    norms = np.linalg.norm(EMBEDDINGS, axis=1, keepdims=True)
-    unit = EMBEDDINGS / norms
-    s = unit @ unit.T
-    total, anchors, slopes = 0.0, 0, np.zeros_like(s)
-    for i in range(12):
-        p = [j for j in range(12) if LABELS[j] == LABELS[i] and j != i]
-        n = [j for j in range(12) if LABELS[j] != LABELS[i]]
-        if not p:
-            continue
-        anchors += 1
-        alpha_p, alpha_n = np.maximum(1 + margin - s[i, p], 0), np.maximum(s[i, n] + margin, 0)
-        pull, push = np.exp(-gamma * alpha_p * (s[i, p] - 1 + margin)), np.exp(gamma * alpha_n * (s[i, n] - margin))
-        z = pull.sum() * push.sum()
-        total += np.log1p(z)
-        slopes[i, p] = -z / (1 + z) * pull / pull.sum() * gamma * alpha_p
-        slopes[i, n] = z / (1 + z) * push / push.sum() * gamma * alpha_n
-    assert anchors == 11
-    by_unit = (slopes + slopes.T) @ unit / anchors
-    gradient = (by_unit - unit * (by_unit * unit).sum(axis=1, keepdims=True)) / norms
+    """Value and gradient by a loop over anchors, with the weights alpha constant in the gradient."""
+
+    def by_anchors(x: jax.Array) -> jax.Array:
+        rows = x / jnp.linalg.norm(x, axis=1, keepdims=True)
+        found = []
+        for i in range(12):
+            same = LABELS[i] == LABELS
+            near, far = same & (np.arange(12) != i), ~same
+            if near.any():
+                p, n = rows[near] @ rows[i], rows[far] @ rows[i]
+                alpha_p, alpha_n = jax.lax.stop_gradient((jnp.maximum(1 + margin - p, 0), jnp.maximum(n + margin, 0)))
+                pull = jnp.exp(-gamma * alpha_p * (p - 1 + margin)).sum()
+                found.append(jnp.log1p(pull * jnp.exp(gamma * alpha_n * (n - margin)).sum()))
+        assert len(found) == 11
+        return jnp.mean(jnp.stack(found))
 
     def value(x: jax.Array) -> jax.Array:
         return losses.circle(x, jnp.asarray(LABELS), margin=margin, gamma=gamma)
 
-    ours, ours_gradient = jax.jit(jax.value_and_grad(value))(jnp.asarray(EMBEDDINGS))
-    assert float(ours) == pytest.approx(total / anchors, rel=1e-9)
-    np.testing.assert_allclose(ours_gradient, gradient, rtol=1e-7, atol=1e-9 * np.abs(gradient).max())
+    (ours, gradient), (expected, slopes) = (
+        jax.jit(jax.value_and_grad(function))(jnp.asarray(EMBEDDINGS)) for function in (value, by_anchors)
+    )
+    assert float(ours) == pytest.approx(float(expected), rel=1e-9)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-7, atol=1e-9 * float(jnp.abs(slopes).max()))

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from dml_jax import losses
+from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Batch, TrainingSet
@@ -107,13 +108,10 @@ def test_without_a_linear_layer() -> None:
 
 def test_a_sum_of_losses_with_weights() -> None:
     """contrastive + 0.5 classifier; the memory adds the pair loss."""
-    config = baseline.resolve(
-        {
-            "loss": "contrastive+normalized_softmax+proxy_nca", "embedding_dim": 5, "memory": SIZE,
-            "weights": [1.0, 0.5, 0.0],
-            "normalized_softmax": {"temperature": 0.3},
-        }
-    )  # fmt: skip
+    options = {"normalized_softmax": {"temperature": 0.3}}
+    config = baseline.make_config(
+        "contrastive+normalized_softmax+proxy_nca", options, embedding_dim=5, memory=SIZE, weights=(1.0, 0.5, 0.0)
+    )
     method, state, update = built(config, rate=0.0)
     alone = {}
     for loss, options in {"contrastive": {}, "normalized_softmax": {"temperature": 0.3}, "proxy_nca": {}}.items():
@@ -179,18 +177,11 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
 
     # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
     method = baseline.build(config, toys.linear(), DATA)
-    x, y, z = (np.asarray(method.embed(state.params, state.model_state, batch(seed=i).images[0])) for i in (3, 1, 2))
-    classes = np.arange(SIZE) // 4
-
-    def contrastive(gallery: np.ndarray, labels: np.ndarray, itself: np.ndarray) -> float:
-        d = np.linalg.norm(x[:, None] - gallery[None], axis=-1)
-        same = classes[:, None] == labels[None]
-        near, far = d[same & ~itself], np.maximum(1 - d, 0)[~same]
-        return float(near.mean() + far.sum() / (far > 0).sum())
-
-    no_self = np.zeros((SIZE, 2 * SIZE), bool)
-    assert past[3] == pytest.approx(contrastive(np.concatenate([y, z]), np.tile(classes, 2), no_self), rel=1e-4)
-    assert in_batch[3] == pytest.approx(contrastive(x, classes, np.eye(SIZE, dtype=bool)), rel=1e-4)
+    x, y, z = (method.embed(state.params, state.model_state, batch(seed=i).images[0]) for i in (3, 1, 2))
+    same = jnp.tile(batch().labels[:, None] == batch().labels[None], 2)
+    memory = losses.Candidates(jnp.concatenate([y, z]), same, ~same)
+    assert past[3] == pytest.approx(float(losses.contrastive(x, batch().labels, candidates=memory)), rel=1e-4)
+    assert in_batch[3] == pytest.approx(float(losses.contrastive(x, batch().labels)), rel=1e-4)
 
 
 def test_parameters_of_the_losses() -> None:
@@ -264,7 +255,7 @@ def test_functions_of_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None:
     config = baseline.make_config(loss, embedding_dim=5)
     assert set(asdict(config)) & set(LOSSES) == {loss}
-    assert baseline.resolve(asdict(config)) == config
+    assert validate(baseline.config_type(asdict(config)), asdict(config), "method") == config
 
 
 @pytest.mark.parametrize(
@@ -287,28 +278,21 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
 )
 def test_invalid_options(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        baseline.resolve(values)
-
-
-def encoded_loss(options: dict[str, Any], data: TrainingSet, x: jax.Array, labels: jax.Array) -> tuple[Any, Any, Any]:
-    """Value and gradient of the loss of a baseline for embeddings, and its learned parameters."""
-    method = baseline.build(baseline.resolve(options), toys.linear(), data)
-    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
-    given = batch()._replace(labels=labels)
-
-    def value(x: jax.Array) -> jax.Array:
-        return method.loss(params, model_state, x, given, jnp.asarray(0), jax.random.key(1))[0]
-
-    return *jax.jit(jax.value_and_grad(value))(x), params["loss"]
+        validate(baseline.config_type(values), values, "method")
 
 
 @pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])
 def test_prefixes_share_the_parameters(loss: str) -> None:
     """Eq. 1 of Matryoshka representation learning; the memory is compared at each prefix, too."""
     names = loss.replace("softmax", "cross_entropy")
-    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 6)), jnp.arange(SIZE) // 4
-    options: dict[str, Any] = {"loss": names, "embedding_dim": 6, "prefixes": [2, 4]}
-    value, gradient, learned = encoded_loss(options, TrainingSet(4, 64), x, labels)
+    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 6)), batch().labels
+    config = baseline.make_config(names, embedding_dim=6, prefixes=(2, 4))
+    method = baseline.build(config, toys.linear(), TrainingSet(4, 64))
+    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
+    learned = params["loss"]
+
+    def ours(x: jax.Array) -> jax.Array:
+        return method.loss(params, model_state, x, batch(), jnp.asarray(0), jax.random.key(1))[0]
 
     def expected(x: jax.Array) -> jax.Array:
         total = jnp.zeros(())
@@ -321,6 +305,6 @@ def test_prefixes_share_the_parameters(loss: str) -> None:
             total += term
         return total
 
-    exact, slopes = jax.jit(jax.value_and_grad(expected))(x)
+    (value, gradient), (exact, slopes) = (jax.jit(jax.value_and_grad(f))(x) for f in (ours, expected))
     np.testing.assert_allclose(value, exact, rtol=1e-5)
     np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)

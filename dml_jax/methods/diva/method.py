@@ -11,7 +11,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense
-from dml_jax.errors import DataError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.cross_batch_memory import enqueue
 from dml_jax.losses.mining import Triplets
 from dml_jax.methods import heads
@@ -84,8 +84,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         return selfsimilarity(network["heads"], features)
 
     def init(key: jax.Array, batch: Batch) -> tuple[PyTree, PyTree]:
-        if task == "rotnet":
-            self_supervision.check_square(*batch.images.shape[2:4])
+        height, width = batch.images.shape[2:4]
+        if task == "rotnet" and height != width:
+            raise ConfigError(
+                f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, but these are "
+                f"{width}x{height}; set data.crop"
+            )
         keys = jax.random.split(key, 4)
         params, model_state = heads.init(backbone, average, keys, batch)
         params["heads"], _ = functional.init(layers, keys[1], functional.struct(1, backbone.channels))

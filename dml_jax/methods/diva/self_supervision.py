@@ -22,7 +22,6 @@ from jax import lax
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.layers import Dense, normal
-from dml_jax.errors import ConfigError
 from dml_jax.evaluation import kmeans
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods.contract import PyTree
@@ -101,15 +100,6 @@ def rotate(images: jax.Array, turns: jax.Array) -> jax.Array:
     """Rotates square images [B, H, H, 3] counter-clockwise by `turns` [B] quarter turns."""
     turned = jnp.stack([jnp.rot90(images, turn, axes=(1, 2)) for turn in range(TURNS)])
     return turned[turns, jnp.arange(len(images))]
-
-
-def check_square(height: int, width: int) -> None:
-    """Raises `ConfigError` unless images are square, so that quarter turns keep their shape."""
-    if height != width:
-        raise ConfigError(
-            f"method.selfsimilarity='rotnet': rotation by quarter turns needs square images, but these are "
-            f"{width}x{height}; set data.crop"
-        )
 
 
 def normal_inverse_fan_in(key: jax.Array, shape: tuple[int, ...], dtype: Dtype = jnp.float32) -> jax.Array:
