@@ -50,7 +50,8 @@ def teach_by(classifier: nn.Module, name: str) -> Teach:
     """`Hooks.teach` of a method with a classifier of the encoded embeddings, whose parameters have this name."""
 
     def teach(params: PyTree, model_state: PyTree, encoded: jax.Array) -> Teaching:
-        return Teaching(unit(encoded), classifier.apply({"params": params[name]}, encoded))
+        logits: PyTree = classifier.apply({"params": params[name]}, encoded)
+        return Teaching(unit(encoded), logits)
 
     return teach
 

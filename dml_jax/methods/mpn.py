@@ -185,7 +185,8 @@ def loss(
         return cross_entropy(logits / config.temperature, labels, smoothing=config.smoothing).mean()
 
     if config.losses != "mpn":
-        terms["loss_auxiliary"] = smoothed(Dense(network.classes).apply({"params": params["auxiliary"]}, embeddings))
+        scores: PyTree = Dense(network.classes).apply({"params": params["auxiliary"]}, embeddings)
+        terms["loss_auxiliary"] = smoothed(scores)
     if config.losses != "auxiliary":
         rngs = None if key is None else {"dropout": key}
         (_, logits), stats = functional.apply(network, params["mpn"], stats, embeddings, True, rngs=rngs, mutable=True)
