@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import traverse_util
 
-from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, layers, mit, resnet, vit
+from dml_jax.backbones import bn_inception, deit, dinov3, efficientnet_lite, googlenet, layers, mit, resnet, siglip, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.config import choices
 from dml_jax.config.fields import validate
@@ -31,6 +31,18 @@ PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
     (deit, deit.PUBLISHED["deit_base"], 85_798_656, {224: 14}),
     (vit, vit.PUBLISHED["vit_base"], 85_798_656, {224: 1}),
     (vit, vit.PUBLISHED["vit_large"], 303_301_632, {224: 1}),
+    # The files of DINOv2 and DINOv3 also hold a token for masked patches.
+    (vit, vit.PUBLISHED["dino_vits16"], 21_665_664, {224: 1}),
+    (vit, vit.PUBLISHED["dino_vitb8"], 85_807_872, {224: 1}),
+    (vit, vit.PUBLISHED["dinov2_vits14"], 22_056_576 - 384, {518: 1}),
+    (vit, vit.PUBLISHED["dinov2_vits14_reg"], 22_056_576 + 3 * 384, {518: 1}),
+    (vit, vit.PUBLISHED["dinov2_vitb14"], 86_580_480 - 768, {518: 1}),
+    (vit, vit.PUBLISHED["dinov2_vitl14"], 304_368_640 - 1024, {518: 1}),
+    (vit, vit.PUBLISHED["dinov2_vitg14"], 1_136_480_768 - 1536, {518: 1}),
+    (dinov3, dinov3.PUBLISHED["dinov3_vits16"], 21_596_160, {224: 1}),
+    (dinov3, dinov3.PUBLISHED["dinov3_vitb16"], 85_660_416 - 768, {224: 1}),
+    (dinov3, dinov3.PUBLISHED["dinov3_vitl16"], 303_129_600 - 1024, {224: 1}),
+    (siglip, siglip.PUBLISHED["siglip_vitb16"], 92_884_224, {224: 1}),
     (efficientnet_lite, efficientnet_lite.Config(), 3_371_008, {224: 7, 160: 5, 227: 8}),
     (efficientnet_lite, efficientnet_lite.PUBLISHED["lite1"], 4_135_680, {224: 7, 240: 8}),
     (efficientnet_lite, efficientnet_lite.PUBLISHED["lite2"], 4_811_072, {224: 7, 260: 9}),
@@ -104,7 +116,7 @@ def test_published_shapes(module: ModuleType, config: Any, parameters: int, side
         x = jax.ShapeDtypeStruct((2, side, side, 3), jnp.float32)
         features, _ = jax.eval_shape(lambda p, s, x: backbone.apply(p, s, x, train=True, key=None), params, stats, x)
         assert features.shape == (2, expected, expected, backbone.channels)
-        if side == 224:
+        if side == next(iter(sides)):
             assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == parameters
 
 

@@ -181,13 +181,9 @@ def test_mpn_teaches_refined_embeddings() -> None:
     np.testing.assert_allclose(taught.logits, logits, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["triplet", "hist"])
-def test_methods_without_a_classifier_teach_no_logits(name: str) -> None:
+def test_methods_without_a_classifier_teach_no_logits() -> None:
     batch = toys.batch(1)
-    if name == "hist":
-        method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
-    else:
-        method = baseline.build(baseline.make_config("triplet", embedding_dim=8), toys.backbone(), DATA)
+    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
     params, state = jax.jit(method.init)(jax.random.key(0), batch)
     outputs = teach(method, params, state, batch)
     assert outputs.logits is None
