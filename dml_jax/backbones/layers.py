@@ -25,7 +25,6 @@ Pooling = Literal["avg", "max", "avg+max"]  # of the feature map, see `global_po
 TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups))
 DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
 
-
 BLOCK = 2**16
 CAPACITY = 2**22  # numbers in the largest kernels of most networks
 

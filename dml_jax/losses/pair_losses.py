@@ -21,7 +21,6 @@ from dml_jax.numerics import at_least_float32, log_sum_exp, root
 
 ROUNDING = 1e-6  # error of float32 distances; a smaller hinge does not count as active
 
-
 Distance = Callable[[jax.Array, jax.Array], jax.Array]  # of two blocks of rows, [N, D] and [M, D] -> [N, M]
 
 

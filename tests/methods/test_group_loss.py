@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dml_jax.methods import group_loss
-from dml_jax.methods.contract import TrainingSet, teaching
+from dml_jax.methods.contract import TrainingSet
 from dml_jax.methods.group_loss import Config
 from tests import toys
 
@@ -88,16 +88,3 @@ def test_pooled_features_are_the_embedding_without_a_layer() -> None:
     params, state = jax.eval_shape(lambda: method.init(jax.random.key(0), batch))
     assert set(params) == {"backbone", "classifier"}
     assert jax.eval_shape(method.embed, params, state, batch.images[0]).shape == (16, 12)
-
-
-def test_teaches_its_embedding_and_logits() -> None:
-    method = group_loss.build(Config(embedding_dim=DIM), toys.backbone(), TrainingSet(CLASSES, 16))
-    batch = toys.batch(1)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
-    outputs = teaching(method)(params, state, batch.images[0])
-    np.testing.assert_allclose(outputs.embeddings, method.embed(params, state, batch.images[0]), rtol=1e-6)
-    # The classifier uses the embeddings before normalisation: its logits without bias are proportional.
-    logits = np.asarray(outputs.logits) - np.asarray(params["classifier"]["bias"])
-    of_unit = np.asarray(outputs.embeddings) @ np.asarray(params["classifier"]["kernel"])
-    lengths = np.linalg.norm(logits, axis=1) / np.linalg.norm(of_unit, axis=1)
-    np.testing.assert_allclose(logits, lengths[:, None] * of_unit, atol=1e-5)

@@ -11,7 +11,7 @@ import pytest
 
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.methods import baseline, hist, mpn, student
+from dml_jax.methods import baseline, group_loss, hist, mpn, student
 from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
 from dml_jax.numerics import unit
 from tests import toys
@@ -127,7 +127,7 @@ def test_loss_of_a_batch() -> None:
 
 
 def cross_entropy_method(name: str) -> Method:
-    """A method configured so that its loss is the cross-entropy of the logits it teaches."""
+    """A method configured so that its loss, or the term "classification", is the cross-entropy of the logits."""
     body = toys.backbone()
     match name:
         case "mpn":
@@ -140,6 +140,8 @@ def cross_entropy_method(name: str) -> Method:
             return mpn.build(config, body, DATA)
         case "student":
             return student.build(replace(SMALL, weight=0.0, temperature=1, smoothing=0), body, DATA)
+        case "group_loss":
+            return group_loss.build(group_loss.Config(embedding_dim=8), body, DATA)
         case "arcface" | "cosface":
             return baseline.build(baseline.make_config(name, {"margin": 0.0}, embedding_dim=8), body, DATA)
         case _:
@@ -147,7 +149,11 @@ def cross_entropy_method(name: str) -> Method:
 
 
 @pytest.mark.parametrize(
-    "name", ["mpn", "mpn without a network", "student", "cross_entropy", "normalized_softmax", "arcface", "cosface"]
+    "name",
+    [
+        *("mpn", "mpn without a network", "group_loss", "student"),
+        *("cross_entropy", "normalized_softmax", "arcface", "cosface"),
+    ],
 )
 def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     method, batch = cross_entropy_method(name), toys.batch(1)
@@ -155,8 +161,8 @@ def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     outputs = teach(method, params, state, batch)
     p = softmax(np.asarray(outputs.logits, float))
     expected = -np.log(p[np.arange(16), np.asarray(batch.labels)]).mean()
-    value, _ = jax.jit(partial(loss, method))(params, state, with_teacher(batch, outputs))
-    assert float(value) == pytest.approx(expected, rel=1e-5)
+    value, terms = jax.jit(partial(loss, method))(params, state, with_teacher(batch, outputs))
+    assert float(terms.get("classification", value)) == pytest.approx(expected, rel=1e-5)
     np.testing.assert_allclose(np.linalg.norm(outputs.embeddings, axis=1), 1, rtol=1e-5)
 
 

@@ -147,15 +147,14 @@ def leaf_shapes(tree: Any) -> dict[str, Shape]:
 
 def check_shapes(source: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
     """A WeightsError that names `source` and every missing, unexpected or wrongly shaped tensor."""
-    wrong = [
-        f"{name} {list(found[name])} instead of {list(shape)}"
-        for name, shape in expected.items()
-        if name in found and found[name] != shape
-    ]
     groups = {
         "missing": [name for name in expected if name not in found],
         "unexpected": [name for name in found if name not in expected],
-        "wrong shape": wrong,
+        "wrong shape": [
+            f"{name} {list(found[name])} instead of {list(shape)}"
+            for name, shape in expected.items()
+            if found.get(name, shape) != shape
+        ],
     }
     problems = [f"{what}: {', '.join(names)}" for what, names in groups.items() if names]
     if problems:
