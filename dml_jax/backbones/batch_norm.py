@@ -17,17 +17,25 @@ from dml_jax.config.fields import Probability, section
 from dml_jax.numerics import at_least_float32
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+@partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def standardize(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, mesh: Mesh | None = None
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    statistics: tuple[jax.Array, jax.Array] | None,
+    epsilon: float,
+    mesh: Mesh | None = None,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Batch normalisation with the statistics of the batch, over all but the last axis.
+    """Batch normalisation over all but the last axis, by given mean and variance [C] or by those of the batch.
 
-    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result only. The devices of a
-    mesh, over which x is split, exchange their statistics once, and so do they in the gradient.
+    x [B, ..., C] -> (result, mean [C], biased variance [C]); gradients flow through the result only, and to no given
+    statistics. The devices of a mesh, over which x is split, exchange the batch's once, and so do they in the gradient.
     """
-    near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
-    mean = near + offset
+    if statistics is None:
+        near, offset, var = _over(mesh, _gathered_statistics, x) if mesh else _statistics(x)
+        mean = near + offset
+    else:
+        mean, var = statistics
     return (x - _row(mean, x)) * _row(jax.lax.rsqrt(var + epsilon) * scale, x) + _row(bias, x), mean, var
 
 
@@ -84,16 +92,21 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _standardize_forward(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float, mesh: Mesh | None
-) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]:
-    results = standardize(x, scale, bias, epsilon, mesh)
-    return results, (x, scale, results[1], jax.lax.rsqrt(results[2] + epsilon))
+    x: jax.Array,
+    scale: jax.Array,
+    bias: jax.Array,
+    statistics: tuple[jax.Array, jax.Array] | None,
+    epsilon: float,
+    mesh: Mesh | None,
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Any, ...]]:
+    results = standardize(x, scale, bias, statistics, epsilon, mesh)
+    return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 
 def _standardize_backward(
-    _: float, mesh: Mesh | None, saved: tuple[jax.Array, ...], gradients: tuple[jax.Array, ...]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    (x, scale, mean, factor), grad = saved, gradients[0]
+    _: float, mesh: Mesh | None, saved: tuple[Any, ...], gradients: tuple[jax.Array, ...]
+) -> tuple[jax.Array, jax.Array, jax.Array, None]:
+    (x, scale, statistics, mean, factor), grad = saved, gradients[0]
 
     def sums(x: jax.Array, grad: jax.Array, mean: jax.Array, factor: jax.Array) -> tuple[jax.Array, ...]:
         return _sums(grad * ((x - _row(mean, x)) * _row(factor, x)), grad)
@@ -102,9 +115,10 @@ def _standardize_backward(
         return jax.lax.psum(jnp.stack(sums(*arrays)), axis)
 
     scale_grad, bias_grad = _over(mesh, summed, x, grad, mean, factor) if mesh else sums(x, grad, mean, factor)
-    centred = x - _row(mean, x)
-    through_statistics = (_row(bias_grad, x) + centred * _row(factor * scale_grad, x)) / (x.size // x.shape[-1])
-    return _row(scale * factor, x) * (grad - through_statistics), scale_grad, bias_grad
+    if statistics is None:
+        centred = x - _row(mean, x)
+        grad = grad - (_row(bias_grad, x) + centred * _row(factor * scale_grad, x)) / (x.size // x.shape[-1])
+    return _row(scale * factor, x) * grad, scale_grad, bias_grad, None
 
 
 standardize.defvjp(_standardize_forward, _standardize_backward)
@@ -134,18 +148,16 @@ class BatchNorm(nn.Module):
         running_mean = self.variable("batch_stats", "mean", jnp.zeros, (channels,), jnp.float32)
         running_var = self.variable("batch_stats", "var", jnp.ones, (channels,), jnp.float32)
         wide = at_least_float32(x)
-        if train and not self.frozen:
-            mesh = devices_of(x) if x.ndim == 4 else None  # methods may have put vectors on every device
-            result, mean, var = standardize(wide, scale, bias, self.epsilon, mesh)
-            if not self.is_initializing():
-                count = x.size // channels
-                keep = (1.0 - self.momentum) ** self.updates
-                unbiased = var * (count / max(count - 1, 1))
-                for running, new in ((running_mean, mean), (running_var, unbiased)):
-                    running.value = (keep * running.value + (1.0 - keep) * new).astype(running.value.dtype)
-        else:
-            factor = jax.lax.rsqrt(running_var.value + self.epsilon) * scale
-            result = (wide - _row(running_mean.value, x)) * _row(factor, x) + _row(bias, x)
+        by_batch = train and not self.frozen
+        given = None if by_batch else (running_mean.value, running_var.value)
+        mesh = devices_of(x) if train and x.ndim == 4 else None  # methods may have put vectors on every device
+        result, mean, var = standardize(wide, scale, bias, given, self.epsilon, mesh)
+        if by_batch and not self.is_initializing():
+            count = x.size // channels
+            keep = (1.0 - self.momentum) ** self.updates
+            unbiased = var * (count / max(count - 1, 1))
+            for running, new in ((running_mean, mean), (running_var, unbiased)):
+                running.value = (keep * running.value + (1.0 - keep) * new).astype(running.value.dtype)
         return result.astype(x.dtype)
 
 

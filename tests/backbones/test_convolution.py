@@ -115,7 +115,7 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
 
     @jax.jit
     def with_gradients(grad: jax.Array, *values: jax.Array) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-        found, pull = jax.vjp(lambda *v: standardize(*v, 1e-5, mesh if devices > 1 else None), *values)
+        found, pull = jax.vjp(lambda *v: standardize(*v, None, 1e-5, mesh if devices > 1 else None), *values)
         return found, pull((grad, jnp.zeros(6), jnp.zeros(6)))
 
     mesh = Mesh(np.array(jax.devices()[:devices]), ("data",), axis_types=(AxisType.Auto,))
@@ -137,6 +137,25 @@ def test_batch_statistics(shape: tuple[int, ...], devices: int, mean: float) -> 
         ends = [[v + h * step if i == index else v for i, v in enumerate(inputs)] for h in (-1e-4, 1e-4)]
         low, high = ((grad * reference(*end)).sum() for end in ends)
         np.testing.assert_allclose((np.float64(gradient) * step).sum(), (high - low) / 2e-4, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.usefixtures("x64")
+def test_gradient_with_running_statistics() -> None:
+    """As JAX's of the formula."""
+    rng = np.random.default_rng(1)
+    x, grad = rng.normal(size=(2, 8, 5, 4, 6))
+    scale, bias, mean, var = rng.uniform(1, 2, (4, 1, 1, 1, 6))
+
+    def reference(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+        return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+
+    def ours(x: jax.Array, scale: jax.Array, bias: jax.Array) -> jax.Array:
+        return standardize(x, scale.ravel(), bias.ravel(), (mean.ravel(), var.ravel()), 1e-5)[0]
+
+    found, pull = jax.vjp(ours, x, scale, bias)
+    expected, pull_expected = jax.vjp(reference, x, scale, bias)
+    for a, b in zip((found, *pull(grad)), (expected, *pull_expected(grad)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("case", [(3, 2, 1, False), (3, 2, 0, True), (2, 2, 0, True), (3, 1, 1, True)])
