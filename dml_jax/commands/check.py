@@ -22,18 +22,14 @@ FIRST_ARGUMENT = {  # of a function, by which its kind is known
 KINDS = ("loss", "distance", "sampler", "optimizer", "metric", "step", "method", "backbone", "data")
 
 
-def parser() -> cli.Parser:
+def execute(arguments: list[str]) -> None:
+    """Reads the command line, checks and prints the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
     flags.add_argument("--kind", choices=KINDS, help="default: known by its functions and their arguments")
     flags.add_argument("--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed")
     flags.add_argument("--alone", action="store_true", help="only examines it by itself, without training")
-    return flags
-
-
-def execute(arguments: list[str]) -> None:
-    """Reads the command line, checks and prints the table."""
-    options, overrides = parser().read(arguments)
+    options, overrides = flags.read(arguments)
     sys.path.insert(0, "")
     plugins = found(options.module, options.kind)
     from dml_jax.commands import conformance

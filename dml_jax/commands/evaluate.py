@@ -26,6 +26,7 @@ same command continues after an interruption.
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterator
 
@@ -100,6 +101,8 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
          "with queries, give --query_groups too"),
         ("query_labels", bool(options.query_embeddings) != bool(options.query_labels),
          "give it and --query_embeddings both or neither"),
+        ("metric", options.metric not in (None, "cosine", "euclidean") and "." not in options.metric,
+         "must be cosine, euclidean or the import path of a function"),
         ("metric", options.rerank and options.metric == "euclidean", "--rerank needs cosines, or a function"),
         ("session", options.session and not options.model, "needs --model; for files, give --groups"),
         ("session", options.session and (options.rerank or options.protocol == "paper"),
@@ -122,8 +125,12 @@ def execute(arguments: list[str]) -> None:
     options.ks, options.prefixes = (tuple(dict.fromkeys(given)) for given in (options.ks, options.prefixes))
     from dml_jax import files
     from dml_jax.commands import evaluate_results
+    from dml_jax.config import modules
 
-    options.metric = options.metric and evaluate_results.named_metric(options.metric)
+    if "." in (options.metric or ""):
+        sys.path.insert(0, "")
+        modules.import_module("--metric", options.metric, options.metric.rpartition(".")[0])
+        modules.function("--metric", options.metric)
     started = time.monotonic()
     if options.engine == "ray":
         results = evaluate_results.by_blocks(options)

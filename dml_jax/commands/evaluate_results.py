@@ -3,7 +3,6 @@
 import argparse
 import itertools
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,7 +66,7 @@ def stored(model: str) -> dict[Path, dict[str, Exported]]:
     found = {run: {split: embedding_files.read(run / "embeddings" / split) for split in splits} for run in runs}
     for run, split in itertools.product(runs, splits):
         first, part = found[runs[0]][split], found[run][split]
-        if part.labels is None:
+        if first.labels is None or part.labels is None:
             raise DataError(f"{run}: holds no labels.npy; embeddings cannot be evaluated without labels")
         same = first.ids == part.ids and np.array_equal(first.labels, part.labels)
         cli.require(same, f"{runs[0]} and {run}: hold different images or labels; give runs of the same images")
@@ -126,23 +125,9 @@ def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[st
     return check_inputs.read_lines(path, name=name)
 
 
-def named_metric(text: str) -> own_distances.Metric:
-    """The distance of `--metric`; a function's module is imported."""
-    if text in ("cosine", "euclidean"):
-        return text  # type: ignore[return-value]
-    cli.require("." in text, f"--metric={text}: must be cosine, euclidean or the import path of a function")
-    sys.path.insert(0, "")
-    modules.import_module("--metric", text, text.rpartition(".")[0])
-    return modules.function("--metric", text)
-
-
-def metric_of_runs(runs: Sequence[Path]) -> own_distances.Metric:
-    """The distance by which the runs were evaluated; "cosine" if they differ."""
-    stated = {protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs}
-    name = stated.pop() if len(stated) == 1 else ""
-    if "." in name:
-        return modules.function("distance of the run", name)
-    return "euclidean" if name == "euclidean" else "cosine"
+def distance(name: str) -> own_distances.Metric:
+    """A distance by its name, or by the import path of a function whose module has been imported."""
+    return modules.function("distance", name) if "." in name else name  # type: ignore[return-value]
 
 
 def of_rows(options: argparse.Namespace) -> dict[str, Any]:
@@ -190,7 +175,8 @@ def of_runs(options: argparse.Namespace) -> dict[str, Any]:
     configs = [workdir.read_config(run)["config"] for run in runs]
     settings = validate(Evaluation, configs[0]["evaluation"], "evaluation")
     groups = session_groups(options.session, first)
-    options.metric = options.metric or metric_of_runs(runs)
+    stated = {protocol.distance_of(workdir.read_results(run).get("protocol", ""))[0] for run in runs}
+    options.metric = options.metric or (stated.pop() if len(stated) == 1 else "")
     directory = files.expand_path("--export", options.export) if options.export else None
     if directory is not None:
         embedding_files.check_replaceable(directory, EXPORTED)
@@ -267,7 +253,7 @@ def evaluate(
         "average": base.nmi_average,
         "clustering": base.clustering,
         "cluster": base.cluster and one_class and not options.no_clustering,
-        "metric": options.metric or "cosine",
+        "metric": distance(options.metric or "cosine"),
     }
     ks = options.ks or tuple(k for k in base.ks if k <= candidates)
     with Console(quiet=options.quiet) as console:

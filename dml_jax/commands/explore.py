@@ -19,18 +19,14 @@ from dml_jax.errors import counted
 HOST = "127.0.0.1"
 
 
-def parser() -> cli.Parser:
+def execute(arguments: list[str]) -> None:
+    """Reads the command line; serves until SIGTERM or Ctrl-C."""
     flags = cli.Parser(__doc__)
     cli.add_model(flags)
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
     flags.add_argument("--split", choices=analyse.SPLITS, default="test", help="default: test")
     flags.add_argument("--port", type=int, default=8001, help="default 8001; 0 for any free one")
-    return flags
-
-
-def execute(arguments: list[str]) -> None:
-    """Reads the command line; serves until SIGTERM or Ctrl-C."""
-    options, overrides = analyse.read(parser(), arguments)
+    options, overrides = analyse.read(flags, arguments)
     from dml_jax.commands import analyse_models
 
     config = None if options.data else analyse_models.run_config(options.model, options, overrides)[0]

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Metrics = Mapping[str, float]  # fractions, by key of `results.json`
-Sampler = Literal["random", "tpe"]
 CLAIMED = ("hist", "mpn", "re_mpn", "crt", "diva")  # with claims
 
 
@@ -65,7 +64,7 @@ class Search:
     space: Mapping[str, tuple[Any, ...] | Uniform]
     overrides: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
     trials: int = 30
-    sampler: Sampler = "tpe"
+    sampler: Literal["random", "tpe"] = "tpe"
 
 
 @dataclass(frozen=True)

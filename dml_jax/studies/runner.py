@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -74,12 +74,10 @@ def _devices() -> list[str]:
     return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
-@dataclass
-class Progress:
-    """State that the jobs of this command share: when `stop` is set, it ends with the exit code `code`."""
+class Stop(threading.Event):
+    """When it is set, all jobs of this command end, with an exit code."""
 
-    stop: threading.Event = field(default_factory=threading.Event)
-    code: int = 0
+    code = 0
 
 
 @contextmanager
@@ -109,37 +107,37 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> int:
     The result is 0, or 128 + the number of the signal that stopped the command.
     """
     free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
-    with ThreadPoolExecutor(jobs) as pool, stoppable() as progress:
-        while not progress.stop.is_set():
+    with ThreadPoolExecutor(jobs) as pool, stoppable() as stop:
+        while not stop.is_set():
             done = outcomes.finished(trials)
             taken = {*done, *failed, *(name for name, _ in busy.values())}
             ready = [trial for trial in trials if trial.name not in taken and done.issuperset(trial.needs)]
             for trial in ready[: len(free)]:
                 slot = free.pop(0)
-                busy[pool.submit(execute, root, trial, slot, progress)] = trial.name, slot
+                busy[pool.submit(execute, root, trial, slot, stop)] = trial.name, slot
             if not busy:
                 break
             for future in wait(busy, return_when=FIRST_COMPLETED).done:
                 name, slot = busy.pop(future)
                 free.append(slot)
                 failed |= set() if future.result() else {name}
-    return progress.code
+    return stop.code
 
 
 @contextmanager
-def stoppable() -> Iterator[Progress]:
-    """Sets `Progress.stop` on SIGTERM, Ctrl-C and errors, so that the processes of trials are stopped."""
-    progress = Progress()
+def stoppable() -> Iterator[Stop]:
+    """Sets a `Stop` on SIGTERM, Ctrl-C and errors, so that the processes of trials are stopped."""
+    stop = Stop()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        progress.code = 128 + number
-        progress.stop.set()
+    def end(number: int, frame: FrameType | None) -> None:
+        stop.code = 128 + number
+        stop.set()
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        yield progress
+        yield stop
     finally:
-        progress.stop.set()
+        stop.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -157,24 +155,24 @@ def run_heads(root: Path, trials: Sequence[Trial]) -> int:
     file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
     files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
     say(f"{len(trials)} heads on stored maps; see {log}")
-    with stoppable() as progress:
+    with stoppable() as stop:
         with slots(1)[0].start(["dml_jax.train.stored_maps", str(file)], log) as process:
-            code = wait_for(process, progress)
-        if code and not progress.stop.is_set():
+            code = wait_for(process, stop)
+        if code and not stop.is_set():
             say(f"not all heads could be trained; see {log}")
-    return progress.code
+    return stop.code
 
 
-def wait_for(process: subprocess.Popen[bytes], progress: Progress) -> int:
+def wait_for(process: subprocess.Popen[bytes], stop: Stop) -> int:
     """The exit code of a process, which is stopped with this command."""
     while (code := process.poll()) is None:
-        if progress.stop.wait(POLL):
+        if stop.wait(POLL):
             process.terminate()
             return process.wait()
     return code
 
 
-def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
+def execute(root: Path, trial: Trial, slot: Slot, stop: Stop) -> bool:
     """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
     If it failed, the last line of its log is the reason.
@@ -185,11 +183,11 @@ def execute(root: Path, trial: Trial, slot: Slot, progress: Progress) -> bool:
     began = time.monotonic()
     say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
     with slot.start(command(root, trial), log) as process:
-        code = wait_for(process, progress)
+        code = wait_for(process, stop)
     if not outcomes.missing(trial):
         say(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
         return True
-    if progress.stop.is_set():
+    if stop.is_set():
         return False
     reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
     if code < 0:

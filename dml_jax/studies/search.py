@@ -22,7 +22,7 @@ from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Search
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.runner import Progress, Slot
+from dml_jax.studies.runner import Slot, Stop
 from dml_jax.studies.tables import Table
 
 VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
@@ -68,7 +68,7 @@ def begun(study: Any) -> list[Any]:
 
 
 def train(
-    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, progress: Progress
+    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: Stop
 ) -> float | None:
     """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
     name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
@@ -81,7 +81,7 @@ def train(
     except UserError as error:
         runner.say(f"{name}: not possible: {error}")
         return None
-    if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, progress):
+    if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, stop):
         return None
     key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
@@ -110,7 +110,7 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
     interrupted = [found for found in mine if found.state == trial.TrialState.RUNNING]
 
     def work(slot: Slot) -> None:
-        while not progress.stop.is_set():
+        while not stop.is_set():
             with next_trial:
                 if interrupted:
                     asked = interrupted.pop(0)
@@ -119,15 +119,15 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
                     asked.set_user_attr("directory", str(root / f"trial-{asked.number:04d}"))
                 else:
                     return
-            value = train(study, asked, search, settings, metric, slot, progress)
+            value = train(study, asked, search, settings, metric, slot, stop)
             if value is not None:
                 study.tell(asked.number, value)
-            elif not progress.stop.is_set():  # else the next command continues it
+            elif not stop.is_set():  # else the next command continues it
                 study.tell(asked.number, state=trial.TrialState.FAIL)
 
-    with ThreadPoolExecutor(jobs) as pool, runner.stoppable() as progress:
+    with ThreadPoolExecutor(jobs) as pool, runner.stoppable() as stop:
         list(pool.map(work, runner.slots(jobs)))
-    return progress.code
+    return stop.code
 
 
 def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from pyarrow import parquet as reader
 
 import dml_jax
 from dml_jax import manifest
@@ -47,13 +46,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             metadata={"class_name": ["x", "y", "z"]},
         )  # fmt: skip
     return directory
-
-
-def test_tables_without_the_data(run: Path, tmp_path: Path) -> None:
-    command.execute([f"--model={run}", "--to=parquet", f"--output={tmp_path / 'new' / 'out'}"])
-    out = tmp_path / "new" / "out"
-    assert sorted(path.name for path in out.iterdir()) == ["gallery.parquet", "test.parquet"]
-    assert reader.read_table(out / "test.parquet").column_names == ["embedding", "id", "label", "class_name"]
 
 
 @pytest.fixture
@@ -97,14 +89,14 @@ def test_the_model_of_the_last_push_is_loaded(run: Path, account: Hub, tmp_path:
     """Although the one that it replaces has been trained for longer; other files of the repository are kept."""
     names = ("model/900.safetensors", "model.onnx", "test.parquet", "photo.jpg")
     account.repositories["me/digits"] = dict.fromkeys(names, b"of another model")
-    push(run, "--to=parquet", f"--output={tmp_path}")
+    push(run, "--to=parquet", f"--output={tmp_path / 'new' / 'out'}")
     assert dml_jax.load("hf://me/digits").step == 5
     pushed = account.repositories["me/digits"]
     assert sorted(pushed) == [
         "README.md", "config.json", "gallery.parquet", "manifest.json", "model/5.safetensors", "photo.jpg",
         "results.json", "test.parquet",
     ]  # fmt: skip
-    assert pushed["test.parquet"] == (tmp_path / "test.parquet").read_bytes()
+    assert pushed["test.parquet"] == (tmp_path / "new" / "out" / "test.parquet").read_bytes()
 
 
 def test_the_model_card(run: Path, account: Hub) -> None:

@@ -124,23 +124,14 @@ def test_rows_that_need_others(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made[2].members == (Path("r/student-seed3"), Path("r/the-teacher-seed3"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ((Row("a", DIGITS, {"method.tua": 3}),), r"row 'a' .*method\.tua: there is no such key; did you mean tau"),
-        ((Row("a", DIGITS, {"method.tau": -1.0}),), r"row 'a' .*method\.tau=-1\.0: must be greater than 0"),
-        ((Row("a", "configs/no.py"),), r"row 'a' .*there is no such file"),
-    ],
-)
-def test_invalid_rows(rows: tuple[Row, ...], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan.trials(study(*rows), settings())
+def test_invalid_rows() -> None:
+    with pytest.raises(ConfigError, match=r"row 'a' .*method\.tua: there is no such key; did you mean tau"):
+        plan.trials(study(Row("a", DIGITS, {"method.tua": 3})), settings())
 
 
 def test_invalid_files(tmp_path: Path) -> None:
     for text, message in (
         ("x = 1", r"has no get_study\(\)"),
-        ("1 / 0", "cannot be run .ZeroDivisionError"),
         ("def get_study(): return 1 / 0", "cannot be run .ZeroDivisionError"),
     ):
         file = tmp_path / "study.py"

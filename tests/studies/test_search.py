@@ -79,13 +79,13 @@ def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatc
     arguments = [f"--study={file}", f"--root={root}"]
     command.execute([*arguments, "--trials=1"])
 
-    def stop(root: Path, trial: Trial, slot: runner.Slot, progress: runner.Progress) -> bool:
-        progress.stop.set()
-        progress.code = 143
+    def interrupted(root: Path, trial: Trial, slot: runner.Slot, stop: runner.Stop) -> bool:
+        stop.set()
+        stop.code = 143
         return False
 
     with monkeypatch.context() as patch:
-        patch.setattr(runner, "execute", stop)
+        patch.setattr(runner, "execute", interrupted)
         with pytest.raises(SystemExit):
             command.execute([*arguments, "--trials=3"])
     values = [trial.params for trial in trials(root)]
