@@ -3,7 +3,6 @@
 import hashlib
 import re
 import socket
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,9 +108,7 @@ def test_lengths_and_digests_are_those_of_tensorflow_datasets(module: ModuleType
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    sys.argv = ["prepare", *arguments]
-    code = cli.exit_code(lambda: prepare.execute(sys.argv[1:]))
-    return code, *capsys.readouterr()
+    return cli.exit_code(lambda: prepare.execute([*arguments])), *capsys.readouterr()
 
 
 def test_prepare_downloads(
@@ -119,7 +116,6 @@ def test_prepare_downloads(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sys, "argv", [])
     monkeypatch.chdir(tmp_path)
     content = layouts.cub(tmp_path).read_bytes()
     served["CUB.tgz"], address = content, f"{WHERE}/CUB.tgz?download=1"
@@ -157,7 +153,6 @@ def test_prepare_downloads(
         (["--name=inshop"], r"--download: inshop cannot be downloaded: .*DeepFashion.*; get it .* give it as --source"),
         (["--name=folder"], "--download: folder cannot be downloaded: it is your own data; give it as --source"),
         (["--name=cub", "--source=x"], "--source: is not used with --download"),
-        ([], "--name: missing"),
     ],
 )
 def test_what_cannot_be_downloaded(
@@ -167,7 +162,6 @@ def test_what_cannot_be_downloaded(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(sys, "argv", [])
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, "--download", *arguments)
     assert code == 2
