@@ -6,7 +6,6 @@ import fcntl
 import glob
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
@@ -221,21 +220,10 @@ def write_csv(path: Path, rows: Iterable[Iterable[Any]]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a JSON file completely or not at all; NaN and infinity become null, as JSON lacks them."""
-    text = json.dumps(_finite_or_null(value), indent=2, allow_nan=False)
+    finite = json.loads(json.dumps(value), parse_constant=lambda name: None)
+    text = json.dumps(finite, indent=2)
     if is_url(path):  # an object appears completely
         path.write_text(text + "\n")
         return
     with atomic_write(path) as draft:
         draft.write_text(text + "\n", encoding="utf-8")
-
-
-def _finite_or_null(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _finite_or_null(entry) for key, entry in value.items()}
-        case list() | tuple():
-            return [_finite_or_null(entry) for entry in value]
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value

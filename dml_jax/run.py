@@ -62,7 +62,7 @@ def train(
 
     `traced` are the first and last step of a trace.
     """
-    workdir.check_same_run(directory, config)
+    workdir.check_same_run(directory, {"config": asdict(config)})
     experiment = experiments.build(config)
     if traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
@@ -70,7 +70,7 @@ def train(
     with workdir.locked(directory, active=main), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
-            workdir.check_same_sources(directory, {key: run[key] for key in ("config", "data_hash")})
+            workdir.check_same_run(directory, {key: run[key] for key in ("config", "data_hash")})
             console.print(f"{directory}: already finished, {experiment.steps} steps; see {directory / 'report.html'}")
             console.print("--mode=evaluate evaluates it again, --mode=export writes the embeddings of all splits")
             return
@@ -82,7 +82,7 @@ def train(
             for name in experiment.splits:  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)
             # Again, because another run may have used the directory before it was locked.
-            workdir.check_same_sources(directory, run)
+            workdir.check_same_run(directory, run)
             (directory / manifest.NAME).unlink(missing_ok=True)  # of a shorter run
             files.write_json(directory / "config.json", run)
         console.log_to(directory / "logs" / f"{workdir.process_name()}.log")
@@ -201,7 +201,7 @@ def check(config: Config, console: Console) -> None:
 def restore(config: Config, directory: Path, checkpoint: str, console: Console) -> tuple[Experiment, TrainState]:
     """The experiment of an existing run with this configuration, and one of its states."""
     run = workdir.read_config(directory)
-    workdir.check_same_run(directory, config, selecting=False)
+    workdir.check_same_run(directory, {"config": asdict(config)}, selecting=False)
     experiment = experiments.build(config)
     data, split = config.data, experiment.splits["train"]
     if (len(split.classes), list(experiment.shape)) != (run["classes"], run["shape"]):

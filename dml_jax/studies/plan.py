@@ -161,7 +161,7 @@ def begin(name: str, study: Study, settings: Settings, made: Sequence[Trial] = (
     for trial in made:
         if trial.config:
             try:
-                workdir.check_same_run(trial.directory, trial.config)
+                workdir.check_same_run(trial.directory, {"config": asdict(trial.config)})
             except CheckpointError as error:
                 raise CheckpointError(str(error).replace("another --workdir", "another --root")) from None
     (root / "trials").mkdir(parents=True, exist_ok=True)

@@ -117,22 +117,22 @@ def metrics(
 def of_training_classes(
     options: Evaluation,
     distance: Distance,
-    embedder: Embedder,
+    tested: ReadingsEmbedder,
+    reading: str,
     model: Variables,
     train: Split,
     like: Split,
     on_progress: Callable[[int], None],
-    columns: slice = slice(None),
 ) -> dict[str, float]:
     """Recall@1 and MAP@R among a sample of the training classes, to be compared with metrics of unseen classes.
 
-    The sample has at most as many classes and images as `like`, and about SEEN images; `columns` are compared.
+    The sample has at most as many classes and images as `like`, and about SEEN images.
     """
     most = min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
-    sample = some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))
-    rows = np.ascontiguousarray(embedder.embed_split(model, sample, on_progress)[:, columns])
-    found = metrics(options, distance, {"train": sample}, {"train": rows}, cluster=False)
+    sample = {"train": some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))}
+    rows = tested.embed(model, sample, on_progress)[reading]
+    found = metrics(options, distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 

@@ -236,9 +236,9 @@ def evaluate_and_record(
             for reading, rows in tested.embed(model, splits, on_progress).items()
         }
         reading = evaluations.reported(options, found)
-        results, columns = found[reading], tested.columns[reading]
+        results = found[reading]
         seen = evaluations.of_training_classes(
-            options, distance, tested.embedder, model, train, splits[name], on_progress, columns
+            options, distance, tested, reading, model, train, splits[name], on_progress
         )
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))

@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,25 +43,16 @@ ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and
 CHUNK = 256  # images embedded at once
 
 
-@dataclass(frozen=True)
-class Maps:
+class Maps(NamedTuple):
     """The maps of the images of a split."""
 
     rows: dict[str, int]  # row of an image by its name
     values: np.ndarray  # float16 [N, views, h, w, K]
-
-    @cached_property
-    def cells(self) -> np.ndarray:
-        """Float32 [N, views, 1, 2, K], with the same mean and maximum."""
-        views = (cells(jnp.asarray(self.values[:, view], jnp.float32)) for view in range(self.values.shape[1]))
-        return np.stack([np.asarray(view) for view in views], axis=1)
+    cells: np.ndarray  # float32 [N, views, 1, 2, K], with the same mean and maximum
 
     def of(self, ids: Sequence[str], *, whole: bool) -> np.ndarray:
         """The maps of some images, or their cells."""
         return (self.values if whole else self.cells)[[self.rows[name] for name in ids]]
-
-
-cells = jax.jit(pooled_cells)
 
 
 @dataclass(frozen=True)
@@ -104,14 +94,15 @@ def computed(config: Config, directory: Path, console: Console) -> Source:
         maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]
         return maps.astype(jnp.float16)
 
-    embedder = experiment.embedder(compute)
+    embedder, pooled = experiment.embedder(compute), jax.jit(pooled_cells)
     state = TrainState(jnp.zeros((), jnp.int32), variables[0], variables[1], ())
     found = {}
     for name, split in experiment.splits.items():
         console.print(f"maps of the frozen backbone: {name}")
         count, stem = config.train.feature_views if name == "train" else 1, directory / f"{key}-{name}"
         values = frozen_features.views(embedder, state, split, count, 0, stem, dtype=np.float16)
-        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values)
+        cells = [np.asarray(pooled(jnp.asarray(values[:, view], jnp.float32))) for view in range(count)]
+        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values, np.stack(cells, axis=1))
     return Source(found, experiment.splits, experiment.data_hash)
 
 
@@ -208,23 +199,20 @@ class Bench:
         self.head: Head | None = None
         self.common = ""  # configuration of the head without its seed
 
-    def prepare(self, config: Config) -> Head:
-        """The head of a configuration, compiled once for successive seeds."""
-        common = repr(replace(config, seed=0, name="", paper={}))
-        if self.head is None or common != self.common:
-            self.head, self.common = Head(config, self.source(config)), common
-        return self.head
-
-    def source(self, config: Config) -> Source:
+    def prepare(self, config: Config) -> tuple[Source, Head]:
+        """The maps for a configuration, and its head, compiled once for successive seeds."""
         key = repr((config.data.path, config.backbone, config.train.feature_views))
         if key not in self.sources:
             self.sources[key] = computed(config, self.directory, self.console)
-        return self.sources[key]
+        common = repr(replace(config, seed=0, name="", paper={}))
+        if self.head is None or common != self.common:
+            self.head, self.common = Head(config, self.sources[key]), common
+        return self.sources[key], self.head
 
     def run(self, trial: dict[str, Any]) -> str:
         """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in words."""
         config, directory = config_files.resolved(trial["config"], {}, trust_code=True), Path(trial["directory"])
-        head = self.prepare(config)
+        source, head = self.prepare(config)
         if trial["members"]:
             rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
             results = measured(head.experiment, rows, head.tested)
@@ -232,8 +220,7 @@ class Bench:
             results, rows = head.results(config.seed, self.console)
         directory.mkdir(parents=True, exist_ok=True)
         split = head.experiment.splits["train"]
-        data_hash = self.source(config).data_hash
-        facts = workdir.provenance(config, data_hash, split.classes, len(split.labels), head.experiment.shape)
+        facts = workdir.provenance(config, source.data_hash, split.classes, len(split.labels), head.experiment.shape)
         files.write_json(directory / "config.json", facts | {"code": self.code})
         with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
             np.save(file, rows.astype(np.float16))

@@ -135,7 +135,7 @@ def _read_work_directory(directory: Path) -> None:
     """Each file is read even if another one is refused."""
     config = experiments.small(steps=20)
     readers: list[Callable[[], object]] = [
-        lambda: workdir.check_same_run(directory, config),
+        lambda: workdir.check_same_run(directory, {"config": asdict(config)}),
         lambda: configs.resolve(workdir.read_config(directory)["config"]),
         lambda: workdir.is_finished(directory, 20),
         lambda: JsonLines(directory / "metrics.jsonl").truncate(2),

@@ -1,7 +1,7 @@
 """Evaluations: samples of the training classes, the final results, test-time refinement and readings."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,8 +50,8 @@ def test_a_sample_of_training_classes(train: tuple[int, int], like: tuple[int, i
         return rows
 
     none: Any = None
-    embedder: Any = SimpleNamespace(embed_split=embed_split)
-    found = evaluations.of_training_classes(OPTIONS, "cosine", embedder, none, split(*train), split(*like), none)
+    tested = evaluations.ReadingsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
+    found = evaluations.of_training_classes(OPTIONS, "cosine", tested, "", none, split(*train), split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}
@@ -242,12 +242,12 @@ def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
         write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
         other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
         other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
-        workdir.check_same_run(tmp_path, other, selecting=False)
+        workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
         if select == "last":
-            workdir.check_same_run(tmp_path, other)
+            workdir.check_same_run(tmp_path, {"config": asdict(other)})
         else:
             with pytest.raises(CheckpointError, match=r"another configuration: evaluation\.readings.*method\.ensemble"):
-                workdir.check_same_run(tmp_path, other)
+                workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
 
 def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None:

@@ -37,23 +37,23 @@ def written(directory: Path, config: Config = CONFIG) -> Path:
 )
 def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], refused: bool, tmp_path: Path) -> None:
     written(tmp_path, small(steps=20, **options))
-    workdir.check_same_run(tmp_path, small(steps=20, **options))
+    workdir.check_same_run(tmp_path, {"config": asdict(small(steps=20, **options))})
     with pytest.raises(CheckpointError, match=r"train.steps \(20 there, 10 here\)"):
-        workdir.check_same_run(tmp_path, small(steps=10, **options))
+        workdir.check_same_run(tmp_path, {"config": asdict(small(steps=10, **options))})
     if not refused:
-        workdir.check_same_run(tmp_path, small(steps=30, **options))
+        workdir.check_same_run(tmp_path, {"config": asdict(small(steps=30, **options))})
         return
     with pytest.raises(
         CheckpointError, match=r"another configuration: train\.steps \(20 there, 30 here\); give another"
     ):
-        workdir.check_same_run(tmp_path, small(steps=30, **options))
+        workdir.check_same_run(tmp_path, {"config": asdict(small(steps=30, **options))})
 
 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:
     written(tmp_path)
     other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="mpn"))
     with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\); give another"):
-        workdir.check_same_run(tmp_path, other)
+        workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
 
 @pytest.mark.parametrize("key", ["steps", "groups"])
@@ -63,7 +63,7 @@ def test_a_key_missing_in_config_json_is_named(key: str, tmp_path: Path) -> None
     del facts["config"]["train"][key]
     path.write_text(json.dumps(facts))
     with pytest.raises(CheckpointError, match=f"train.{key}"):
-        workdir.check_same_run(tmp_path, CONFIG)
+        workdir.check_same_run(tmp_path, {"config": asdict(CONFIG)})
 
 
 def test_a_second_run_is_refused_and_does_not_disturb_the_first(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -102,28 +104,25 @@ def local_devices() -> list[int] | None:
 
 
 class _Peer:
-    """A connection with another process: lines of JSON, each a sign of life, a value, or the end of the run."""
+    """A connection with another process: messages, each a sign of life, a value, or the end of the run."""
 
-    def __init__(self, index: int, connection: socket.socket, silence: float):
-        self.index = index
-        self.connection = connection
+    def __init__(self, index: int, connection: Connection):
+        self.index, self.connection = index, connection
         self.step, self.heard = 0, time.monotonic()
         self.values: queue.Queue[Any] = queue.Queue()
         self.left = False  # it has finished
         self._sending = threading.Lock()
-        connection.settimeout(silence)
-        self.lines = connection.makefile("r", encoding="utf-8")
 
     def send(self, **message: Any) -> None:
         with self._sending, suppress(OSError):  # its loss is noticed by the reader
-            self.connection.sendall(f"{json.dumps(message)}\n".encode())
+            self.connection.send(message)
 
 
 class _Group:
     """The connections of this process."""
 
     def __init__(self, silence: float) -> None:
-        self.peers = _connected(silence)
+        self.peers = _connected()
         self.silence, self.step = silence, 0
         self.ending = threading.Lock()  # held by the thread that ends this process
         self.readers = [threading.Thread(target=self._read, args=(peer,), daemon=True) for peer in self.peers]
@@ -140,22 +139,20 @@ class _Group:
             time.sleep(1.0)
 
     def _read(self, peer: _Peer) -> None:
-        problem = f"process {peer.index} was killed or its machine failed"
+        problem = f"has given no sign of life for {self.silence:g} s"
         try:
-            for line in peer.lines:
-                peer.heard, message = time.monotonic(), json.loads(line)
+            while peer.connection.poll(self.silence):
+                peer.heard, message = time.monotonic(), peer.connection.recv()
                 peer.step = message.get("step", peer.step)
                 if "value" in message:
                     peer.values.put(message["value"])
                 elif "code" in message:
-                    self._end(message["code"], message["reason"])
+                    return self._end(message["code"], message["reason"])
                 peer.left = peer.left or "left" in message
-        except TimeoutError:
-            problem = f"process {peer.index} has given no sign of life for {self.silence:g} s"
-        except OSError:  # its connection was lost
-            pass
+        except (EOFError, OSError):  # its connection was lost
+            problem = "was killed or its machine failed"
         if not peer.left:
-            self._end(os.EX_TEMPFAIL, f"{problem}; start all processes again to continue")
+            self._end(os.EX_TEMPFAIL, f"process {peer.index} {problem}; start all processes again to continue")
 
     def _end(self, code: int, reason: str) -> None:
         """Ends this process because another one has ended; called by readers."""
@@ -167,12 +164,10 @@ class _Group:
             os._exit(code)
 
     def leave(self, code: int, reason: str) -> None:
+        """Tells the others why this process ends, and waits until they have answered with the same."""
         self.send(code=code, reason=reason)
         deadline = time.monotonic() + PATIENCE
-        for peer in self.peers:
-            with suppress(OSError):
-                peer.connection.shutdown(socket.SHUT_WR)
-        for reader in self.readers:  # a connection that is closed with unread data would lose the reason
+        for reader in self.readers:
             if reader is not threading.current_thread():
                 reader.join(max(0.0, deadline - time.monotonic()))
 
@@ -277,25 +272,24 @@ def end_together(silence: float) -> Iterator[None]:
         group.send(left=True)
 
 
-def _connected(silence: float) -> list[_Peer]:
+def _connected() -> list[_Peer]:
     """Connections of process 0 with all others, or of another process with process 0."""
-    with socket.create_server(("", 0)) as server:
-        here = json.dumps([_own_address(), server.getsockname()[1], secrets.token_hex(16)]).encode()
+    own, processes = secrets.token_hex(16), jax.process_count()
+    with Listener(("", 0), backlog=processes, authkey=own.encode()) as server:
+        here = json.dumps([_own_address(), server.address[1], own]).encode()
         sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
-        host, port, token = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
+        host, port, key = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
         if jax.process_index() != 0:
-            connection = socket.create_connection((host, port), SILENCE)
-            connection.sendall(f"{token} {jax.process_index()}\n".encode())
-            return [_Peer(0, connection, silence)]
-        peers: list[_Peer] = []
-        server.settimeout(SILENCE)
-        while len(peers) < jax.process_count() - 1:
-            peer = _Peer(0, server.accept()[0], silence)
-            given, _, index = peer.lines.readline().partition(" ")
-            if secrets.compare_digest(given, token):
-                peer.index = int(index)
-                peers.append(peer)
-        return sorted(peers, key=lambda peer: peer.index)
+            connection = Client((host, port), authkey=key.encode())
+            connection.send(jax.process_index())
+            return [_Peer(0, connection)]
+        peers: dict[int, _Peer] = {}
+        while len(peers) < processes - 1:
+            with suppress(AuthenticationError, EOFError, OSError):  # of a stranger
+                connection = server.accept()
+                index = connection.recv()
+                peers[index] = _Peer(index, connection)
+        return [peers[index] for index in sorted(peers)]
 
 
 def _own_address() -> str:

@@ -83,14 +83,21 @@ def identity(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: facts[key] for key in ("config", *WHAT) if key in facts}
 
 
-def check_same_run(workdir: Path, config: Config, *, selecting: bool = True) -> None:
-    """Raises CheckpointError unless the directory is unused or belongs to a run of this configuration.
+def check_same_run(workdir: Path, here: Mapping[str, Any], *, selecting: bool = True) -> None:
+    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run of another `identity`.
 
     Options that change no bit of the model may differ, and a longer run may make the same steps first. Unless models
     are still to be selected (`selecting`), so may the test-time reading.
     """
     if (workdir / "config.json").exists():
-        check_same_facts(workdir, read_config(workdir), {"config": asdict(config)}, selecting=selecting)
+        check_same_facts(workdir, read_config(workdir), here, selecting=selecting)
+    for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
+        try:
+            run = manifest.read(checkpoint, CheckpointError).get("run", {})
+        except CheckpointError:  # restoring a checkpoint names the remedy
+            continue
+        check_same_facts(checkpoint, run, here, selecting=selecting)
+        break
 
 
 def check_same_facts(
@@ -105,19 +112,6 @@ def check_same_facts(
             before, now = before.get("sha256"), now.get("sha256")
         if key in here and before != now:
             raise CheckpointError(f"{where}: {what}")
-
-
-def check_same_sources(workdir: Path, here: Mapping[str, Any]) -> None:
-    """Raises CheckpointError if a directory, or its newest checkpoint, belongs to a run with another `identity`."""
-    if (workdir / "config.json").exists():
-        check_same_facts(workdir, read_config(workdir), here)
-    for checkpoint in reversed(complete_checkpoints(buckets.origin(workdir / "checkpoints" / "latest"))):
-        try:
-            run = manifest.read(checkpoint, CheckpointError).get("run", {})
-        except CheckpointError:  # restoring a checkpoint names the remedy
-            continue
-        check_same_facts(checkpoint, run, here)
-        break
 
 
 def complete_checkpoints(directory: Path) -> list[Path]:
