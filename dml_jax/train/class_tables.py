@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import traverse_util
 from jax.sharding import Mesh
 
 from dml_jax.backbones.contract import PyTree
@@ -76,19 +77,20 @@ def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
 
 
 def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
-    def one(path: Any, leaf: jax.Array) -> jax.Array:
-        axis = class_axis(meshes.dict_keys(path))
+    def one(path: tuple[str, ...], leaf: jax.Array) -> jax.Array:
+        axis = class_axis(path)
         return leaf if axis is None else resize(leaf, axis)
 
-    return jax.tree_util.tree_map_with_path(one, params)
+    return traverse_util.path_aware_map(one, params)
 
 
 def class_axes(method: Method, larger: Method, batch: Batch) -> Mapping[tuple[str, ...], int]:
     """The axis along which each parameter grows from a method to one with one more class, by path."""
-    both = [jax.eval_shape(made.init, jax.random.key(0), batch)[0] for made in (method, larger)]
-    leaves = zip(jax.tree_util.tree_leaves_with_path(both[0]), jax.tree.leaves(both[1]), strict=True)
+    own, more = (
+        traverse_util.flatten_dict(jax.eval_shape(made.init, jax.random.key(0), batch)[0]) for made in (method, larger)
+    )
     return {
-        meshes.dict_keys(path): next(i for i, (a, b) in enumerate(zip(leaf.shape, other.shape, strict=True)) if a != b)
-        for (path, leaf), other in leaves
-        if leaf.shape != other.shape
+        path: next(i for i, (a, b) in enumerate(zip(leaf.shape, more[path].shape, strict=True)) if a != b)
+        for path, leaf in own.items()
+        if leaf.shape != more[path].shape
     }

@@ -69,21 +69,20 @@ def size(types: str) -> int:
 
 def collectives(text: str) -> dict[tuple[str, str], Traffic]:
     """Transfers between devices by operation and data type, in bytes of a device's result."""
-    counts, sizes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
-    for found in instructions(text):
-        operation = found.operation.removesuffix("-start")
+    found: dict[tuple[str, str], Traffic] = {}
+    for instruction in instructions(text):
+        operation = instruction.operation.removesuffix("-start")
         if operation in COLLECTIVES:
-            results = arrays(found.result)
-            if found.operation == "all-gather-start":  # (operands, results)
+            results = arrays(instruction.result)
+            if instruction.operation == "all-gather-start":  # (operands, results)
                 results = results[len(results) // 2 :]
-            elif found.operation == "collective-permute-start":  # (operand, result, …)
+            elif instruction.operation == "collective-permute-start":  # (operand, result, …)
                 results = results[1:2]
             for kind in {kind for kind, count in results if count > 1} or {kind for kind, _ in results}:
-                counts[operation, kind] += 1
-                sizes[operation, kind] += int(
-                    sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
-                )
-    return {key: Traffic(counts[key], sizes[key]) for key in sorted(counts)}
+                number, total = found.get((operation, kind), (0, 0))
+                own = sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
+                found[operation, kind] = Traffic(number + 1, total + int(own))
+    return dict(sorted(found.items()))
 
 
 def products(text: str) -> dict[tuple[str, str, str], int]:

@@ -17,11 +17,13 @@ bias-corrected v; here it is added to the root of v itself, which matters where 
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import path_aware_map
 
 from dml_jax.config import Group, Train
 from dml_jax.config.modules import function
@@ -122,18 +124,14 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
             problem = unknown if name in train.groups else "missing; give its learning_rate"
             raise ConfigError(f"train.groups.{name}: {problem}")
 
-    def labels(params: Any) -> Any:
-        def label(path: Any, _: Any) -> str:
-            keys = tuple(part.key for part in path)
-            name = method.group(keys)
-            return FIXED if train.groups[name].rank and not parameter_groups.is_factor(keys) else name
-
-        return jax.tree_util.tree_map_with_path(label, params)
+    def label(path: tuple[str, ...], _: Any) -> str:
+        name = method.group(path)
+        return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
 
     transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}
     if any(group.rank for group in train.groups.values()):  # else the checkpoints of other runs would not fit
         transforms[FIXED] = optax.set_to_zero()
-    optimizer = optax.partition(transforms, labels)
+    optimizer = optax.partition(transforms, partial(path_aware_map, label))
     return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay))
 
 

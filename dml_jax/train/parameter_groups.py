@@ -28,6 +28,9 @@ from dml_jax.config import Group
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, map_functions
 
+SUFFIX = "_lora"  # of the name of a matrix, for its factors "a" and "b"
+Path = tuple[str, ...]
+
 
 def is_path(name: str) -> bool:
     return "/" in name
@@ -69,22 +72,18 @@ def freezing(method: Method, groups: Mapping[str, Group]) -> Method:
     if not unchanged:
         return method
 
-    def group_of(path: Any) -> str:
-        return method.group(tuple(part.key for part in path))
-
     def stopped(params: PyTree) -> PyTree:
-        return jax.tree_util.tree_map_with_path(
-            lambda path, leaf: jax.lax.stop_gradient(leaf) if group_of(path) in frozen else leaf, params
+        return traverse_util.path_aware_map(
+            lambda path, leaf: jax.lax.stop_gradient(leaf) if method.group(path) in frozen else leaf, params
         )
 
     def kept(before: PyTree, after: PyTree) -> PyTree:
-        def choose(name: str, old: PyTree, new: PyTree) -> PyTree:
-            def leaf(path: PyTree, old: jax.Array, new: jax.Array) -> jax.Array:
-                return old if group_of((jax.tree_util.DictKey(name), *path)) in unchanged else new
+        old = traverse_util.flatten_dict(before)
 
-            return new if name in method.hooks.history else jax.tree_util.tree_map_with_path(leaf, old, new)
+        def choose(path: Path, new: PyTree) -> PyTree:
+            return new if path[0] in method.hooks.history or method.group(path) not in unchanged else old[path]
 
-        return {name: choose(name, before[name], new) for name, new in after.items()}
+        return traverse_util.path_aware_map(choose, after)
 
     def encode(
         params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
@@ -121,11 +120,6 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
             f"train.groups: {', '.join(sorted(filled))} have freeze=true or learning_rate=0, so that nothing is "
             "trained; train one of them, or use published weights as they are (dml-jax embed --model)"
         )
-
-
-SUFFIX = "_lora"  # of the name of a matrix, for its factors "a" and "b"
-
-Path = tuple[str, ...]
 
 
 def is_factor(path: Path) -> bool:
@@ -189,14 +183,14 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
                 updates[*own, "b"] = jnp.zeros((rank, outputs), leaf.dtype)
         return join(params, traverse_util.unflatten_dict(updates)), model_state
 
-    def fixed(path: Any, leaf: jax.Array) -> jax.Array:
-        return jax.lax.stop_gradient(leaf) if rank_of(tuple(part.key for part in path)) else leaf
+    def fixed(path: Path, leaf: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(leaf) if rank_of(path) else leaf
 
     def of_sums(function: Any) -> Any:
         def call(params: PyTree, *arguments: Any, **options: Any) -> Any:
             base, updates = split(params)
             if updates:
-                params = merged(join(jax.tree_util.tree_map_with_path(fixed, base), updates))
+                params = merged(join(traverse_util.path_aware_map(fixed, base), updates))
             return function(params, *arguments, **options)
 
         return call
