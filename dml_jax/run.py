@@ -6,7 +6,7 @@ file of the method with its losses, and, for the parts of a run, `train.experime
 
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
@@ -67,7 +67,7 @@ def train(
     if traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
     main = mesh.is_main_process()
-    with workdir.locked(directory, active=main), console:
+    with workdir.locked(directory) if main else nullcontext(), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
             workdir.check_same_run(directory, {key: run[key] for key in ("config", "data_hash")})

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import jax
+from jax.extend.core import jaxprs_in_params
 
 SIZES = {"pred": 1, "s4": 0.5, "u4": 0.5, "c64": 8, "c128": 16} | {
     f"{kind}{bits}": bits / 8 for kind in ("s", "u", "f", "bf") for bits in (8, 16, 32, 64)
@@ -188,14 +189,5 @@ def _flops(jaxpr: Any, platform: str) -> float:
                     times = parameters["length"]
                 elif name == "shard_map":  # shapes are of a device's part
                     times = parameters["mesh"].size
-                total += times * sum(_flops(inner, platform) for inner in _inner(parameters))
+                total += times * sum(_flops(inner, platform) for inner in jaxprs_in_params(parameters))
     return total
-
-
-def _inner(parameters: dict[str, Any]) -> Iterator[Any]:
-    for value in parameters.values():
-        for part in value if isinstance(value, tuple | list) else (value,):
-            if hasattr(part, "eqns"):
-                yield part
-            elif hasattr(part, "jaxpr"):
-                yield part.jaxpr

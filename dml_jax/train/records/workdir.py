@@ -152,11 +152,8 @@ def _may_be_longer(config: Mapping[str, Any], steps: int) -> bool:
 
 
 @contextmanager
-def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
-    """Creates the directory and locks it; processes without `active` do not touch it."""
-    if not active:
-        yield workdir
-        return
+def locked(workdir: Path) -> Iterator[None]:
+    """Creates the directory and locks it."""
     existed = workdir.exists()
     with ExitStack() as held:
         try:
@@ -168,7 +165,7 @@ def locked(workdir: Path, *, active: bool = True) -> Iterator[Path]:
             raise CheckpointError(f"--workdir={workdir}: cannot be created; give a directory elsewhere") from None
         try:
             with _counted_start(workdir):
-                yield workdir
+                yield
         finally:
             written = {path.relative_to(workdir).parts[0] for path in workdir.rglob("*") if path.is_file()}
             if not existed and written <= UNUSED:
