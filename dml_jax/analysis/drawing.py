@@ -26,12 +26,9 @@ KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguis
 
 def figure(width: float, height: float) -> "Figure":
     """An empty figure; width and height in inches."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)
-    return made
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def save(drawn: "Figure", path: Path) -> None:

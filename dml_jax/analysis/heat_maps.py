@@ -76,7 +76,6 @@ def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes
     low, high = weights.min(axis=(0, 1, 2)), weights.max(axis=(0, 1, 2))
     scaled = (weights - low) / np.maximum(high - low, 1e-12)
     extent = (-0.5, images.shape[2] - 0.5, images.shape[1] - 0.5, -0.5)
-    shown = None
     for n in range(count):
         for k, axes in enumerate(cells[n]):
             axes.imshow(images[n])
@@ -88,6 +87,5 @@ def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes
                 )  # fmt: skip
             if n == 0:
                 axes.set_title(f"prototype {prototypes[k - 1]}" if k else "image", fontsize=7)
-    if shown is not None:
-        figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)
+    figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)
     figure.savefig(path, dpi=110)

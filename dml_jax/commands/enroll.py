@@ -224,7 +224,7 @@ def _expected(index: Index, false_accept_rate: float) -> str:
     """The rates to expect of this index at several thresholds, and the images they were measured on."""
     import numpy as np
 
-    from dml_jax.evaluation import open_set
+    from dml_jax.evaluation import open_set, protocol
 
     chosen = index.expect(false_accept_rate)
     measured, enrolled, background = index.measured, index.enrolled, index.background()
@@ -237,7 +237,7 @@ def _expected(index: Index, false_accept_rate: float) -> str:
         )
     sessions = sorted({*enrolled.sessions.tolist(), *background.sessions.tolist()} - {""})
     if not sessions:
-        share = open_set.near_copies(np.concatenate([enrolled.rows, background.rows]))
+        share = protocol.near_copies(np.concatenate([enrolled.rows, background.rows]))
         lines.append(f"warning: sessions are unknown: {open_set.of_near_copies(share, '--session')}")
     elif len(sessions) == 1:
         lines.append(f"warning: all photographs are of one session ({sessions[0]}), so later ones cannot be measured")

@@ -7,9 +7,10 @@ on the number of threads and hosts, and a resumed run simply starts at its step.
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -31,7 +32,7 @@ def usable_cores() -> int:
     return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
-class BatchReader(Generic[T]):
+class BatchReader(AbstractContextManager[Any], Iterator[T]):
     """An iterator over prefetched batches; use it in a `with` statement, or close it."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
@@ -43,9 +44,6 @@ class BatchReader(Generic[T]):
         self._iterator = iter(batches.to_iter_dataset(options))
         self.waited = 0.0  # seconds spent waiting for batches so far
 
-    def __iter__(self) -> Iterator[T]:
-        return self
-
     def __next__(self) -> T:
         began = time.perf_counter()
         batch: T = next(self._iterator)
@@ -55,9 +53,6 @@ class BatchReader(Generic[T]):
     def close(self) -> None:
         """Stops the threads; may be called more than once."""
         self._iterator.close()
-
-    def __enter__(self) -> "BatchReader[T]":
-        return self
 
     def __exit__(self, *exception: object) -> None:
         self.close()

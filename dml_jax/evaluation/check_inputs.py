@@ -194,14 +194,8 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     if all(len(side.values) for side in sides):
         check_same_kind(*(side.values for side in sides))
     numbers = np.unique(np.concatenate([side.values for side in sides]), return_inverse=True)[1]
-    wanted, held = np.split(numbers, [len(sides[0].values)])
-    has = sparse.csr_array(
-        (np.ones(len(held), np.int32), held, sides[1].start), (len(sides[1].start) - 1, len(numbers))
+    wanted, held = (
+        sparse.csr_array((np.ones(len(own), np.int32), own, side.start), (len(side.start) - 1, len(numbers)))
+        for own, side in zip(np.split(numbers, [len(sides[0].values)]), sides, strict=True)
     )
-
-    def relevant(query: int) -> np.ndarray:
-        own = np.zeros(len(numbers), np.int32)  # by number of the class
-        own[wanted[sides[0].start[query] : sides[0].start[query + 1]]] = 1
-        return has @ own > 0
-
-    return relevant
+    return lambda query: held @ wanted[[query]].toarray()[0] > 0

@@ -114,11 +114,6 @@ def session_groups(photographs: Photographs) -> np.ndarray:
     return found
 
 
-def near_copies(rows: np.ndarray) -> float:
-    """The share of images, rows [N, D] of unit length, whose nearest image is a near-copy."""
-    return float(np.mean([np.delete(rows @ row, i).max(initial=-1.0) > NEAR_COPY for i, row in enumerate(rows)]))
-
-
 def of_near_copies(share: float, option: str) -> str:
     """A warning for photographs whose sessions are unknown."""
     return (

@@ -99,7 +99,7 @@ def _path(root: str, name: str) -> Path | str:
 
 def source(path: Path | str) -> Any:
     """A path for readers; the opened file if it is in a bucket."""
-    return sources.opened(path) if isinstance(path, str) else path
+    return sources.opened(str(path)) if is_url(path) else path
 
 
 def _stamp(root: str, name: str) -> str:

@@ -9,7 +9,6 @@ where rounding could decide: the neighbours are the same.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +20,8 @@ from dml_jax.console import Console
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
-from dml_jax.files import atomic_write, expand_path, is_url, reading
-from dml_jax.inference import inputs, parts, ray_engine
+from dml_jax.files import atomic_write, expand_path, is_url
+from dml_jax.inference import parts, ray_engine
 
 QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
 BLOCKS = 64  # of queries, as far as these sizes allow
@@ -31,6 +30,7 @@ BATCH = 2**13  # rows that are decoded at a time
 SAMPLE, NEIGHBORS = 1_000, 10  # queries and neighbours of the recall of an approximate index
 LISTS, PER_LIST, PROBES = 2**16, 64, 32  # most lists of an index, rows to fit each to, and lists that a query reads
 CODEBOOK = 256  # codes of each part of a row
+REMEDY = "embed the images again"
 
 Rows = tuple[np.ndarray, np.ndarray]  # numbers int64 [N] and embeddings float32 [N, D]
 
@@ -60,7 +60,7 @@ class Table(NamedTuple):
             first, end = end, end + count
             if first >= stop or end <= start:
                 continue
-            with _opened(file) as opened:
+            with parts.opened_file(file, REMEDY) as opened:
                 for batch in opened.iter_batches(BATCH, columns=["embedding"]):
                     rows = batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)  # without null rows
                     inside = slice(max(0, start - first), max(0, stop - first))
@@ -79,7 +79,7 @@ def table(directory: str, option: str) -> Table:
         )
     rows, widths = [], set()
     for file in files:
-        with _opened(file) as opened:
+        with parts.opened_file(file, REMEDY) as opened:
             unusable = (opened.metadata.metadata or {}).get(parts.UNUSABLE, 0)
             rows.append(opened.metadata.num_rows - int(unusable))
             widths.add(opened.schema_arrow.field("embedding").type.list_size)
@@ -88,13 +88,6 @@ def table(directory: str, option: str) -> Table:
             f"{option}={directory}: holds embeddings of {sorted(widths)} dimensions; give those of one model"
         )
     return Table(files, tuple(rows), widths.pop())
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[parquet.ParquetFile]:
-    path = file if is_url(file) else Path(file)
-    with reading(file, "embed the images again"), parquet.ParquetFile(inputs.source(path), memory_map=True) as opened:
-        yield opened
 
 
 def nearest(queries: Rows, gallery: Iterable[Rows], k: int, alone: bool, most: tuple[int, int]) -> Rows:
@@ -168,7 +161,7 @@ def search(plan: Plan, directory: Path, address: str | None, console: Console) -
             for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), before + 1):
                 console.update_progress(done, f"{done / out.count:.0%}")
         for number in range(out.count):
-            with _opened(str(out.file(number))) as opened:
+            with parts.opened_file(out.file(number), REMEDY) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
 
 

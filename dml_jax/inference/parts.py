@@ -10,7 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -89,11 +89,8 @@ class Parts:
                 pass
         return missing
 
-    @contextmanager
-    def _opened(self, number: int) -> Iterator[Any]:
-        file, remedy = self.file(number), "delete it, and the same command writes it again"
-        with reading(file, remedy), parquet.ParquetFile(inputs.source(file), page_checksum_verification=True) as part:
-            yield part
+    def _opened(self, number: int) -> AbstractContextManager[parquet.ParquetFile]:
+        return opened_file(self.file(number), "delete it, and the same command writes it again")
 
     def summary(self, shown: int) -> Summary:
         """Counts the images; the parts with errors are searched for the first of them, at most `shown`."""
@@ -125,6 +122,14 @@ class Parts:
         for part in self._tables("embedding"):
             for chunk in part["embedding"].chunks:
                 yield chunk.flatten().to_numpy().reshape(-1, chunk.type.list_size)  # without null rows
+
+
+@contextmanager
+def opened_file(file: Path | str, remedy: str) -> Iterator[parquet.ParquetFile]:
+    """A Parquet file, at a path or the URL of a bucket."""
+    options = {"memory_map": True, "page_checksum_verification": True}
+    with reading(file, remedy), parquet.ParquetFile(inputs.source(file), **options) as opened:
+        yield opened
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import pytest
 
 from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics, own_distances, protocol, reranking
+from tests.evaluation import brute
 from tests.evaluation.test_retrieval import sample
 
 KS = (1, 5)
@@ -29,11 +30,6 @@ def between(queries, gallery):
     return np.abs(queries[:, None].astype(np.float64) - gallery[None]).sum(axis=2)
 
 
-def ranked(distances, own):
-    """Stable order without the query itself."""
-    return [[j for j in np.argsort(row, kind="stable") if not (own and j == i)] for i, row in enumerate(distances)]
-
-
 @pytest.mark.parametrize("separate", [False, True])
 def test_retrieval(separate, monkeypatch):
     monkeypatch.setattr(own_distances, "COLUMNS", 128)
@@ -42,14 +38,14 @@ def test_retrieval(separate, monkeypatch):
     queries = slice(0, 70) if separate else slice(None)
     gallery = {"gallery": points[70:], "gallery_labels": labels[70:]} if separate else {}
     others, of_others = (points[70:], labels[70:]) if separate else (points, labels)
-    orders = ranked(between(points[queries], others), not separate)
-    hits = [of_others[order] == label for order, label in zip(orders, labels[queries], strict=True)]
     found = metrics.retrieval(
         points[queries], labels[queries], ks=KS, metric=manhattan, functions={"first_hit": first_hit}, **gallery
     )
-    for k in KS:
-        assert found[f"recall@{k}"] == pytest.approx(np.mean([row[:k].any() for row in hits]), rel=1e-12)
-    assert found["own/first_hit"] == pytest.approx(np.mean([np.argmax(h) + 1 for h in hits if h.any()]), rel=1e-12)
+    relevant = labels[queries, None] == of_others
+    omitted = None if separate else np.eye(len(points), dtype=bool)
+    means, each = brute.retrieval(between(points[queries], others), relevant, KS, omitted=omitted)
+    brute.check(found, (means, each))
+    assert found["own/first_hit"] == pytest.approx(each["rank"][each["rank"] > 0].mean(), rel=1e-12)
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -8,6 +8,7 @@ bits), which on CPUs is several times faster than in XLA.
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import NamedTuple
 
 import jax
@@ -136,13 +137,10 @@ def device_scores(
     """Yields slices of `queries.order` and their scores [B, G], a tile at a time, for a gallery in index order."""
     rows = len(queries.order)
     replicated = NamedSharding(mesh, REPLICATED)
-    panels: dict[int, jax.Array] = {}
 
+    @lru_cache(1)
     def gallery_panel(start: int) -> jax.Array:
-        if start not in panels:
-            panels.clear()
-            panels[start] = jax.device_put(gallery.operand(slice(start, start + panel_tiles), right=True), replicated)
-        return panels[start]
+        return jax.device_put(gallery.operand(slice(start, start + panel_tiles), right=True), replicated)
 
     for tile in range(queries.num_tiles):
         left = jax.device_put(queries.operand(slice(tile, tile + 1), right=False), replicated)
