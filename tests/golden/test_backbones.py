@@ -64,6 +64,12 @@ def image(seed: int, tag: str, shape: tuple[int, ...]) -> np.ndarray:
     return np.random.default_rng(zlib.crc32(f"{seed}:input:{tag}".encode())).standard_normal(shape)
 
 
+def described_image(meta: dict[str, Any]) -> np.ndarray:
+    """The images [B, H, W, 3] that a file describes in words."""
+    shape = tuple(int(n) for n in re.findall(r"\d+", meta["input"].partition("[")[2]))
+    return image(meta["seed"], meta["input"].split()[2].rstrip(","), shape).transpose(0, 2, 3, 1)
+
+
 def leaves(tree: PyTree) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         yield tuple(p.key for p in path if isinstance(p, jax.tree_util.DictKey)), leaf
@@ -242,15 +248,7 @@ def test_forward(net: str, tag: str) -> None:
 
 
 def token_logits(heads: PyTree, tokens: jax.Array) -> Any:
-    """Logits of the ImageNet classifier, or the mean of both classifiers if distilled.
-
-    Args:
-      heads: {"head": {"kernel": [C, classes], "bias": [classes]}}, and an equal "head_dist" if distilled.
-      tokens: float [B, N, C].
-
-    Returns:
-      float [B, classes].
-    """
+    """Logits [B, classes] of the classifier on tokens [B, N, C], or the mean of both classifiers if distilled."""
     scores = [
         tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
         for position, name in enumerate(("head", "head_dist"))
@@ -342,11 +340,7 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     converted = convert({name: tensors})
     assert (converted.layout, converted.network.config) == ("Hugging Face", NETS[net][1])
     params, stats = as_trees(converted.tensors)
-    tag, batch = (
-        meta["input"].split()[2].rstrip(","),
-        tuple(int(n) for n in re.findall(r"\d+", meta["input"].partition("[")[2])),
-    )
-    x = image(seed, tag, batch).transpose(0, 2, 3, 1)
+    x = described_image(meta)
     rtol = meta["tolerance"]["float64"]
 
     def run() -> np.ndarray:
@@ -366,12 +360,8 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_training(name: str) -> None:
     """Batch statistics, running statistics and gradients of one training step."""
     z, meta = fixtures.load("backbones", name)
-    tag, batch = (
-        meta["input"].split()[2].rstrip(","),
-        tuple(int(n) for n in re.findall(r"\d+", meta["input"].partition("[")[2])),
-    )
-    x = image(meta["seed"], tag, batch).transpose(0, 2, 3, 1)
-    params, stats = rebuild("resnet50", meta["seed"], batch[2:], {})
+    x = described_image(meta)
+    params, stats = rebuild("resnet50", meta["seed"], x.shape[1:3], {})
     backbone = resnet.build(resnet.Config())
 
     @partial(jax.value_and_grad, has_aux=True)

@@ -271,19 +271,13 @@ def test_pairs_with_a_memory(x64: None) -> None:
     """Contrastive loss against a memory whose first row is not filled."""
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
     memory = {"embeddings": jnp.asarray(past), "labels": jnp.asarray(of)}
-    ours = losses.contrastive(
-        jnp.asarray(X), jnp.asarray(LABELS), candidates=cross_batch_memory.candidates(memory, jnp.asarray(LABELS))
-    )
+    candidates = cross_batch_memory.candidates(memory, jnp.asarray(LABELS))
+    ours = losses.contrastive(jnp.asarray(X), jnp.asarray(LABELS), candidates=candidates)
     d = np.linalg.norm(unit(X)[:, None] - unit(past)[None], axis=-1)[:, 1:]
     same = LABELS[:, None] == of[None, 1:]
     push = np.maximum(1 - d, 0)[~same]
     np.testing.assert_allclose(ours, d[same].mean() + push[push > 0].mean(), rtol=1e-12)
-    hard = losses.triplet(
-        jnp.asarray(X),
-        jnp.asarray(LABELS),
-        mining="hard",
-        candidates=cross_batch_memory.candidates(memory, jnp.asarray(LABELS)),
-    )
+    hard = losses.triplet(jnp.asarray(X), jnp.asarray(LABELS), mining="hard", candidates=candidates)
     hinges = [max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0) for i in range(12) if same[i].any()]
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
 
@@ -343,11 +337,7 @@ def test_shapes_that_do_not_fit(name: str) -> None:
 def test_candidates_that_do_not_fit() -> None:
     x, labels = jnp.asarray(X), jnp.asarray(LABELS)
     for among, mask, message in (
-        (
-            x[:7, :4],
-            jnp.ones((12, 7), bool),
-            r"candidates: have shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M",
-        ),
+        (x[:7, :4], jnp.ones((12, 7), bool), r"shapes \[7, 4\], .*; give \[M, 5\] and two masks \[12, M"),
         (x[:7], jnp.ones((12, 6), bool), r"candidates: have shapes \[7, 5\], \[12, 6\] and \[12, 6\]"),
     ):
         with pytest.raises(DataError, match=message):
