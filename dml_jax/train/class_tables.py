@@ -77,7 +77,7 @@ def padded(params: PyTree, class_axis: ClassAxis) -> PyTree:
 
 
 def _resized(params: PyTree, class_axis: ClassAxis, resize: Callable[[jax.Array, int], jax.Array]) -> PyTree:
-    def one(path: tuple[str, ...], leaf: jax.Array) -> jax.Array:
+    def one(path: Any, leaf: jax.Array) -> jax.Array:
         axis = class_axis(path)
         return leaf if axis is None else resize(leaf, axis)
 

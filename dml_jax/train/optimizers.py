@@ -124,7 +124,7 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
             problem = unknown if name in train.groups else "missing; give its learning_rate"
             raise ConfigError(f"train.groups.{name}: {problem}")
 
-    def label(path: tuple[str, ...], _: Any) -> str:
+    def label(path: Any, _: Any) -> str:
         name = method.group(path)
         return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
 

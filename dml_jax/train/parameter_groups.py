@@ -32,17 +32,13 @@ SUFFIX = "_lora"  # of the name of a matrix, for its factors "a" and "b"
 Path = tuple[str, ...]
 
 
-def is_path(name: str) -> bool:
-    return "/" in name
-
-
 def by_path(method: Method, names: Collection[str]) -> Method:
     """The method with a group of its own for each pattern among the keys of `train.groups`.
 
     A pattern, such as "backbone/blocks_1*/attn", is for all parameters and statistics whose path it fits, and all
     below; of several, the longest counts.
     """
-    patterns = sorted(filter(is_path, names), key=lambda name: (-len(name), name))
+    patterns = sorted((name for name in names if "/" in name), key=lambda name: (-len(name), name))
     if not patterns:
         return method
 
@@ -73,14 +69,15 @@ def freezing(method: Method, groups: Mapping[str, Group]) -> Method:
         return method
 
     def stopped(params: PyTree) -> PyTree:
-        return traverse_util.path_aware_map(
-            lambda path, leaf: jax.lax.stop_gradient(leaf) if method.group(path) in frozen else leaf, params
-        )
+        def stop(path: Any, leaf: jax.Array) -> jax.Array:
+            return jax.lax.stop_gradient(leaf) if method.group(path) in frozen else leaf
+
+        return traverse_util.path_aware_map(stop, params)
 
     def kept(before: PyTree, after: PyTree) -> PyTree:
         old = traverse_util.flatten_dict(before)
 
-        def choose(path: Path, new: PyTree) -> PyTree:
+        def choose(path: Any, new: PyTree) -> PyTree:
             return new if path[0] in method.hooks.history or method.group(path) not in unchanged else old[path]
 
         return traverse_util.path_aware_map(choose, after)
@@ -106,7 +103,7 @@ def check(groups: Mapping[str, Group], method: Method, params: PyTree) -> None:
     filled = {method.group(path) for path, leaf in flat.items() if leaf.size}
     updated = {method.group(path) for path in flat if is_factor(path)}
     for name, group in groups.items():
-        if is_path(name) and name not in {method.group(path) for path in flat}:
+        if "/" in name and name not in {method.group(path) for path in flat}:
             modules = dict.fromkeys("/".join(path[: name.count("/") + 1]) for path in flat)
             raise ConfigError(
                 f"train.groups.{name}: fits no parameter that longer patterns leave; {suggest(name, list(modules))}"
@@ -183,7 +180,7 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
                 updates[*own, "b"] = jnp.zeros((rank, outputs), leaf.dtype)
         return join(params, traverse_util.unflatten_dict(updates)), model_state
 
-    def fixed(path: Path, leaf: jax.Array) -> jax.Array:
+    def fixed(path: Any, leaf: jax.Array) -> jax.Array:
         return jax.lax.stop_gradient(leaf) if rank_of(path) else leaf
 
     def of_sums(function: Any) -> Any:

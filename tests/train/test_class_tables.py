@@ -79,7 +79,7 @@ def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -
     for own, (path, leaf) in zip(
         jax.tree.leaves(state.params), jax.tree_util.tree_leaves_with_path(spread.params), strict=True
     ):
-        axis = parts.hooks.class_axis(meshes.dict_keys(path))
+        axis = parts.hooks.class_axis(tuple(part.key for part in path))
         cut, rest = (leaf, leaf[:0]) if axis is None else jnp.split(leaf, [CLASSES], axis=axis)
         np.testing.assert_allclose(cut, own, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(rest, 0)

@@ -48,15 +48,11 @@ def row_sharded(mesh: Mesh, axis: int = 0) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(*[None] * axis, AXIS))
 
 
-def dict_keys(path: Any) -> tuple[str, ...]:
-    return tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
-
-
 def shardings(mesh: Mesh, tree: PyTree, class_axis: Callable[[tuple[str, ...]], int | None] = no_classes) -> PyTree:
     """The sharding of each leaf of variables or an optimizer's state, whose paths end like the parameters'."""
 
     def one(path: Any, leaf: Any) -> NamedSharding:
-        keys = dict_keys(path)
+        keys = tuple(part.key for part in path if isinstance(part, jax.tree_util.DictKey))
         axes = (class_axis(keys[start:]) for start in range(len(keys)))
         axis = next((axis for axis in axes if axis is not None), None)
         return replicated(mesh) if axis is None or axis >= leaf.ndim else row_sharded(mesh, axis)
