@@ -34,7 +34,7 @@ from dml_jax.commands import cli
 
 KS = (1, 2, 4, 8, 10, 100, 1000)
 NOT_BY_BLOCKS = (
-    "model", "groups", "prefixes", "metric", "protocol", "no_clustering", "rerank", "full_ranking",
+    "model", "groups", "metric", "protocol", "no_clustering", "rerank", "full_ranking",
 )  # fmt: skip
 NOT_GIVEN = (None, "", (), False, "cosine", "clean")
 FILES = {  # options that name one
@@ -66,7 +66,6 @@ def parser() -> cli.Parser:
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
     counts = cli.numbers(int, "positive whole numbers, e.g. 1,10", lambda number: number > 0)
     flags.add_argument("--ks", metavar="K,K,…", type=counts, default=(), help=ks)
-    flags.add_argument("--prefixes", metavar="D,D,…", type=counts, default=(), help="also the first D columns alone")
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help="without a relevant row; default: miss")
     metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
     flags.add_argument("--metric", metavar="NAME", help=metrics)
@@ -122,7 +121,7 @@ def execute(arguments: list[str]) -> None:
     cli.refuse(problems(options))
     cli.check_engine(options)
     output = cli.file_to_write("--output", options.output) if options.output else None
-    options.ks, options.prefixes = (tuple(dict.fromkeys(given)) for given in (options.ks, options.prefixes))
+    options.ks = tuple(dict.fromkeys(options.ks))
     from dml_jax import files
     from dml_jax.commands import evaluate_results
     from dml_jax.config import modules

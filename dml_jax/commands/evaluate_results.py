@@ -266,7 +266,6 @@ def evaluate(
             gallery=gallery,
             gallery_labels=source.labels.get("gallery"),
             **source.groups,
-            prefixes=options.prefixes,
             per_query=per_query,
             **settings,
         )
@@ -319,7 +318,6 @@ def print_table(results: dict[str, Any], output: Path | None) -> None:
     """Prints one row per metric and one column per ranking, then the protocols."""
     rankings = dict(results.get("members", {}))
     rankings["combined" if rankings else "plain"] = results
-    rankings |= {f"first {length}": found for length, found in results.get("prefixes", {}).items()}
     rankings |= {"reranked": results["reranked"]} if "reranked" in results else {}
     entries = metric_table.columns(results)
     columns = {"metric": [e.heading if e.percent else f"{e.heading} (not in %)" for e in entries]}

@@ -1,13 +1,12 @@
 """Evaluation of a split's embeddings: all metrics, and one line that states how they were computed."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, neighbors, open_set
 from dml_jax.evaluation._engine.tiles import normalize
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -48,7 +47,6 @@ def evaluate(
     average: Average = "arithmetic",
     gallery: ArrayLike | None = None,
     metric: Metric = "cosine",
-    prefixes: Sequence[int] = (),
     per_query: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
@@ -65,29 +63,16 @@ def evaluate(
       average: mean of the entropies in the NMI; HIST's code uses the geometric mean, the others the arithmetic mean.
       gallery: [G, D] to search instead of the other queries; nothing is excluded then.
       metric: distance that ranks the gallery; with "cosine", k-means runs on rows of unit length.
-      prefixes: numbers of leading columns, at most D, which are also evaluated alone, as after Matryoshka training
-        (Kusupati et al., NeurIPS 2022), by the cosines of the prefixes.
       options: other arguments of `metrics.retrieval`.
 
     Returns:
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
-      the number of queries without a relevant gallery row. With `prefixes` also "prefixes", the retrieval metrics of
-      each by its length, a string.
+      the number of queries without a relevant gallery row.
     """
     points = check_inputs.embeddings(embeddings)
-    for length in prefixes:
-        if length > points.shape[1]:
-            raise DataError(f"prefixes: {length}, but the embeddings have {points.shape[1]} columns")
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
     result: dict[str, Any] = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
-    if prefixes:
-        result["prefixes"] = {
-            str(length): metrics.retrieval(
-                points[:, :length], labels, gallery=None if searched is None else searched[:, :length], **options
-            )
-            for length in prefixes
-        }
     if cluster:
         classes = check_inputs.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))

@@ -8,10 +8,6 @@ memory of past batches (Wang et al., CVPR 2020):
 
     L = sum over the losses of w loss(batch, batch) + sum over the pair losses of w loss(batch, memory)
 
-With `method.prefixes`, each of these losses is summed over the whole embeddings and their first m dimensions
-(Matryoshka representation learning; Kusupati et al., NeurIPS 2022, Eq. 1), which share its parameters: proxies and
-classifiers are cut to m dimensions, too ("efficient" in the paper), and every prefix is normalised by the loss itself.
-
 R@1 on CUB, Cars196, SOP with ResNet-50: normalised softmax, 512-d, 61.3, 84.2, 78.2 (as quoted by Seidenschwarz et al.,
 ICML 2021); margin, 512-d, 64.4, 82.2, 78.3 (Milbich et al., ECCV 2020); multi-similarity, 128-d, 62.64, 79.92, 76.49
 (Kan et al., NeurIPS 2022); Proxy-Anchor, 512-d, 69.9, 87.7 on the first two (its authors' repository).
@@ -21,7 +17,6 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, field
 from functools import cache
-from itertools import pairwise
 from typing import Annotated, Any
 
 import flax.linen as nn
@@ -34,7 +29,7 @@ from dml_jax import losses
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
-from dml_jax.config.fields import Named, Needs, NonNegative, NonNegativeInt, PositiveInt, require, section, validate
+from dml_jax.config.fields import Named, Needs, NonNegative, NonNegativeInt, require, section, validate
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
@@ -102,8 +97,6 @@ class Config:
     embedding_dim: NonNegativeInt = 512  # D; 0: the pooled features without a linear layer
     pooling: Pooling = "avg"  # of the feature map
     layer_norm: bool = False  # of the pooled features, without scale and bias, as in Zhai & Wu and ProxyNCA++
-    # The losses are also computed of the first so many dimensions: Matryoshka representation learning.
-    prefixes: tuple[PositiveInt, ...] = ()
     # Number of embeddings of past batches that pair losses also compare with.
     memory: Annotated[NonNegativeInt, PAIRS] = 0
     # Steps before the memory is used; 1,000 in its paper.
@@ -115,9 +108,6 @@ class Config:
     def __post_init__(self) -> None:
         rule = f"give one for each loss of loss={self.loss}"
         require(len(self.weights) in (0, len(self.losses)), "weights", self.weights, rule)
-        shorter = all(a < b for a, b in pairwise((*self.prefixes, self.embedding_dim)))
-        rule = f"must be increasing and less than embedding_dim={self.embedding_dim}"
-        require(shorter, "prefixes", self.prefixes, rule)
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -194,7 +184,7 @@ class Criterion(nn.Module):
     ) -> dict[str, jax.Array]:
         """Each loss of a batch, by its name: scalars. With candidates, the pair losses only.
 
-        The key is for the mining. Of shorter embeddings [N, m], the parameters are cut to m dimensions, too.
+        The key is for the mining.
         """
         found = {}
         for i, (name, options) in enumerate(self.options.items()):
@@ -204,12 +194,8 @@ class Criterion(nn.Module):
             if candidates is None and self.relation and takes(loss, "candidates"):
                 relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
                 others = signature.related(embeddings, section_name(name) in signature.WEIGH_PAIRS, relations)
-            learned = {
-                of: first_dimensions(self.learned[name][of], parameter.axes, embeddings.shape[1])
-                for of, parameter in signature.learned(loss).items()
-            }
             given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
-            arguments = {**vars(options), **learned, **given}
+            arguments = {**vars(options), **self.learned[name], **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}
             found[name] = loss(embeddings, labels, **taken)
         return found
@@ -226,13 +212,6 @@ def initial(parameter: Learned, options: Any, classes: int, dim: int) -> tuple[I
         case "constant":
             (value,) = asdict(parameter.options)
             return nn.initializers.constant(getattr(options, value)), shape
-
-
-def first_dimensions(table: jax.Array, axes: str, dim: int) -> jax.Array:
-    """A learned parameter, cut to the first `dim` of its D dimensions if it has more."""
-    axis = axes.find("D")
-    shorter = axis >= 0 and dim < table.shape[axis]
-    return jax.lax.slice_in_dim(table, 0, dim, axis=axis) if shorter else table
 
 
 def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
@@ -263,31 +242,17 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def apply_criterion(params: PyTree, *arguments: Any, method: str) -> PyTree:
         return criterion.apply({"params": params["loss"]}, *arguments, method=method)
 
-    def at_prefixes(
-        params: PyTree, embeddings: jax.Array, labels: jax.Array, key: jax.Array, past: Candidates | None = None
-    ) -> dict[str, jax.Array]:
-        """Each loss, summed over the whole embeddings and the prefixes."""
-
-        def values(m: int) -> dict[str, jax.Array]:
-            others = None if past is None else past._replace(embeddings=past.embeddings[:, :m])
-            return apply_criterion(params, embeddings[:, :m], labels, key, others, method="values")
-
-        total = values(dim)
-        for shorter in map(values, config.prefixes):
-            total = {loss: value + shorter[loss] for loss, value in total.items()}
-        return total
-
     def loss(
         params: PyTree, model_state: PyTree, encoded: jax.Array, batch: Batch, step: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Aux]:
         key_batch, key_memory = jax.random.split(key)
-        values = at_prefixes(params, encoded, batch.labels, key_batch)
+        values = apply_criterion(params, encoded, batch.labels, key_batch, method="values")
         terms = {f"loss_{section_name(loss)}": value for loss, value in values.items()} if len(values) > 1 else {}
         total = weighted(values)
         if not config.memory:
             return total, Aux(model_state, terms)
         past = cross_batch_memory.candidates(model_state["memory"], batch.labels, relation)
-        term = weighted(at_prefixes(params, encoded, batch.labels, key_memory, past))
+        term = weighted(apply_criterion(params, encoded, batch.labels, key_memory, past, method="values"))
         term = jnp.where(model_state["seen"] >= config.memory_after, term, 0)
         rows = {"embeddings": jax.lax.stop_gradient(encoded), "labels": batch.labels}
         return total + term, Aux(model_state, {**terms, "memory": term}, rows)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from dml_jax.errors import DataError
 from dml_jax.evaluation import clustering, kmeans, metric_table, metrics, protocol
 
 
@@ -44,21 +43,6 @@ def test_every_metric_has_an_entry_in_the_table():
     assert names == [*recalls, "map@r", "r_precision", *full, "nmi", *geometry]
     assert [key for key in found if key in names] == names
     assert len(names) == len(metric_table.METRICS) + 3  # two K of Recall@K, MAP@K and precision@K
-
-
-def test_prefixes():
-    """Each is evaluated like embeddings of its own, which a cosine scales to unit length."""
-    points, labels = sample(4)
-    gallery = {"gallery": points[1::2], "gallery_labels": labels[1::2]}
-    found = protocol.evaluate(points[::2], labels[::2], ks=(1, 4), cluster=False, prefixes=(3, 16, 3), **gallery)
-    assert list(found["prefixes"]) == ["3", "16"]
-    gallery["gallery"] = gallery["gallery"][:, :3]
-    expected = metrics.retrieval(points[::2, :3], labels[::2], ks=(1, 4), **gallery)
-    assert found["prefixes"]["3"] == expected
-    assert expected["recall@1"] != found["recall@1"]
-    assert found["prefixes"]["16"] == {key: found[key] for key in expected}
-    with pytest.raises(DataError, match=r"prefixes: 17, but the embeddings have 16 columns"):
-        protocol.evaluate(points, labels, prefixes=(3, 17))
 
 
 def test_the_paper_protocol_counts_a_duplicate_as_the_query_itself():

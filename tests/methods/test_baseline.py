@@ -270,41 +270,8 @@ def test_a_resolved_configuration_has_the_options_of_one_loss(loss: str) -> None
             {"loss": "triplet+arcface", "weights": [1.0]},
             r"method\.weights=\(1\.0,\): give one for each loss of loss=triplet\+arcface",
         ),
-        (
-            {"loss": "triplet", "embedding_dim": 8, "prefixes": [4, 8]},
-            r"prefixes=\(4, 8\): must be increasing and less than embedding_dim=8",
-        ),
     ],
 )
 def test_invalid_options(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         validate(baseline.config_type(values), values, "method")
-
-
-@pytest.mark.parametrize("loss", ["softmax+contrastive", "soft_triple"])
-def test_prefixes_share_the_parameters(loss: str) -> None:
-    """Eq. 1 of Matryoshka representation learning; the memory is compared at each prefix, too."""
-    names = loss.replace("softmax", "cross_entropy")
-    x, labels = jax.random.normal(jax.random.key(3), (SIZE, 6)), batch().labels
-    config = baseline.make_config(names, embedding_dim=6, prefixes=(2, 4))
-    method = baseline.build(config, toys.linear(), TrainingSet(4, 64))
-    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
-    learned = params["loss"]
-
-    def ours(x: jax.Array) -> jax.Array:
-        return method.loss(params, model_state, x, batch(), jnp.asarray(0), jax.random.key(1))[0]
-
-    def expected(x: jax.Array) -> jax.Array:
-        total = jnp.zeros(())
-        for m in (2, 4, 6):
-            if loss == "soft_triple":
-                term = losses.soft_triple(x[:, :m], labels, learned["proxies"][..., :m])
-            else:
-                kernel, bias = learned["cross_entropy_kernel"][:m], learned["cross_entropy_bias"]
-                term = losses.softmax(x[:, :m], labels, kernel, bias) + losses.contrastive(x[:, :m], labels)
-            total += term
-        return total
-
-    (value, gradient), (exact, slopes) = (jax.jit(jax.value_and_grad(f))(x) for f in (ours, expected))
-    np.testing.assert_allclose(value, exact, rtol=1e-5)
-    np.testing.assert_allclose(gradient, slopes, rtol=1e-4, atol=1e-6)
