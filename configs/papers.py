@@ -63,7 +63,7 @@ MPN = Paper(
     "MPN: Learning Intra-Batch Connections",
     "Seidenschwarz et al., ICML 2021",
     (
-        "All results except those of Table 9 are for the epoch that is best on the test classes, and the training "
+        "All results except Table 9's are for the epoch that is best on the test classes, and the training "
         "returned twice to the best epoch so far; the authors' protocol does both.",
         "The authors' configuration of SOP leaves the message passing network untrained (`sop_mpn:auxiliary`); it is "
         "unknown which of the two gave the published results.",
@@ -96,7 +96,7 @@ MPN = Paper(
               "Of the authors' two losses for distillation, the paper does not state which gave the result."),
         Place("Table 9", "without selection on the test classes",
               tuple(f"python -m dml_jax.main --config={data}_mpn" for data in DATA),
-              "The authors searched the hyperparameters again, without the test classes; here they are those of the "
+              "The authors searched the hyperparameters again, without the test classes; here they come from the "
               "other tables, with a fixed schedule."),
         Place("Figures 1, 2, 9", "drawings", note=CAPTURE),
         Place("Figures 3, 4, 17", "layers and heads",
@@ -132,7 +132,7 @@ RE_MPN = Paper(
     (
         Place("Table 1", "settings, and the range of the authors' search",
               studies(*(f"re_mpn_table1:{data}" for data in DATA)),
-              "The settings are those of `*_mpn`, and the studies are the search. On CUB the authors' code draws a new "
+              "The settings come from `*_mpn`, and the studies are the search. On CUB the authors' code draws a new "
               "number of classes per batch in every epoch; `cub_mpn:printed` always has 6 classes of 9 images. The "
               "weight decay on In-Shop is misprinted as 1.55e-7."),
         Place("Table 2", "the paper, the authors' weights evaluated again, and the reproduction",
@@ -225,13 +225,13 @@ DIVA = Paper(
         Place("Table 1", "combinations of tasks", studies("diva:tasks-cub", "diva:tasks-cars", "diva:tasks-sop")),
         Place("Table 2", "results, by backbone and loss",
               studies("diva:backbones-cub", "diva:backbones-cars", "diva:backbones-sop"),
-              "The paper heads a column of SOP R@2, but its values are those of R@10."),
+              "The paper heads a column of SOP R@2, but its values are R@10."),
         Place("Table 3", "no decorrelation, separate models", studies("diva:separate-cub"),
               "The data set is not stated; the values fit CUB. Baseline and DiVA are the first and the last row of "
               "Table 1."),
         Place("Figures 1, 4", "self-supervised tasks instead of DaNCE, an ensemble",
               studies("diva:self_supervision-cub", "diva:self_supervision-cars", "diva:self_supervision-sop"),
-              "Values are not printed. The left part of Figure 1 shows those of Table 1."),
+              "Values are not printed. The left part of Figure 1 repeats Table 1."),
         Place("Figures 2, 3", "drawings", note=CAPTURE),
         Place("Figure 5", "spectra of the embeddings",
               (*studies("diva:separate-cub"), COMPARE.format("runs/OTHER", "spectra")),

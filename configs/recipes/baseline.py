@@ -153,7 +153,7 @@ def proxy_anchor(
 
 
 def proxy_nca_pp(dataset: str, image_size: int, resize: int) -> dict[str, Any]:
-    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels are those of MPN's Table 6."""
+    """ProxyNCA++ as its authors train it, who draw proxies from N(0, 1/64); 227 pixels as in MPN's Table 6."""
     rate, proxies, epochs, batch_size, images_per_class = NCA_PP[dataset]
     own = proxies / 10 * _length_ratio(dataset, 512 / 64)
     return _sections(

@@ -21,7 +21,7 @@ from dml_jax.methods import crt
 
 MIT_B2 = replace(mit.PUBLISHED["mit_b2"], pretrained="weights/mit_b2", drop_path=0.1)
 VARIANTS: dict[str, dict[str, Any]] = {
-    # The multi-similarity loss with the values printed in its paper instead of those of its code, 40 and 0.5; the paper
+    # The multi-similarity loss with the values printed in its paper, not 40 and 0.5 as in its code; the paper
     # of CRT does not say which it uses.
     "ms_printed": {"method.multi_similarity.beta": 50.0, "method.multi_similarity.base": 1.0},
     # Table 5

@@ -121,7 +121,7 @@ class Ablations(NamedTuple):
     Attributes:
       config: of DiVA with all four tasks.
       overrides: as stated in the paper, 150 epochs at a fixed learning rate; no commands are published, so that the
-        other settings are those of `config`.
+        other settings come from `config`.
       dimensions: of all embeddings together.
       classifier: parameter group of RotNet's and DeepCluster's classifiers.
     """

@@ -80,7 +80,7 @@ def on(
 
 
 def group_loss(dataset: str, *, anchors: int, temperature: float, **options: Any) -> base.Contents:
-    """The Group Loss on a data set; `options` are those of `on`."""
+    """The Group Loss on a data set; `options` as for `on`."""
     return on(
         dataset,
         {},

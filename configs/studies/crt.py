@@ -4,7 +4,7 @@
 
 `geometry` are Tables 1 and 2, `branches` Tables 3 and 4, `backbones` Table 5, `components` Table 6, `gamma` Table 7,
 `first_prototypes` Table 8, `prototypes` Table 9, `sharing` Table 10. On CUB, Tables 6 to 10 use MiT-B1. The paper does
-not state the backbone of Tables 1 and 2; here it is MiT-B2, that of its main results. It tests the first branch, with
+not state the backbone of Tables 1 and 2; here it is MiT-B2, as in its main results. It tests the first branch, with
 128 dimensions; for the second, with 1,024, no results are published.
 """
 

@@ -4,7 +4,7 @@
 
 `tasks` is Table 1, `backbones` Table 2, `separate` Table 3, whose data set is not stated (CUB fits), and
 `self_supervision` Figure 4. They use BN-Inception at a fixed learning rate, but for Table 2. All rows of `tasks` have
-about 512 dimensions in total (256 on Omniglot). The embeddings of the separate models are weighted as those of DiVA.
+about 512 dimensions in total (256 on Omniglot). The separate models' embeddings have the weights of DiVA's.
 `equations` compares the authors' code with the text, which does not give lambda, the bound of DaNCE's weights; no
 results are published for it.
 """

@@ -40,6 +40,6 @@ def get_study(variant: str = "cub") -> Study:
     length = {} if variant == "omniglot" else {"train.epochs": 40}  # of the authors' search
     return Study(
         title=f"MPN, random search: {variant}",
-        source="Reproduction, Table 1; the values that the authors found are those of `configs/*_mpn.py`.",
+        source="Reproduction, Table 1; `configs/*_mpn.py` has the values that the authors found.",
         search=Search(f"configs/{variant}_mpn.py", space, lambda values: overrides(values) | length, sampler="random"),
     )
