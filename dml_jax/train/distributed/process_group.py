@@ -104,7 +104,7 @@ def local_devices() -> list[int] | None:
 
 
 class _Peer:
-    """A connection with another process: messages, each a sign of life, a value, or the end of the run."""
+    """A connection with another process: messages in JSON, each a sign of life, a value, or the end of the run."""
 
     def __init__(self, index: int, connection: Connection):
         self.index, self.connection = index, connection
@@ -115,7 +115,7 @@ class _Peer:
 
     def send(self, **message: Any) -> None:
         with self._sending, suppress(OSError):  # its loss is noticed by the reader
-            self.connection.send(message)
+            self.connection.send_bytes(json.dumps(message).encode())
 
 
 class _Group:
@@ -142,7 +142,7 @@ class _Group:
         problem = f"has given no sign of life for {self.silence:g} s"
         try:
             while peer.connection.poll(self.silence):
-                peer.heard, message = time.monotonic(), peer.connection.recv()
+                peer.heard, message = time.monotonic(), json.loads(peer.connection.recv_bytes())
                 peer.step = message.get("step", peer.step)
                 if "value" in message:
                     peer.values.put(message["value"])
@@ -281,13 +281,13 @@ def _connected() -> list[_Peer]:
         host, port, key = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
         if jax.process_index() != 0:
             connection = Client((host, port), authkey=key.encode())
-            connection.send(jax.process_index())
+            connection.send_bytes(str(jax.process_index()).encode())
             return [_Peer(0, connection)]
         peers: dict[int, _Peer] = {}
         while len(peers) < processes - 1:
             with suppress(AuthenticationError, EOFError, OSError):  # of a stranger
                 connection = server.accept()
-                index = connection.recv()
+                index = int(connection.recv_bytes())
                 peers[index] = _Peer(index, connection)
         return [peers[index] for index in sorted(peers)]
 
