@@ -20,6 +20,7 @@ from dml_jax.analysis import drawing, html, retrieval
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import Finding
 from dml_jax.backbones import functional
+from dml_jax.data.split import Split
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import Method, PyTree
 
@@ -163,43 +164,40 @@ def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(gradient_norms, run.model.method, network))
     untrained = next(run.models())
-    states = [("influence", "", run.model)]
+    models = [("influence", "", run.model)]
     if int(untrained.step) == 0 < run.step:
-        states.append(("influence_untrained", " before training", untrained))
-    found = []
-    for name, which, state in states:
-        norms = compute(state.params, state.model_state, batch.images, batch.labels, jnp.asarray(anchors))
-        found.append(neighbors(run, name, which, labels, anchors, np.asarray(norms, np.float64)))
+        models.append(("influence_untrained", " before training", untrained))
+    split, classes, found = run.split("batch"), run.split("train").classes, []
+    for name, which, model in models:
+        result = compute(model.params, model.model_state, batch.images, batch.labels, jnp.asarray(anchors))
+        norms = np.asarray(result, np.float64)
+        means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
+        strips = [strip(split, anchor, influence) for anchor, influence in zip(anchors.tolist(), norms, strict=True)]
+        finding = Finding(
+            name,
+            f"Images of a training batch (left) and the other images that influence their predicted probability "
+            f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
+            "dashed orange frames: another class. Mean norms of the gradient with respect to the pixels (0 to 255): "
+            f"{means}.",
+            partial(retrieval.plot_pictures, rows=strips),
+            ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
+            [
+                (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
+                for row, anchor in enumerate(anchors)
+                for neighbor in range(len(labels))
+            ],
+            [("", pictures) for pictures in strips],
+        )
+        found.append(finding)
     return found
 
 
-def neighbors(
-    run: EvaluatedModel, name: str, which: str, labels: np.ndarray, anchors: np.ndarray, norms: np.ndarray
-) -> Finding:
-    """The most influential neighbours of some images; `norms` [A, B] as in `gradient_norms`."""
-    batch, classes = run.split("batch"), run.split("train").classes
-    rows = []
-    for anchor, influence in zip(anchors.tolist(), norms, strict=True):
-        others = influence.copy()
-        others[anchor] = 0
-        shares = others / max(others.sum(), 1e-30)
-        nearest = np.argsort(-others, kind="stable")[:NEIGHBORS].tolist()
-        marks: list[html.Mark] = ["right" if labels[i] == labels[anchor] else "wrong" for i in nearest]
-        near = [html.picture(batch, i, mark, f"{shares[i]:.0%}") for i, mark in zip(nearest, marks, strict=True)]
-        rows.append([html.picture(batch, anchor, "query"), *near])
-    means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
-    return Finding(
-        name,
-        f"Images of a training batch (left) and the other images that influence their predicted probability "
-        f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
-        "dashed orange frames: another class. Mean norms of the gradient with respect to the pixels (0 to 255): "
-        f"{means}.",
-        partial(retrieval.plot_pictures, rows=rows),
-        ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
-        [
-            (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
-            for row, anchor in enumerate(anchors)
-            for neighbor in range(len(labels))
-        ],
-        [("", row) for row in rows],
-    )
+def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[html.Picture]:
+    """An image and those with the most influence [B] on it."""
+    others = influence.copy()
+    others[anchor] = 0
+    shown = [html.picture(batch, anchor, "query")]
+    for i in np.argsort(-others, kind="stable")[:NEIGHBORS].tolist():
+        mark: html.Mark = "right" if batch.labels[i] == batch.labels[anchor] else "wrong"
+        shown.append(html.picture(batch, i, mark, f"{others[i] / max(others.sum(), 1e-30):.0%}"))
+    return shown

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -103,8 +103,8 @@ def load(
     on_cpu = os.environ.get("JAX_PLATFORMS") == "cpu" or not any(map(importlib.util.find_spec, ACCELERATORS))
     wanted = runtime == "onnxruntime" or (runtime is None and on_cpu and installed and checkpoint == "reported")
     directory = locate(model) if wanted and not is_url(model) else None
-    if directory and (found := _read(entry(directory, versions))):
-        return GraphModel(directory, versions, *found)
+    if directory and (kept := _read(directory, versions)):
+        return kept
     from dml_jax.inference.model import Model  # importing JAX takes a second
 
     loaded = Model(directory or model, checkpoint, trust_code=trust_code, flip=versions[0], scales=versions[1])
@@ -117,22 +117,32 @@ def load(
     with tempfile.TemporaryDirectory() as folder:
         programs.write_onnx(Path(folder, GRAPH), programs.function_of(loaded.trained), loaded.shape)
         keep(loaded, Path(folder, GRAPH))
-    if not (found := _read(entry(loaded.directory, versions))):
+    if not (kept := _read(loaded.directory, versions)):
         raise ConfigError(f"--runtime=onnxruntime: {model} is not a finished run; give --runtime=jax")
-    return GraphModel(loaded.directory, versions, *found)
+    return kept
 
 
-def _read(directory: Path | None) -> tuple[Facts, bytes] | None:
-    """Facts and graph; None if there is none, or it is damaged, which is then removed."""
-    if directory is None or not directory.is_dir():
+def _read(directory: Path, versions: Versions) -> "GraphModel | None":
+    """The model of a directory by its graph; None if there is none, or it is damaged, which is then removed."""
+    place = entry(directory, versions)
+    if place is None or not place.is_dir():
         return None
     with suppress(ValueError, OSError):
-        facts = TypeAdapter(Facts).validate_json((directory / FACTS).read_bytes())
-        graph = (directory / GRAPH).read_bytes()
+        facts = TypeAdapter(Facts).validate_json((place / FACTS).read_bytes())
+        graph = (place / GRAPH).read_bytes()
         if hashlib.sha256(graph).hexdigest() == facts.sha256:
-            return facts, graph
-    shutil.rmtree(directory, ignore_errors=True)
+            return GraphModel(directory, versions, facts, graph)
+    shutil.rmtree(place, ignore_errors=True)
     return None
+
+
+def _session(graph: bytes, threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads
+    return onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 class GraphModel(EmbeddingModel):
@@ -141,7 +151,8 @@ class GraphModel(EmbeddingModel):
     runtime = "onnxruntime"
 
     def __init__(self, directory: Path, versions: Versions, facts: Facts, graph: bytes):
-        self.directory, self.added, self._facts, self._graph = directory, versions, facts, graph
+        self.directory, self.added, self._dimensions = directory, versions, facts.dimensions
+        self._session = cache(partial(_session, graph))  # by number of threads, made when it is needed
         self.data, self.shape, self.step, self.finished = facts.data, facts.shape, facts.step, True
         self.config_hash, self.fingerprint, self.own_distance = facts.config_hash, facts.fingerprint, facts.own_distance
 
@@ -156,29 +167,13 @@ class GraphModel(EmbeddingModel):
 
         return Model(self.directory, flip=self.added[0], scales=self.added[1])
 
-    def _session(self, threads: int) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
-        options.intra_op_num_threads = threads
-        return onnxruntime.InferenceSession(self._graph, options, providers=["CPUExecutionProvider"])
-
-    @cached_property
-    def _on_all_cores(self) -> Any:
-        return self._session(usable_cores())
-
-    @cached_property
-    def _on_one_core(self) -> Any:
-        return self._session(1)
-
     def embed_pixels(self, pixels: np.ndarray) -> np.ndarray:
         """Embeds images from `read` in one batch, uint8 [B, H, W, 3] -> float32 [B, D]."""
-        return self._on_all_cores.run(None, {"images": pixels})[0]
+        return self._session(usable_cores()).run(None, {"images": pixels})[0]
 
     def _stream(self, read: Any, groups: Any, **options: Any) -> Iterator[np.ndarray]:
         """Each core reads some images and embeds them by itself: no core waits for another one."""
-        session, blank = self._on_one_core, np.zeros(self._facts.dimensions, np.float32)
+        session, blank = self._session(1), np.zeros(self._dimensions, np.float32)
 
         def embedded(items: Sequence[T]) -> list[np.ndarray | DataError]:
             found = read_each(read, items)

@@ -146,8 +146,9 @@ def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
 
 def _members(path: Path | str, name: str) -> Iterator[Item]:
     """The images in an archive, named <name>/<path in the archive>."""
-    for member in archives.members(path, source(path) if isinstance(path, str) else None):
-        if is_image(member.name) and not is_ignored(member.name):
-            if member.size > MAX_BYTES:
-                raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")
-            yield Item(f"{name}/{member.name}", member.content.read())
+    with path.open("rb") if isinstance(path, Path) else source(path) as archive:
+        for member in archives.members(name, archive):
+            if is_image(member.name) and not is_ignored(member.name):
+                if member.size > MAX_BYTES:
+                    raise DataError(f"{member.name}: larger than {MAX_BYTES // 2**20} MiB; leave it out")
+                yield Item(f"{name}/{member.name}", member.content.read())

@@ -45,11 +45,9 @@ class Parts:
     """The parts of a plan in a directory or below the URL of a bucket; see `opened`."""
 
     def __init__(self, directory: Path | str, planned: dict[str, Any]):
+        """Writes the plan; DataError if the directory holds parts of another plan or other files."""
         self.directory = directory
         self.count: int = planned["parts"]
-
-    def begin(self, planned: dict[str, Any]) -> None:
-        """Writes the plan; DataError if the directory holds parts of another plan or other files."""
         names = {name for name in self._names() if not name.startswith(".")}
         file = self._at(PLAN)
         if PLAN not in names:
@@ -148,9 +146,7 @@ def opened(directory: Path | str, planned: dict[str, Any]) -> Iterator[Parts]:
                 raise DataError(f"{directory}: another command is writing there; wait for its end") from None
             for draft in directory.glob(".*.tmp"):  # of a command that was killed
                 draft.unlink(missing_ok=True)
-        written = Parts(directory, planned)
-        written.begin(planned)
-        yield written
+        yield Parts(directory, planned)
 
 
 class Facts(NamedTuple):

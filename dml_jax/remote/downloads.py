@@ -4,7 +4,7 @@ import urllib.request
 from collections.abc import Callable
 from http.client import HTTPException
 from pathlib import Path, PurePosixPath
-from typing import IO, NamedTuple
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from dml_jax.errors import UNWRITABLE, DataError
@@ -32,26 +32,21 @@ def fetch(source: Source, target: Path, elsewhere: str, progress: Callable[[int]
     """Downloads a file to `target`; failures are DataErrors that end with `elsewhere`, another source."""
     try:
         with atomic_write(target) as draft:
-            with draft.open("wb") as file:
-                _copy(source, file, progress)
+            with draft.open("wb") as file, urllib.request.urlopen(source.url, timeout=SECONDS) as reply:
+                length = reply.headers["Content-Length"]
+                total, done = source.size if length is None else int(length), 0
+                kind = reply.headers.get_content_type()
+                if kind == "text/html" or source.size not in (None, total):
+                    raise ValueError(f"{kind} of {total} bytes: the file has moved or changed")
+                while chunk := reply.read(CHUNK):
+                    file.write(chunk)
+                    done += len(chunk)
+                    progress(done)
+            if total is not None and done != total:
+                raise ValueError(f"ended after {done} of {total} bytes")
             if not (digest := sha256_of(draft)).startswith(source.sha256):
                 raise ValueError(f"its SHA-256 is {digest} instead of {source.sha256}")
     except (OSError, HTTPException, ValueError) as problem:
         if isinstance(problem, OSError) and problem.errno in UNWRITABLE:
             raise
         raise DataError(f"{source.url}: cannot be downloaded ({reason(problem)}); try again, or {elsewhere}") from None
-
-
-def _copy(source: Source, file: IO[bytes], progress: Callable[[int], None]) -> None:
-    """Writes the server's answer; ValueError if it is another file or ends early."""
-    with urllib.request.urlopen(source.url, timeout=SECONDS) as reply:
-        length = reply.headers["Content-Length"]
-        total, done = source.size if length is None else int(length), 0
-        if reply.headers.get_content_type() == "text/html" or source.size not in (None, total):
-            raise ValueError(f"{reply.headers.get_content_type()} of {total} bytes: the file has moved or changed")
-        while chunk := reply.read(CHUNK):
-            file.write(chunk)
-            done += len(chunk)
-            progress(done)
-    if total is not None and done != total:
-        raise ValueError(f"ended after {done} of {total} bytes")

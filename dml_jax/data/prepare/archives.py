@@ -4,6 +4,7 @@ The members of an archive are concatenated into one file, so that no name in it 
 devices are rejected, and the unpacked size is limited, with headers.
 """
 
+import os
 import tarfile
 import zipfile
 from collections.abc import Iterator
@@ -35,16 +36,19 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     Of members with the same name, the last one counts. Raises DataError for a damaged or encrypted archive, links,
     devices, too many members or bytes.
     """
-    left = max_unpacked(archive)
+    most = max_unpacked(archive)
     found: dict[str, tuple[int, int]] = {}
-    with reading(archive, "download or copy it again"), target.open("wb") as file:
-        for member in members(archive):
+    with reading(archive, "download or copy it again"), archive.open("rb") as opened, target.open("wb") as file:
+        for member in members(archive.name, opened):
             if len(found) == MAX_FILES:
                 raise DataError(f"contains more than {MAX_FILES} files")
             name, offset = PurePosixPath(member.name.replace("\\", "/")).as_posix(), file.tell()
-            size = _copy(member, file, left)
-            found[name.encode(errors="backslashreplace").decode()] = (offset, size)
-            left -= size
+            while chunk := member.content.read(CHUNK):  # its actual bytes count, not only the declared ones
+                if file.tell() + len(chunk) > most or offset + member.size > most:
+                    raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
+                with name_file(target):
+                    file.write(chunk)
+            found[name.encode(errors="backslashreplace").decode()] = (offset, file.tell() - offset)
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
@@ -53,24 +57,9 @@ def max_unpacked(archive: Path) -> int:
     return ALLOWANCE + MAX_RATIO * archive.stat().st_size
 
 
-def _copy(member: Member, file: IO[bytes], left: int) -> int:
-    """Copies a member, counting the actual bytes; returns their number."""
-    written = 0
-    while chunk := member.content.read(CHUNK):
-        written += len(chunk)
-        if written > left or member.size > left:
-            raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
-        with name_file(Path(file.name)):
-            file.write(chunk)
-    return written
-
-
-def members(archive: Path | str, opened: Any = None) -> Iterator[Member]:
-    """The regular files in a zip or tar archive, or in the `opened` one in a bucket."""
-    if str(archive).lower().endswith(".zip"):
-        return _zip(opened or archive)
-    size = opened.size() if opened else Path(archive).stat().st_size
-    return _tar(archive, opened, ALLOWANCE + MAX_RATIO * size)
+def members(name: str, archive: Any) -> Iterator[Member]:
+    """The regular files in an opened zip or tar archive of this name."""
+    return _zip(archive) if name.lower().endswith(".zip") else _tar(archive)
 
 
 def _check_type(regular: bool, name: str) -> None:
@@ -104,8 +93,10 @@ class _Header(tarfile.TarInfo):
         return info
 
 
-def _tar(archive: Path | str, opened: Any, limit: int) -> Iterator[Member]:
-    with tarfile.open(archive, "r|*", opened, tarinfo=_Header) as file:
+def _tar(archive: Any) -> Iterator[Member]:
+    limit = ALLOWANCE + MAX_RATIO * archive.seek(0, os.SEEK_END)
+    archive.seek(0)
+    with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
             if info.offset_data > limit:

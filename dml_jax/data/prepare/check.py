@@ -6,14 +6,13 @@ Duplicates have equal pixels; near duplicates have nearly equal difference hashe
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import SPLITS, Entry, File, Files, Options, Recipe
+from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
@@ -70,23 +69,6 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
         )
 
 
-def _inspect_image(file: File, use: Callable[[bytes, np.ndarray], None]) -> ImageFacts | str:
-    """Facts of an image file, or the reason why it cannot be used."""
-    try:
-        data = file.read()
-        pixels = decode.rgb(data)
-        transforms.check_aspect(pixels)
-    except DataError as error:
-        return str(error)
-    height, width, _ = pixels.shape
-    if min(height, width) < MIN_SIDE:
-        return f"only {width}x{height} pixels"
-    use(data, pixels)
-    contiguous = np.ascontiguousarray(pixels)
-    digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
-    return ImageFacts(hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.is_rotated(data))
-
-
 def difference_hash(pixels: np.ndarray) -> np.ndarray:
     """Perceptual hash of 128 bits (uint8 [16]): comparisons of horizontal and vertical neighbours in a 9 x 9 image."""
     green = Image.fromarray(np.ascontiguousarray(pixels[:, :, 1]))
@@ -105,8 +87,23 @@ def inspect_images(
 
     `use` is called in the threads with index, content of the file and pixels, uint8 [H, W, 3], of each usable image.
     """
+
+    def inspect(i: int) -> ImageFacts | str:
+        try:
+            data = entries[i].file.read()
+            pixels = decode.rgb(data)
+            transforms.check_aspect(pixels)
+        except DataError as error:
+            return str(error)
+        height, width, _ = pixels.shape
+        if min(height, width) < MIN_SIDE:
+            return f"only {width}x{height} pixels"
+        use(i, data, pixels)
+        contiguous = np.ascontiguousarray(pixels)
+        digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
+        return ImageFacts(hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.is_rotated(data))
+
     facts, reasons = {}, {}
-    inspect = lambda i: _inspect_image(entries[i].file, partial(use, i))  # noqa: E731
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
         if isinstance(result, str):
             reasons[i] = result

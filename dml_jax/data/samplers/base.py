@@ -42,13 +42,7 @@ def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int)
 
     `order` maps an epoch to its concatenated batches, int [steps * batch_size].
     """
-    orders = lru_cache(4)(order)
-
-    def batch(step: int) -> np.ndarray:
-        epoch, position = divmod(step, steps)
-        return orders(epoch)[position * batch_size : (position + 1) * batch_size]
-
-    return from_batches(batch, steps)
+    return from_varying_epochs(order, lambda epoch: steps, batch_size)
 
 
 def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int) -> Sampler:
