@@ -105,7 +105,12 @@ def load_config(
       trust_code: also imports the modules that a `config.json` names.
     """
     stored = path.endswith(".json")
-    values, stated = (_stored(path, protocol), None) if stored else _from_python(path)
+    if stored:
+        values, stated = _stored(path, protocol), None
+    else:
+        module, made = run_variant("--config", path, "get_config")
+        with running(f"--config={path}"):
+            values, stated = ConfigDict(made), getattr(module, "PAPER_PROTOCOL", None)
     if protocol == "paper":
         with running(f"--config={path}"):
             for key, value in {**PRECISION, **(AUTHORS if stated is None else stated)}.items():
@@ -149,13 +154,6 @@ def _stored(path: str, protocol: str | None) -> ConfigDict:
         raise ConfigError(f"--protocol=clean: {path} is of a run under the paper protocol; give its Python file")
     with running(f"--config={path}"):  # whatever the keys are called
         return ConfigDict(values)
-
-
-def _from_python(path: str) -> tuple[ConfigDict, Mapping[str, Any] | None]:
-    """The configuration of a Python file, and its PAPER_PROTOCOL."""
-    module, made = run_variant("--config", path, "get_config")
-    with running(f"--config={path}"):
-        return ConfigDict(made), getattr(module, "PAPER_PROTOCOL", None)
 
 
 def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]:

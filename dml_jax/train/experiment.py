@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from dml_jax import config as configs
 from dml_jax.backbones.convolution import batches_over
-from dml_jax.config import Config, Data
+from dml_jax.config import Config
 from dml_jax.data import augment, formats, pipeline, samplers, transforms
 from dml_jax.data import split as splitting
 from dml_jax.data.samplers import Sampler
@@ -197,6 +197,8 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     method = step.chunked(build_method(config, images, mesh), train.chunks)
     _check_refinement(config, method, splits)
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
+    image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
+    height, width = image.shape[:2]
     experiment = Experiment(
         config,
         splits,
@@ -207,7 +209,7 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
         schedule,
         steps,
         mesh,
-        _image_shape(data, splits["train"]),
+        (height, width),
         {name: build_method(read_as(config, name), images, mesh).embed for name in config.evaluation.readings},
         start=config.init_from,
     )
@@ -253,9 +255,3 @@ def _check_refinement(config: Config, method: Method, splits: dict[str, Split]) 
         )
     images = sum(len(split.labels) for split in splitting.with_gallery(splits).values())
     refinement_batches.check_options(options.refine, options.refine_clusters, options.refine_min_samples, images)
-
-
-def _image_shape(data: Data, split: Split) -> tuple[int, int]:
-    """(height, width) of the first training image after the transform of the evaluation."""
-    image = transforms.evaluation(data)(split.read(0, np.random.default_rng(0)))
-    return image.shape[0], image.shape[1]

@@ -133,11 +133,6 @@ def _with_erasing(backbone: Backbone, data: Data) -> Backbone:
     return backbone._replace(apply=apply)
 
 
-def is_published(directory: Path) -> bool:
-    """Whether a directory holds published weights from `dml-jax convert`."""
-    return (directory / store.METADATA).exists()
-
-
 def reading_in_results(config: Config, directory: Path) -> str:
     """The entry of `evaluation.readings` that the results of a run report, or ""."""
     name = workdir.read_results(directory).get("reading")
@@ -161,7 +156,7 @@ def load(
       dtype: of the activations, instead of the configuration's.
       trust_code: as in `dml_jax.load`.
     """
-    if is_published(directory):
+    if (directory / store.METADATA).exists():
         return _load_published(directory, checkpoint, dtype)
     from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
 

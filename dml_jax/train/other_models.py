@@ -5,9 +5,9 @@ A teacher is read from its work directory and is never part of the student's che
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
+from flax import traverse_util
 
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store
@@ -84,18 +84,14 @@ def _from_run(
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error
     their_params = class_tables.unpadded(other.params, other.method.hooks.class_axis, len(other.classes))
-    theirs = {
-        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path({"params": their_params, "state": other.model_state})
-    }
+    theirs = traverse_util.flatten_dict({"params": their_params, "state": other.model_state})
     kept = []
 
-    def choose(path: Any, own: jax.Array) -> jax.Array:
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
-        collection, entry, *rest = name.split("/")
-        found = theirs.get(name)
+    def choose(path: tuple[str, ...], own: jax.Array) -> jax.Array:
+        name, (collection, entry, *rest) = "/".join(path), path
+        found = theirs.get(path)
         if entry == "backbone" and found is None:  # frozen parts, such as blocks, are in the state
-            found = theirs.get("/".join([{"params": "state", "state": "params"}[collection], entry, *rest]))
+            found = theirs.get(("state" if collection == "params" else "params", entry, *rest))
         if found is not None and found.shape == own.shape and not (collection == "state" and entry in history):
             return found
         if entry == "backbone":
@@ -104,5 +100,5 @@ def _from_run(
         kept.append(name)
         return own
 
-    both = jax.tree_util.tree_map_with_path(choose, {"params": params, "state": model_state})
+    both = traverse_util.path_aware_map(choose, {"params": params, "state": model_state})
     return both["params"], both["state"], kept

@@ -131,17 +131,6 @@ def state_shapes(
     )
 
 
-def in_chunks(function: Callable[..., PyTree], chunks: int, rows: jax.Array, *others: jax.Array) -> PyTree:
-    """Calls a function that treats rows [B, ...] independently on one chunk of them after the other.
-
-    `chunks` divides B; `others` [chunks, ...] have one entry per chunk. The leaves of the result are [B, ...].
-    """
-    # Chunk i has every row i + chunks * j, so that each device computes its own rows of every chunk.
-    split = jnp.moveaxis(rows.reshape(-1, chunks, *rows.shape[1:]), 1, 0)
-    results = jax.lax.map(lambda arguments: function(*arguments), (split, *others))
-    return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(-1, *leaf.shape[2:]), results)
-
-
 def chunked(method: Method, chunks: int) -> Method:
     """The method with the images of a training batch encoded in chunks; their number divides the batch size.
 
@@ -156,10 +145,15 @@ def chunked(method: Method, chunks: int) -> Method:
         params: PyTree, model_state: PyTree, images: jax.Array, *, train: bool, key: jax.Array | None = None
     ) -> tuple[PyTree, PyTree]:
         @jax.checkpoint
-        def one_chunk(rows: jax.Array, key: jax.Array | None = None) -> PyTree:
-            return method.encode(params, model_state, jnp.moveaxis(rows, 0, 1), train=train, key=key)[0]
+        def one_chunk(chunk: tuple[jax.Array, jax.Array | None]) -> PyTree:
+            rows, key = chunk
+            return method.encode(params, model_state, rows, train=train, key=key)[0]
 
-        keys = () if key is None else (jax.random.split(key, chunks),)
-        return in_chunks(one_chunk, chunks, jnp.moveaxis(images, 1, 0), *keys), model_state
+        views, size = images.shape[:2]
+        # Chunk i has every row i + chunks * j, so that each device computes its own rows of every chunk.
+        split = jnp.moveaxis(images.reshape(views, size // chunks, chunks, *images.shape[2:]), 2, 0)
+        keys = None if key is None else jax.random.split(key, chunks)
+        encoded = jax.lax.map(one_chunk, (split, keys))  # leaves [chunks, B / chunks, ...]
+        return jax.tree.map(lambda leaf: jnp.moveaxis(leaf, 0, 1).reshape(size, *leaf.shape[2:]), encoded), model_state
 
     return method._replace(encode=encode)

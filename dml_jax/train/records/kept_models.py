@@ -12,10 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 import safetensors.numpy
+from flax import traverse_util
 
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
-from dml_jax.methods.contract import PyTree
 from dml_jax.train import parameter_groups
 from dml_jax.train.distributed import mesh
 from dml_jax.train.embedding import Variables
@@ -29,11 +29,8 @@ ABOUT = "dml_jax"  # the entry of the metadata
 
 def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
     """Writes `<directory>/<step>.safetensors`; all processes must call, the first writes."""
-    arrays = {
-        _name(path): mesh.to_host(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path((state.params, state.model_state))
-        if leaf.size
-    }
+    leaves = traverse_util.flatten_dict({"0": state.params, "1": state.model_state}, sep="/")
+    arrays = {name: mesh.to_host(leaf) for name, leaf in leaves.items() if leaf.size}
     if not mesh.is_main_process():
         return
     directory.mkdir(parents=True, exist_ok=True)
@@ -67,13 +64,9 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
         raise CheckpointError(f"{path}: has changed since it was written; delete it")
     workdir.check_same_facts(path, about["run"], run)
 
-    def find(key_path: PyTree, wanted: PyTree) -> np.ndarray:
-        return np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays[_name(key_path)]
+    def find(name: tuple[str, ...], wanted: jax.ShapeDtypeStruct) -> np.ndarray:
+        return np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays["/".join(name)]
 
-    wanted = jax.eval_shape(parameter_groups.merged, template.params), template.model_state
-    params, model_state = jax.tree_util.tree_map_with_path(find, wanted)
-    return TrainState(np.int32(step), params, model_state, ())  # type: ignore[arg-type]
-
-
-def _name(path: PyTree) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    wanted = {"0": jax.eval_shape(parameter_groups.merged, template.params), "1": template.model_state}
+    found = traverse_util.path_aware_map(find, wanted)
+    return TrainState(np.int32(step), found["0"], found["1"], ())  # type: ignore[arg-type]
