@@ -91,15 +91,9 @@ def _row(vector: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.expand_dims(vector, tuple(range(x.ndim - 1)))
 
 
-def _standardize_forward(
-    x: jax.Array,
-    scale: jax.Array,
-    bias: jax.Array,
-    statistics: tuple[jax.Array, jax.Array] | None,
-    epsilon: float,
-    mesh: Mesh | None,
-) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Any, ...]]:
-    results = standardize(x, scale, bias, statistics, epsilon, mesh)
+def _standardize_forward(*arguments: Any) -> tuple[tuple[jax.Array, jax.Array, jax.Array], tuple[Any, ...]]:
+    x, scale, _, statistics, epsilon, _ = arguments
+    results = standardize(*arguments)
     return results, (x, scale, statistics, results[1], jax.lax.rsqrt(results[2] + epsilon))
 
 

@@ -82,22 +82,6 @@ SIZES: dict[str, dict[str, Any]] = {  # ViT-S, B, L and g: 384, 768, 1,024 and 1
 }
 
 
-def dinov2(size: str, registers: int) -> Config:
-    """Patches of 14 pixels, trained without labels (Oquab et al., TMLR 2024; with registers, Darcet et al., ICLR 2024).
-
-    22,056,192, 86,579,712, 304,367,616 and 1,136,479,232 parameters, for images of 518 pixels.
-    """
-    return Config(
-        **SIZES[size],
-        patch=14,
-        registers=registers,
-        mlp="swiglu" if size == "giant" else "gelu",
-        layer_scale=1e-5,
-        interpolation="antialiased" if registers else "offset",
-        pixels=Pixels(),
-    )
-
-
 PUBLISHED = {  # by name, as their authors call them
     # timm's ("augreg"): patches of 16 pixels; 21,665,664, 85,798,656 and 303,301,632 parameters.
     **{f"vit_{size}": Config(**SIZES[size]) for size in ("small", "base", "large")},
@@ -107,8 +91,18 @@ PUBLISHED = {  # by name, as their authors call them
         for size in ("small", "base")
         for patch in (16, 8)
     },
+    # DINOv2, trained without labels (Oquab et al., TMLR 2024; with registers, Darcet et al., ICLR 2024): 22,056,192,
+    # 86,579,712, 304,367,616 and 1,136,479,232 parameters, for images of 518 pixels.
     **{
-        f"dinov2_vit{size[0]}14{'_reg' if registers else ''}": dinov2(size, registers)
+        f"dinov2_vit{size[0]}14{'_reg' if registers else ''}": Config(
+            **SIZES[size],
+            patch=14,
+            registers=registers,
+            mlp="swiglu" if size == "giant" else "gelu",
+            layer_scale=1e-5,
+            interpolation="antialiased" if registers else "offset",
+            pixels=Pixels(),
+        )
         for size in SIZES
         for registers in (0, 4)
     },

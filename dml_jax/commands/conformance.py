@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -382,7 +383,7 @@ def cpu(devices: int) -> runner.Slot:
 def run(directory: Path, name: str, config: Config, devices: int = 1) -> Path:
     """The work directory of a training to its end, in a process of its own; ConfigError with the reason if it fails."""
     trial = Trial(name, name, 0, directory / name, config)
-    done = runner.execute(directory, trial, cpu(devices), runner.Stop())
+    done = runner.execute(directory, trial, cpu(devices), threading.Event())
     require(done, runner.failure(directory, name))
     return trial.directory
 

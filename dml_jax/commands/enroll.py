@@ -39,13 +39,6 @@ FALSE_ACCEPT_RATE = 0.05  # as in `open_set`
 SHOWN = 10  # names in a list
 
 
-def new_images(index: Index, classes: dict[str, list[Path]]) -> dict[str, list[Path]]:
-    """The images by class that are not yet enrolled in their class."""
-    enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
-    new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
-    return {name: files for name, files in new.items() if files}
-
-
 def usable(model: Model, classes: dict[str, list[Any]], *, needed: bool = True) -> dict[str, list[Any]]:
     """The images by class that the model can embed; the others are listed on stderr with the reason.
 
@@ -128,8 +121,8 @@ def execute(arguments: list[str]) -> None:
     asked = formats.class_folders([options.check], session) if options.check else {}
     model = runtime.load(options)
     taken: dict[Path, str] = {}
-    for found in (classes, others, asked):
-        taken |= sessions.of_classes(found, session)
+    for folders in (classes, others, asked):
+        taken |= sessions.of_classes(folders, session)
     if options.list:
         index = Index.load(model, path)
         counts = Counter(index.labels.tolist())
@@ -137,7 +130,10 @@ def execute(arguments: list[str]) -> None:
             print(f"{counts[label]}\t{printable(name)}")
     elif options.classify:
         index = Index.load(model, path)
-        _classify(index, usable(model, {"": files})[""] if options.skip_bad else files, options)
+        files = usable(model, {"": files})[""] if options.skip_bad else files
+        found = index.nearest(files, threshold=options.threshold, false_accept_rate=options.false_accept_rate)
+        for name, margin, nearest, file in zip(*found, files, strict=True):
+            print("\t".join(map(printable, (name, f"{margin:.4f}", file, index.images[nearest]))))
     else:
         with locked(path):
             index = _change(model, path, classes, others, taken, options)
@@ -169,8 +165,10 @@ def _change(
     purged = list(index.removed) if options.purge else []
     for name in purged:
         del index.removed[name]
+    enrolled = {(index.classes[label], name) for label, name in zip(index.labels, index.images, strict=True)}
     given = sum(map(len, classes.values()))
-    classes = new_images(index, classes)
+    new = {name: [f for f in files if (name, str(f.resolve())) not in enrolled] for name, files in classes.items()}
+    classes = {name: files for name, files in new.items() if files}
     known = given - sum(map(len, classes.values()))
     if options.skip_bad:
         classes, others = usable(model, classes, needed=not known), usable(model, others)
@@ -211,13 +209,6 @@ def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Names
         verdict = "" if math.isnan(measured + share) else f"  {verdict} the interval"
         label = "strangers accepted" if name == "strangers" else name
         print(f"  {label:18}  measured {_percent(measured):>5}  promised {_interval((share, low, high))}{verdict}")
-
-
-def _classify(index: Index, files: Sequence[str | Path], options: argparse.Namespace) -> None:
-    """Prints the class of each image, or "unknown"."""
-    found = index.nearest(files, threshold=options.threshold, false_accept_rate=options.false_accept_rate)
-    for name, margin, nearest, file in zip(*found, files, strict=True):
-        print("\t".join(map(printable, (name, f"{margin:.4f}", str(file), index.images[nearest]))))
 
 
 def _expected(index: Index, false_accept_rate: float) -> str:

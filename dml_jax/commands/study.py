@@ -16,7 +16,6 @@ the directory of the study, or into --output.
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
@@ -87,7 +86,7 @@ def execute(arguments: list[str]) -> None:
         runner.print_commands(root, trials)
         return
     with runner.locked(root):
-        stop_if(runner.run_all(root, trials, options.jobs))
+        runner.run_all(root, trials, options.jobs)
     tables.publish(tables.of_study(root, facts), root, Console().rich, options.columns)
     done = outcomes.finished(trials)
     if failed := [trial for trial in trials if trial.name not in done]:
@@ -114,30 +113,29 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     owners = claims.planned(papers, data, settings)
     trials = claims.distinct(owners)
     output = files.expand_path("--output", options.output) if options.output else root
-    code = 0
     if options.list:
         for line in claims.listed(papers, data):
             print(line)
-    else:
-        (root / "trials").mkdir(parents=True, exist_ok=True)
-        with runner.locked(root):
-            heads = claims.on_maps(trials)
-            others = [trial for trial in trials if trial not in heads]
-            code = runner.run_heads(root, heads) if heads else 0
-            code = code or runner.run_all(root, others, options.jobs)
     missing = sum(not (trial.directory / "results.json").exists() for trial in trials)
     print(f"{len(trials)} trials, {missing} not finished")
     if options.list:
         return
-    file = output / f"{data}.csv"
-    lines = claims.merged(claims.read(file), claims.measurements(owners))
-    output.mkdir(parents=True, exist_ok=True)
-    tables.write_csv(file, lines, claims.COLUMNS)
-    found = [claims.table(paper, lines, data) for paper in papers]
-    for table in found:
-        tables.print_table(table, Console().rich)
-    tables.write(output, found, "")
-    stop_if(code)
+    (root / "trials").mkdir(parents=True, exist_ok=True)
+    heads = claims.on_maps(trials)
+    with runner.locked(root):
+        try:
+            if heads:
+                runner.run_heads(root, heads)
+            runner.run_all(root, [trial for trial in trials if trial not in heads], options.jobs)
+        finally:  # after a signal, too, of what is finished
+            file = output / f"{data}.csv"
+            lines = claims.merged(claims.read(file), claims.measurements(owners))
+            output.mkdir(parents=True, exist_ok=True)
+            tables.write_csv(file, lines, claims.COLUMNS)
+            found = [claims.table(paper, lines, data) for paper in papers]
+            for table in found:
+                tables.print_table(table, Console().rich)
+            tables.write(output, found, "")
 
 
 def make_table(options: Namespace) -> None:
@@ -165,13 +163,6 @@ def make_table(options: Namespace) -> None:
     tables.publish(found, output or (directories[0] if facts else None), Console().rich, options.columns)
 
 
-def stop_if(code: int) -> None:
-    """Exits after a signal that stopped the command."""
-    if code:
-        print("stopped; the same command continues")
-        sys.exit(code)
-
-
 def run_search(name: str, study: Study, settings: Settings, options: Namespace) -> None:
     """Runs a search and prints its table."""
     from dml_jax.console import Console
@@ -193,7 +184,7 @@ def run_search(name: str, study: Study, settings: Settings, options: Namespace) 
     facts = plan.begin(name, study, settings)
     storage = storage_of(root, options.storage)
     with runner.locked(root):
-        stop_if(search.run(name, wanted, settings, study.metric, options.jobs, storage))
+        search.run(name, wanted, settings, study.metric, options.jobs, storage)
     search.publish(facts, storage, root, Console().rich)
 
 

@@ -74,12 +74,6 @@ def _devices() -> list[str]:
     return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
-class Stop(threading.Event):
-    """When it is set, all jobs of this command end, with an exit code."""
-
-    code = 0
-
-
 @contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Excludes other commands that train the trials of a study; raises ConfigError if there is one."""
@@ -101,11 +95,8 @@ def failure(root: Path, name: str) -> str:
     return line.removeprefix(ERROR) if line.startswith(ERROR) else ""
 
 
-def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> int:
-    """Trains all trials that are not finished, each after the trials that it needs.
-
-    The result is 0, or 128 + the number of the signal that stopped the command.
-    """
+def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
+    """Trains all trials that are not finished, each after the trials that it needs."""
     free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
     with ThreadPoolExecutor(jobs) as pool, stoppable() as stop:
         while not stop.is_set():
@@ -121,16 +112,18 @@ def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> int:
                 name, slot = busy.pop(future)
                 free.append(slot)
                 failed |= set() if future.result() else {name}
-    return stop.code
 
 
 @contextmanager
-def stoppable() -> Iterator[Stop]:
-    """Sets a `Stop` on SIGTERM, Ctrl-C and errors, so that the processes of trials are stopped."""
-    stop = Stop()
+def stoppable() -> Iterator[threading.Event]:
+    """An event that SIGTERM, Ctrl-C and errors set, so that the processes of trials are stopped.
+
+    After a signal, it ends in SystemExit with 128 + the number of the signal.
+    """
+    stop, received = threading.Event(), list[int]()
 
     def end(number: int, frame: FrameType | None) -> None:
-        stop.code = 128 + number
+        received.append(number)
         stop.set()
 
     previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -140,9 +133,12 @@ def stoppable() -> Iterator[Stop]:
         stop.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
+    if received:
+        say("stopped; the same command continues")
+        sys.exit(128 + received[0])
 
 
-def run_heads(root: Path, trials: Sequence[Trial]) -> int:
+def run_heads(root: Path, trials: Sequence[Trial]) -> None:
     """Trains heads on stored maps, all in one process (`train.stored_maps`); see `run_all`."""
     listed = []
     for trial in trials:
@@ -160,10 +156,9 @@ def run_heads(root: Path, trials: Sequence[Trial]) -> int:
             code = wait_for(process, stop)
         if code and not stop.is_set():
             say(f"not all heads could be trained; see {log}")
-    return stop.code
 
 
-def wait_for(process: subprocess.Popen[bytes], stop: Stop) -> int:
+def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
     """The exit code of a process, which is stopped with this command."""
     while (code := process.poll()) is None:
         if stop.wait(POLL):
@@ -172,7 +167,7 @@ def wait_for(process: subprocess.Popen[bytes], stop: Stop) -> int:
     return code
 
 
-def execute(root: Path, trial: Trial, slot: Slot, stop: Stop) -> bool:
+def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool:
     """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
 
     If it failed, the last line of its log is the reason.

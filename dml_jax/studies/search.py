@@ -22,7 +22,7 @@ from dml_jax.evaluation import metric_table
 from dml_jax.studies import outcomes, plan, runner, tables
 from dml_jax.studies.definition import Search
 from dml_jax.studies.plan import Settings, Trial
-from dml_jax.studies.runner import Slot, Stop
+from dml_jax.studies.runner import Slot
 from dml_jax.studies.tables import Table
 
 VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
@@ -68,7 +68,7 @@ def begun(study: Any) -> list[Any]:
 
 
 def train(
-    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: Stop
+    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: threading.Event
 ) -> float | None:
     """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
     name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
@@ -89,7 +89,7 @@ def train(
     return best
 
 
-def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str) -> int:
+def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str) -> None:
     """Trains the missing trials of a search; see `runner.run_all`."""
     study, root, next_trial = open_storage(storage, name), settings.root.resolve(), threading.Lock()
     from optuna import distributions, exceptions, samplers, trial
@@ -127,7 +127,6 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
 
     with ThreadPoolExecutor(jobs) as pool, runner.stoppable() as stop:
         list(pool.map(work, runner.slots(jobs)))
-    return stop.code
 
 
 def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:

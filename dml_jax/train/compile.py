@@ -203,7 +203,7 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
     counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
     yield (
         "retrieval, counting",
-        partial(counting_kernels.accumulate.lower, keys, side, side, sums, sums, pairs, pairs, mesh, counter),
+        partial(counting_kernels.accumulate.lower, keys, (side, side), (sums, sums), pairs, pairs, mesh, counter),
     )
 
     # k-means runs on one device of each process.

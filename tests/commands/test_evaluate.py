@@ -72,6 +72,7 @@ def test_a_distance_of_ones_own(
         ("nowhere.d", "cannot be imported"),
     ):
         assert message in fails(evaluate, *options, f"--metric={name}")
+    sys.modules.pop("mine")
 
 
 def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays) -> None:

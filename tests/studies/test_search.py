@@ -1,8 +1,11 @@
 """Searches with a short script in place of training, whose validation result is a known function of the parameters."""
 
 import csv
+import os
 import re
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +82,9 @@ def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatc
     arguments = [f"--study={file}", f"--root={root}"]
     command.execute([*arguments, "--trials=1"])
 
-    def interrupted(root: Path, trial: Trial, slot: runner.Slot, stop: runner.Stop) -> bool:
-        stop.set()
-        stop.code = 143
+    def interrupted(root: Path, trial: Trial, slot: runner.Slot, stop: threading.Event) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        stop.wait()
         return False
 
     with monkeypatch.context() as patch:
@@ -103,7 +106,7 @@ def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, trials in (("a", 4), ("b", 6)):
         settings, wanted = Settings(tmp_path / name), Search(DIGITS, SPACE, trials=trials)
         plan.begin("n", plan.Study("T", search=wanted), settings)
-        assert search.run("n", wanted, settings, "recall@1", 2, storage) == 0
+        search.run("n", wanted, settings, "recall@1", 2, storage)
     starts = [(tmp_path / name / "starts.txt").read_text().split() for name in "ab"]
     assert sorted(starts[0] + starts[1]) == [f"trial-{i:04d}" for i in range(6)]
     assert len(starts[0]) == 4
@@ -140,7 +143,7 @@ def test_impossible_values_fail_alone(tmp_path: Path, capsys: pytest.CaptureFixt
     settings = Settings(tmp_path)
     plan.begin("n", plan.Study("T", search=wanted), settings)
     storage = f"sqlite:///{tmp_path / 'search.db'}"
-    assert search.run("n", wanted, settings, "recall@1", 1, storage) == 0
+    search.run("n", wanted, settings, "recall@1", 1, storage)
     states = {t.params["data.batch_size"]: t.state.name for t in search.open_storage(storage, "n").trials}
     assert states == {63: "FAIL", 64: "COMPLETE"}
     message = "not possible: data.images_per_class=4: must divide data.batch_size=63"

@@ -151,11 +151,9 @@ class TilePasses:
             a, b = self._operand(self.gallery, row_tiles, False), self._operand(self.queries, column_tiles, True)
             sides = [Side(*(x[part] for x in side)) for side, part in ((left, row_tiles), (right, column_tiles))]
             shapes = [(len(side.first), result_depth(reduction, side), side.indices.shape[1]) for side in sides]
-            if left is right and i == j:
-                device_sides = [self._put(sides[0], REPLICATED)] * 2
-            else:
-                device_sides = self._put(sides, REPLICATED)
-            sums = self._put([np.zeros((self.mesh.size, *shape), dtype) for shape in shapes], SHARDED)
+            same = left is right and i == j
+            device_sides = (self._put(sides[0], REPLICATED),) * 2 if same else self._put(tuple(sides), REPLICATED)
+            sums = self._put(tuple(np.zeros((self.mesh.size, *shape), dtype) for shape in shapes), SHARDED)
             recent: list[jax.Array] = []
             for batch, num_targets in self._device_batches(list(inside)):
                 local = batch - np.array([[row_tiles.start, column_tiles.start]], np.int32)
@@ -165,7 +163,7 @@ class TilePasses:
                     scores = product(a, b, local, self.mesh, as_keys=True)
                     if reduction is read_thresholds and len(self.cached_scores) < self.cached_tiles:
                         self.cached_scores[key] = scores
-                sums = accumulate(scores, *device_sides, *sums, local, num_targets, self.mesh, reduction)
+                sums = accumulate(scores, device_sides, sums, local, num_targets, self.mesh, reduction)
                 # Dispatch at most two tiles ahead, or all tiles would be allocated at once.
                 recent = [*recent, scores][-3:]
                 if len(recent) == 3:

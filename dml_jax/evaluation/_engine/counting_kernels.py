@@ -23,7 +23,7 @@ Array = TypeVar("Array", np.ndarray, jax.Array)
 class Side(NamedTuple, Generic[Array]):
     """The row tiles or the column tiles of a product: their rows as candidates, and their targets as queries.
 
-    A target is a relevant row of a query; see `count_ranks.Targets`.
+    A target is a relevant row of a query; see `count_ranks.Targets`. For a single tile, without the axis m.
     """
 
     first: Array  # int32 [m], position of the first row of each tile
@@ -33,59 +33,46 @@ class Side(NamedTuple, Generic[Array]):
     ties: Array  # int32 [m, R, T], index of each target: equal scores with a lower index precede it
 
 
-# (keys, axis of the candidates, their side and tile, the side and tile of the queries, targets in use) -> [R, queries]
-Reduction = Callable[[jax.Array, int, Side[jax.Array], jax.Array, Side[jax.Array], jax.Array, jax.Array], jax.Array]
+# (keys, axis of the candidates, their tile, the tile of the queries, targets in use) -> [R, queries]
+Reduction = Callable[[jax.Array, int, Side[jax.Array], Side[jax.Array], jax.Array], jax.Array]
+Sides = tuple[Side[jax.Array], Side[jax.Array]]  # the tiles of the rows and of the columns
+Sums = tuple[jax.Array, jax.Array]  # along the columns and along the rows
 
 
-@partial(jax.jit, static_argnames=("mesh", "reduction"), donate_argnames=("rows", "columns"))
+@partial(jax.jit, static_argnames=("mesh", "reduction"), donate_argnames="sums")
 def accumulate(
     keys: jax.Array,
-    left: Side[jax.Array],
-    right: Side[jax.Array],
-    rows: jax.Array,
-    columns: jax.Array,
+    sides: Sides,
+    sums: Sums,
     pairs: jax.Array,
     num_targets: jax.Array,
     mesh: Mesh,
     reduction: Reduction,
-) -> tuple[jax.Array, jax.Array]:
-    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to `rows` and `columns`.
+) -> Sums:
+    """Reduces the keys [n, S, T] of one tile per device along both axes and adds the results to `sums`.
 
     `pairs` int32 [n, 2] are tiles of the replicated sides, `num_targets` int32 [n, 2] the targets in use along both
-    axes, `rows` [n, p, R, S] and `columns` [n, q, R, T] running sums.
+    axes, `sums` [n, p, R, S] and [n, q, R, T].
     """
 
-    def local(
-        keys: jax.Array,
-        left: Side[jax.Array],
-        right: Side[jax.Array],
-        rows: jax.Array,
-        columns: jax.Array,
-        pairs: jax.Array,
-        num_targets: jax.Array,
-    ) -> tuple[jax.Array, jax.Array]:
-        (a, b), tile = pairs[0], keys.reshape(keys.shape[1:])
-        columns = columns.at[0, b].add(reduction(tile, 0, left, a, right, b, num_targets[0, 1]))
-        return rows.at[0, a].add(reduction(tile, 1, right, b, left, a, num_targets[0, 0])), columns
+    def local(keys: jax.Array, sides: Sides, sums: Sums, pairs: jax.Array, num_targets: jax.Array) -> Sums:
+        (a, b), tile, (rows, columns) = pairs[0], keys.reshape(keys.shape[1:]), sums
+        left, right = (Side(*(values[number] for values in side)) for side, number in zip(sides, (a, b), strict=True))
+        columns = columns.at[0, b].add(reduction(tile, 0, left, right, num_targets[0, 1]))
+        return rows.at[0, a].add(reduction(tile, 1, right, left, num_targets[0, 0])), columns
 
-    specs = (SHARDED, REPLICATED, REPLICATED, SHARDED, SHARDED, SHARDED, SHARDED)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
-        keys, left, right, rows, columns, pairs, num_targets
+    specs = (SHARDED, REPLICATED, SHARDED, SHARDED, SHARDED)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(
+        keys, sides, sums, pairs, num_targets
     )
 
 
 def read_thresholds(
-    keys: jax.Array,
-    axis: int,
-    candidates: Side[jax.Array],
-    a: jax.Array,
-    queries: Side[jax.Array],
-    b: jax.Array,
-    num_targets: jax.Array,
+    keys: jax.Array, axis: int, candidates: Side[jax.Array], queries: Side[jax.Array], num_targets: jax.Array
 ) -> jax.Array:
     """Keys of the targets that lie in a tile, 0 for the others: integers [R + 1, queries]."""
-    position, size = queries.positions[b] - candidates.first[a], keys.shape[axis]
-    inside = (queries.positions[b] >= 0) & (position >= 0) & (position < size) & (num_targets > 0)
+    position, size = queries.positions - candidates.first, keys.shape[axis]
+    inside = (queries.positions >= 0) & (position >= 0) & (position < size) & (num_targets > 0)
     position = jnp.clip(position, 0, size - 1)
     values = jnp.take_along_axis(keys, position if axis == 0 else position.T, axis=axis)
     return jnp.where(inside, values if axis == 0 else values.T, 0)
@@ -100,15 +87,9 @@ def make_counter(group: int, disjoint: bool) -> Reduction:
     """
 
     def count(
-        keys: jax.Array,
-        axis: int,
-        candidates: Side[jax.Array],
-        a: jax.Array,
-        queries: Side[jax.Array],
-        b: jax.Array,
-        num_targets: jax.Array,
+        keys: jax.Array, axis: int, candidates: Side[jax.Array], queries: Side[jax.Array], num_targets: jax.Array
     ) -> jax.Array:
-        index, thresholds, ties = candidates.indices[a], queries.thresholds[b], queries.ties[b]
+        index, thresholds, ties = candidates.indices, queries.thresholds, queries.ties
         # A candidate precedes a target if its key exceeds the threshold, or the threshold - 1 if its index is lower.
         targets = (thresholds - (index[0] < ties),) if disjoint else (thresholds, ties)
         compare, summed_axis, arrange = COUNTERS[axis]

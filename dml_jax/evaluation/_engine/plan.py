@@ -1,12 +1,12 @@
 """Chooses how the ranks of each query are computed, computes them, and turns them into metrics per query."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
-from dml_jax.evaluation._engine import query_metrics, tiles
+from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation._engine.count_ranks import Targets, count_ranks
-from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, rank_by_sorting
+from dml_jax.evaluation._engine.query_metrics import QueryResults, Task, device_scores, rank_by_sorting
 from dml_jax.evaluation._engine.tiles import Metric, TiledRows
 
 # Queries with more relevant rows than this are sorted: here, counting costs about as much as sorting.
@@ -88,31 +88,24 @@ def rank(
             tiled(position[: len(queries)] if task.exclude_self else np.full(len(queries), -1), -1),
             None if task.groups is None else (tiled(task.groups[0], 0), task.groups[1][order]),
         )
-        ranks, scores = count_ranks(
+        ranks, nearest = count_ranks(
             left, right, targets, mesh, (panel_tiles, memory // 2 // tile_bytes), int(task.drop_nearest)
         )
-        results.nearest[query_order] = scores.reshape(-1)[: len(queries)]
+        results.nearest[query_order] = nearest.reshape(-1)[: len(queries)]
         ranks = ranks.transpose(0, 2, 1).reshape(-1, ranks.shape[1])[: len(queries)]
         results.put(query_order, ranks - task.drop_nearest, np.count_nonzero(ranks, axis=1) - task.drop_nearest)
 
-    def device_scores(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        tile_size = query_tile
-        if left.num_tiles <= panel_tiles:  # else the gallery is streamed for every tile of queries
-            tile_size = min(tile_size, 1024 if gallery_tile > 1152 else 128)
-        by_index = left._replace(order=np.arange(len(order)))
-        return query_metrics.device_scores(
-            by_index, right._replace(order=chosen, tile_size=tile_size), panel_tiles, mesh
-        )
-
-    def scores_in_float64(chosen: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
-        return ((part, -squares) for part, squares in tiles.squared_distances(right._replace(order=chosen), left))
-
+    if left.num_tiles <= panel_tiles:  # else the gallery is streamed for every tile of queries
+        query_tile = min(query_tile, 1024 if gallery_tile > 1152 else 128)
     chosen = np.flatnonzero(by_sorting)
-    rank_by_sorting(task, chosen, device_scores(chosen), results)
+    by_index = left._replace(order=np.arange(len(order)))
+    scores = device_scores(by_index, right._replace(order=chosen, tile_size=query_tile), panel_tiles, mesh)
+    rank_by_sorting(task, chosen, scores, results)
     squares = 2 - 2 * results.nearest if metric == "cosine" else -2 * results.nearest
     close = tiles.unreliable(squares, tiles.squared_lengths(right), tiles.error_bound(right.width, dtype))
     chosen = np.flatnonzero(close)
-    rank_by_sorting(task, chosen, scores_in_float64(chosen), results)
+    in_float64 = tiles.squared_distances(right._replace(order=chosen), left)
+    rank_by_sorting(task, chosen, ((part, -squares) for part, squares in in_float64), results)
     return results
 
 
