@@ -20,6 +20,7 @@ from dml_jax.evaluation.check_inputs import ArrayLike
 # float32 the product leaves them few correct digits.
 RECOMPUTE_BELOW = 1e-2
 PART_MEMORY = 1 << 28  # bytes per device for a part of a gallery
+Best = tuple[jax.Array, jax.Array]  # scores and indices of candidates
 SPARE = 2  # candidates beyond the k-th, plus k / 16, to detect whether rounding may have excluded a nearer row
 
 
@@ -113,62 +114,56 @@ def _top_k(
             block = queries.operand(part, right=False)
             block = np.pad(block, ((0, mesh.size - len(block)), (0, 0), (0, 0)))
             numbers = np.array([tile, first, len(gallery.order), exclude_self], np.int32)
-            left, *before = (jax.device_put(values, sharded) for values in (block, *(x[part] for x in result)))
-            for target, values in zip(result, _merge_panel(left, rows, numbers, *before, mesh), strict=True):
+            left, best = jax.device_put((block, tuple(values[part] for values in result)), sharded)
+            for target, values in zip(result, _merge_panel(left, rows, numbers, best, mesh), strict=True):
                 target[part] = np.asarray(values)
     scores, indices = (x.reshape(-1, k)[: len(queries.order)] for x in result)
     return scores, indices
 
 
-@partial(jax.jit, static_argnames="mesh", donate_argnames=("scores", "indices"))
-def _merge_panel(
-    queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array, mesh: Mesh
-) -> tuple[jax.Array, jax.Array]:
-    """Merges a panel of the gallery into the top-k of a block of queries, one tile for each of n devices.
+@partial(jax.jit, static_argnames="mesh", donate_argnames="best")
+def _merge_panel(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best, mesh: Mesh) -> Best:
+    """Merges a panel of the gallery into the best rows of a block of queries, one tile for each of n devices.
 
     `numbers` int32 [4] are the first tile of the queries and of the panel, the number of rows of the gallery, and
-    whether a query excludes the row of its index; scores and indices [n, T, k] are the best of the rows before.
+    whether a query excludes the row of its index; `best` [n, T, k] are the best of the rows before.
     """
 
-    def local(
-        queries: jax.Array, gallery: jax.Array, numbers: jax.Array, scores: jax.Array, indices: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
+    def local(queries: jax.Array, gallery: jax.Array, numbers: jax.Array, best: Best) -> Best:
         query_tile, gallery_tile, candidates, exclude_self = numbers
         tile_size = gallery.shape[1]
         own = (query_tile + jax.lax.axis_index("data")) * queries.shape[1]
         own += jnp.arange(queries.shape[1], dtype=jnp.int32)
         excluded = jnp.where(exclude_self, own, -1)[:, None]
 
-        def step(tile: jax.Array, best: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        def step(tile: jax.Array, best: Best) -> Best:
             index = (gallery_tile + tile) * tile_size + jnp.arange(tile_size, dtype=jnp.int32)[None, :]
             product = jnp.matmul(queries[0], gallery[tile].T, precision=jax.lax.Precision.HIGHEST)
             product = jnp.where((index == excluded) | (index >= candidates), -jnp.inf, product)
-            return _merge(*best, product, jnp.broadcast_to(index, product.shape))
+            return _merge(best, (product, jnp.broadcast_to(index, product.shape)))
 
-        best = jax.lax.fori_loop(0, len(gallery), step, (scores[0], indices[0]))
-        return best[0][None], best[1][None]
+        scores, indices = jax.lax.fori_loop(0, len(gallery), step, (best[0][0], best[1][0]))
+        return scores[None], indices[None]
 
-    specs = (SHARDED, REPLICATED, REPLICATED, SHARDED, SHARDED)
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=(SHARDED, SHARDED), check_vma=False)(
-        queries, gallery, numbers, scores, indices
+    specs = (SHARDED, REPLICATED, REPLICATED, SHARDED)
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=SHARDED, check_vma=False)(
+        queries, gallery, numbers, best
     )
 
 
-def _merge(
-    scores: jax.Array, indices: jax.Array, others: jax.Array, other_indices: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The k largest of scores [T, k] and of others [T, m], with higher indices; the first ones where they are equal."""
-    both = jnp.concatenate([scores, others], axis=1), jnp.concatenate([indices, other_indices], axis=1)
-    k = scores.shape[1]
+def _merge(best: Best, others: Best) -> Best:
+    """The k largest of [T, k] and of others [T, m], with higher indices; the first ones where they are equal."""
+    both = [jnp.concatenate(parts, axis=1) for parts in zip(best, others, strict=True)]
+    k = best[0].shape[1]
     return jax.lax.platform_dependent(*both, tpu=partial(_sorted, k), default=partial(_selected, k))
 
 
-def _selected(k: int, scores: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _selected(k: int, scores: jax.Array, indices: jax.Array) -> Best:
     values, chosen = jax.lax.top_k(scores, k)
     return values, jnp.take_along_axis(indices, chosen, axis=1)
 
 
-def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _sorted(k: int, scores: jax.Array, indices: jax.Array) -> Best:
     """`_selected` for TPUs, where a large top-k is a sort, too, and gathering its indices moves ten times as much."""
     keys, indices = jax.lax.sort((~tiles.sortable_keys(scores), indices), num_keys=2, is_stable=False)
     return tiles.scores_of_keys(~keys[:, :k]), indices[:, :k]

@@ -40,6 +40,8 @@ DRAWS = 500  # of the bootstrap
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
 BLOCK_ELEMENTS = 1 << 22  # similarities in memory at once
 
+Map = Callable[[np.ndarray], np.ndarray]
+
 
 def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows [N, D] divided by their lengths; zero rows stay zero."""
@@ -122,22 +124,17 @@ def of_near_copies(share: float, option: str) -> str:
     )
 
 
-class Whitening:
-    """The map of images to x' that a background and the enrolled images of an index determine."""
-
-    def __init__(self, background: Photographs, enrolled: Photographs):
-        residuals = np.concatenate([_within_classes(part.rows, part.labels) for part in (background, enrolled)])
-        covariance = residuals.T @ residuals / len(residuals)
-        identity = np.eye(len(covariance), dtype=np.float32)
-        scale = np.trace(covariance) / len(covariance)
-        # Without differences within classes, there is nothing to normalise.
-        covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity if scale > 0 else identity
-        self._mean = background.rows.mean(axis=0)
-        self._map = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
-
-    def __call__(self, rows: np.ndarray) -> np.ndarray:
-        """Float32 [N, D] -> float32 [N, D], rows of unit length."""
-        return unit_rows((rows - self._mean) @ self._map)
+def whitening(background: Photographs, enrolled: Photographs) -> Map:
+    """The map of images, float32 [N, D], to x', of the same shape, by a background and the enrolled images."""
+    residuals = np.concatenate([_within_classes(part.rows, part.labels) for part in (background, enrolled)])
+    covariance = residuals.T @ residuals / len(residuals)
+    identity = np.eye(len(covariance), dtype=np.float32)
+    scale = np.trace(covariance) / len(covariance)
+    # Without differences within classes, there is nothing to normalise.
+    covariance = (1 - SHRINKAGE) * covariance + SHRINKAGE * scale * identity if scale > 0 else identity
+    mean = background.rows.mean(axis=0)
+    matrix = linalg.solve_triangular(np.linalg.cholesky(covariance), identity, lower=True).T
+    return lambda rows: unit_rows((rows - mean) @ matrix)
 
 
 def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -148,19 +145,15 @@ def _within_classes(rows: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return rows - (sums / counts[:, None].astype(np.float32))[position]
 
 
-class Classes:
-    """The similarities s_c of images to the classes of rows float32 [N, D] of unit length, by ascending label."""
+def similarities_to(rows: np.ndarray, labels: np.ndarray) -> Map:
+    """The map of images, float32 [Q, D], to s_c, float32 [Q, C], of the classes of rows [N, D], by ascending label.
 
-    def __init__(self, rows: np.ndarray, labels: np.ndarray):
-        order = np.argsort(labels, kind="stable")
-        _, self._first = np.unique(labels[order], return_index=True)
-        self._rows = rows[order]
-        self._means = unit_rows(np.add.reduceat(self._rows, self._first))
-
-    def similarities(self, queries: np.ndarray) -> np.ndarray:
-        """Float32 [Q, D] -> float32 [Q, C]."""
-        nearest = np.maximum.reduceat(queries @ self._rows.T, self._first, axis=1)
-        return (nearest + queries @ self._means.T) / 2
+    All rows are of unit length.
+    """
+    order = np.argsort(labels, kind="stable")
+    first, rows = np.unique(labels[order], return_index=True)[1], rows[order]
+    means = unit_rows(np.add.reduceat(rows, first))
+    return lambda images: (np.maximum.reduceat(images @ rows.T, first, axis=1) + images @ means.T) / 2
 
 
 def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -176,18 +169,18 @@ def margins(enrolled: np.ndarray, background: np.ndarray) -> tuple[np.ndarray, n
 
 
 class Scorer:
-    """Assigns images to the classes of enrolled ones; `whitening` is fitted on these and the background if missing."""
+    """Assigns images to the classes of enrolled ones; `whiten` is by default of these and the background."""
 
-    def __init__(self, background: Photographs, enrolled: Photographs, whitening: Whitening | None = None):
-        self.whitening = whitening or Whitening(background, enrolled)
-        self._others = Classes(self.whitening(background.rows), background.labels)
-        self._index = Classes(self.whitening(enrolled.rows), enrolled.labels)
+    def __init__(self, background: Photographs, enrolled: Photographs, whiten: Map | None = None):
+        self.whiten = whiten or whitening(background, enrolled)
+        self._to_others = similarities_to(self.whiten(background.rows), background.labels)
+        self._to_index = similarities_to(self.whiten(enrolled.rows), enrolled.labels)
         self._enrolled, self._labels, self._classes = enrolled.rows, enrolled.labels, np.unique(enrolled.labels)
 
     def similarities(self, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Float32 [Q, D] -> [Q, C], the classes of the index in ascending order, and [Q, B]."""
-        rows = self.whitening(queries)
-        return self._index.similarities(rows), self._others.similarities(rows)
+        rows = self.whiten(queries)
+        return self._to_index(rows), self._to_others(rows)
 
     def decide(self, queries: np.ndarray) -> Decision:
         """The best class of each query, float32 [Q, D], rows of unit length."""
@@ -222,9 +215,9 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
     strangers = np.zeros(len(position), np.float32)
     known: list[np.ndarray] = [np.zeros((0, 4))]  # margin, whether the class is right, class, session
     for i in range(fold.max() + 1):
-        scorer = Scorer(background, enrolled, Whitening(background.where(fold != i), enrolled))
+        scorer = Scorer(background, enrolled, whitening(background.where(fold != i), enrolled))
         to_index, to_others = scorer.similarities(background.rows)
-        rows = scorer.whitening(background.rows)
+        rows = scorer.whiten(background.rows)
         for label in np.unique(position[fold == i]):
             own = position == label
             others = np.delete(to_others[own], label, axis=1)
@@ -233,7 +226,7 @@ def measure(background: Photographs, enrolled: Photographs) -> Measured:
             for i, session in enumerate(sessions) if len(sessions) > 1 else ():
                 gallery = np.flatnonzero(own & np.isin(groups, np.roll(sessions, -i)[1 : 1 + taken]))[:size]
                 asked = own & (groups == session)
-                to_own = Classes(rows[gallery], position[gallery]).similarities(rows[asked])
+                to_own = similarities_to(rows[gallery], position[gallery])(rows[asked])
                 best, found = margins(np.concatenate([to_own, to_index[asked]], axis=1), others[groups[own] == session])
                 known.append(np.stack([found, best == 0, -1 - position[asked], groups[asked]], axis=1))
     confused: Counter[tuple[int, int]] = Counter()
