@@ -74,19 +74,22 @@ def function(key: str, path: str) -> Callable[..., Any]:
     return found
 
 
+def import_module(key: str, name: str, path: str) -> None:
+    """Imports a module that the user's own configuration or command line names as `name`."""
+    try:
+        importlib.import_module(path)
+    except Exception as error:
+        remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
+        message = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
+        raise ConfigError(f"{key}={name!r}: {error if isinstance(error, UserError) else message}") from error
+
+
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a trusted configuration names by import paths, or only those at some dotted keys."""
     for key, name, path in _named(values):
         if keys is not None and key not in keys:
             continue
-        try:
-            importlib.import_module(path)
-        except UserError as error:
-            raise ConfigError(f"{key}={name!r}: {error}") from error
-        except Exception as error:
-            remedy = "; install it, or put its folder into PYTHONPATH" if isinstance(error, ModuleNotFoundError) else ""
-            problem = f"cannot be imported ({type(error).__name__}: {error}){remedy}"
-            raise ConfigError(f"{key}={name!r}: {problem}") from error
+        import_module(key, name, path)
         if key in FUNCTIONS[1:]:
             function(key, name)
 
