@@ -5,6 +5,7 @@ A teacher is read from its work directory and is never part of the student's che
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
 from flax import traverse_util
@@ -87,7 +88,7 @@ def _from_run(
     theirs = traverse_util.flatten_dict({"params": their_params, "state": other.model_state})
     kept = []
 
-    def choose(path: tuple[str, ...], own: jax.Array) -> jax.Array:
+    def choose(path: Any, own: jax.Array) -> jax.Array:
         name, (collection, entry, *rest) = "/".join(path), path
         found = theirs.get(path)
         if entry == "backbone" and found is None:  # frozen parts, such as blocks, are in the state

@@ -64,7 +64,7 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
         raise CheckpointError(f"{path}: has changed since it was written; delete it")
     workdir.check_same_facts(path, about["run"], run)
 
-    def find(name: tuple[str, ...], wanted: jax.ShapeDtypeStruct) -> np.ndarray:
+    def find(name: Any, wanted: jax.ShapeDtypeStruct) -> np.ndarray:
         return np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays["/".join(name)]
 
     wanted = {"0": jax.eval_shape(parameter_groups.merged, template.params), "1": template.model_state}
