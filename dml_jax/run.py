@@ -77,7 +77,7 @@ def train(
 
         experiment = other_models.with_teacher(experiment, console)
         print_summary(experiment, directory, console)
-        run |= {"teacher": experiment.teacher.origin} if experiment.teacher else {}
+        run |= {"teacher": experiment.teacher} if experiment.teacher else {}
         if main:
             for name in experiment.splits:  # before training, not when they are written
                 embedding_files.check_replaceable(directory / "embeddings" / name)

@@ -79,15 +79,13 @@ class Checkpoints:
         if writing:
             process_group.decided_by_first(self._remove_incomplete)
 
-    def _remove_incomplete(self) -> int:
-        """Removes the remains of a killed run; returns their number."""
+    def _remove_incomplete(self) -> None:
+        """Removes the remains of a killed run."""
         found = [path for path in self.directory.glob("*/*") if path.parent.name in KEPT and path.name.isdigit()]
-        incomplete = set(found).difference(*(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT))
-        for path in incomplete:
+        for path in set(found).difference(*(workdir.complete_checkpoints(self.directory / kind) for kind in KEPT)):
             epath.Path(path).rmtree()
         for kind in KEPT:
             epath.Path(self.directory / kind).mkdir(parents=True, exist_ok=True)
-        return len(incomplete)
 
     def save(self, kind: str, state: TrainState, notes: dict[str, Any], *, background: bool = False) -> None:
         """Writes a checkpoint of kind "latest" or "best", with notes for resuming (JSON).
@@ -143,7 +141,7 @@ class Checkpoints:
     def holds(self, step: int) -> bool:
         """Whether the checkpoint of a step is on disk; all processes must ask."""
         self.wait()
-        return bool(process_group.decided_by_first(lambda: int(step in self.steps())))
+        return process_group.decided_by_first(lambda: step in self.steps())
 
     def steps(self, kind: str = "latest") -> list[int]:
         return [int(path.name) for path in workdir.complete_checkpoints(self.directory / kind)]
@@ -201,10 +199,9 @@ class Checkpoints:
         """Deletes checkpoints after `step`: the resumed run will write them again."""
         self.wait()
 
-        def drop() -> int:
+        def drop() -> None:
             for newer in (number for number in self.steps(kind) if number > step):
                 _delete(self.directory / kind / str(newer))
-            return 0
 
         process_group.decided_by_first(drop)
 

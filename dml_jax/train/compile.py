@@ -135,18 +135,14 @@ def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment
     config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
     if getattr(config.method, "teacher", ""):
         raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled without it")
-    splits = _splits(config)
+    recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
+    if recipe is None or recipe.counts is None:
+        splits = formats.load(config.data)
+    else:  # of the published sizes
+        splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
     if classes:
         splits["train"] = _blank_split(config, 2 * classes, classes)
     return experiments.build(config, splits, topology.mesh)
-
-
-def _splits(config: Config) -> dict[str, Split]:
-    """Splits of the data set's published sizes; any other data set is read."""
-    recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
-    if recipe is None or recipe.counts is None:
-        return formats.load(config.data)
-    return {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
 
 
 def _blank_split(config: Config, images: int, classes: int) -> Split:
@@ -226,7 +222,6 @@ def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Fac
     memory: Any = program.memory_analysis()
     text = program.as_text() or ""
     needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
-    moved = hlo.copies(text)
     return {
         "memory": {
             "arguments": memory.argument_size_in_bytes,
@@ -234,15 +229,9 @@ def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Fac
             "needed": needed - memory.alias_size_in_bytes,
         },
         "traffic": hlo.traffic(text),
-        "collectives": [
-            {"operation": kind, "type": dtype, "count": found.number, "bytes": found.bytes}
-            for (kind, dtype), found in hlo.collectives(text).items()
-        ],
-        "products": [
-            {"operation": kind, "type": dtype, "precision": precision, "count": count}
-            for (kind, dtype, precision), count in hlo.products(text).items()
-        ],
-        "copies": {"count": moved.number, "bytes": moved.bytes},
+        "collectives": hlo.collectives(text),
+        "products": hlo.products(text),
+        "copies": hlo.copies(text),
     }
 
 

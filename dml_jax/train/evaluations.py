@@ -115,12 +115,10 @@ def metrics(
 
 
 def of_training_classes(
-    options: Evaluation,
-    distance: Distance,
+    experiment: Experiment,
     tested: ReadingsEmbedder,
     reading: str,
     model: Variables,
-    train: Split,
     like: Split,
     on_progress: Callable[[int], None],
 ) -> dict[str, float]:
@@ -128,11 +126,11 @@ def of_training_classes(
 
     The sample has at most as many classes and images as `like`, and about SEEN images.
     """
-    most = min(SEEN, len(like.labels))
+    train, most = experiment.splits["train"], min(SEEN, len(like.labels))
     whole = max(2, most * len(train.classes) // len(train.labels))  # classes that fit
     sample = {"train": some_classes(train, min(whole, len(np.unique(like.labels))), len(like.labels))}
     rows = tested.embed(model, sample, on_progress)[reading]
-    found = metrics(options, distance, sample, rows, cluster=False)
+    found = metrics(experiment.config.evaluation, experiment.method.distance, sample, rows, cluster=False)
     return {f"train/{name}": found[name] for name in ("recall@1", "map@r")}
 
 
@@ -217,18 +215,15 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
         rows[name] = _embeddings(experiment, experiment.method, other_models.initial_state(experiment, console))
     if config.backbone.pretrained != "none":
         console.print("evaluating the published weights without further training")
+        method = published_method(config.backbone)
         try:
-            rows["published weights without further training"] = _published(experiment)
+            variables = method.init(jax.random.key(0), zeros(config.data.batch_size, experiment.shape))
+            params, model_state = meshes.place(experiment.mesh, variables)
+            state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
+            rows["published weights without further training"] = _embeddings(experiment, method, state)
         except UserError as problem:  # they may have been moved since; the results are not lost for that
             console.warn(str(problem))
     return {name: _metrics(experiment, found) for name, found in rows.items()}
-
-
-def _published(experiment: Experiment) -> Embeddings:
-    method = published_method(experiment.config.backbone)
-    variables = method.init(jax.random.key(0), zeros(experiment.config.data.batch_size, experiment.shape))
-    params, model_state = meshes.place(experiment.mesh, variables)
-    return _embeddings(experiment, method, TrainState(jnp.zeros((), jnp.int32), params, model_state, ()))
 
 
 def refined(

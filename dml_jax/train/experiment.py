@@ -36,14 +36,6 @@ UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # of a program that runs on
 PER_PROCESS = ("data.path", "data.threads")  # may differ between processes
 
 
-class Teacher(NamedTuple):
-    """A trained model that a run learns from."""
-
-    # images uint8 [B, H, W, 3] -> Teaching; a pytree whose leaves, the model's variables, are on every device.
-    teach: jax.tree_util.Partial
-    origin: dict[str, Any]  # for `config.json`: "hash" of its configuration, "step", "sha256" of its variables
-
-
 class Experiment(NamedTuple):
     """The parts of a run."""
 
@@ -60,8 +52,11 @@ class Experiment(NamedTuple):
     shape: tuple[int, int]  # (height, width) in pixels of the images that are embedded
     # The functions of `evaluation.readings` like `Method.embed`, by name; empty if there are none.
     readings: Mapping[str, Embed] = MappingProxyType({})
-    # The model that `method.loss` uses; set by `other_models.with_teacher`, because only training needs it.
-    teacher: Teacher | None = None
+    # The model that `method.loss` learns from, images uint8 [B, H, W, 3] -> Teaching: a pytree whose leaves, its
+    # variables, are on every device; set by `other_models.with_teacher`, because only training needs it.
+    teach: jax.tree_util.Partial | None = None
+    # Of that model, for `config.json`: "hash" of its configuration, "step", "sha256" of its variables.
+    teacher: Mapping[str, Any] = MappingProxyType({})
     # float32 [N, views, 1, 2, K] of the training images, if training draws them instead of images; set by
     # `frozen_features.with_features`.
     features: np.ndarray | None = None
@@ -96,7 +91,7 @@ class Experiment(NamedTuple):
     def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
         """The global batch from this host's rows, with the run's teacher if it has one."""
         batch = meshes.shard_batch(self.mesh, images, labels, index)
-        return batch._replace(teacher=self.teacher.teach) if self.teacher else batch
+        return batch._replace(teacher=self.teach)
 
     def example_batch(self) -> Batch:
         return zeros(self.config.data.batch_size, self.shape, self.method.hooks.views)

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,7 @@ def views(
                 found.append(np.load(file, allow_pickle=False))
             continue
         seen = crops(split, embedder.data, seed, view) if view else split
-
-        def shown(done: int, before: int = before) -> None:
-            on_progress(before + done)
-
+        shown = partial(lambda before, done: on_progress(before + done), before)
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
         if meshes.is_main_process():
             file.parent.mkdir(parents=True, exist_ok=True)

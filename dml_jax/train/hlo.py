@@ -34,13 +34,6 @@ class Instruction(NamedTuple):
     rest: str
 
 
-class Traffic(NamedTuple):
-    """Instructions of one kind, and the bytes of their results."""
-
-    number: int
-    bytes: int
-
-
 def computations(text: str) -> dict[str, list[Instruction]]:
     """The instructions of a program by the name of their computation; "" is the entry."""
     current: list[Instruction] = []
@@ -68,9 +61,9 @@ def size(types: str) -> int:
     return int(sum(SIZES.get(kind, 1) * count for kind, count in arrays(types)))
 
 
-def collectives(text: str) -> dict[tuple[str, str], Traffic]:
-    """Transfers between devices by operation and data type, in bytes of a device's result."""
-    found: dict[tuple[str, str], Traffic] = {}
+def collectives(text: str) -> list[dict[str, Any]]:
+    """Transfers between devices by operation and data type, with their count and the bytes of a device's results."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
     for instruction in instructions(text):
         operation = instruction.operation.removesuffix("-start")
         if operation in COLLECTIVES:
@@ -80,14 +73,15 @@ def collectives(text: str) -> dict[tuple[str, str], Traffic]:
             elif instruction.operation == "collective-permute-start":  # (operand, result, …)
                 results = results[1:2]
             for kind in {kind for kind, count in results if count > 1} or {kind for kind, _ in results}:
-                number, total = found.get((operation, kind), (0, 0))
-                own = sum(SIZES.get(kind, 1) * count for other, count in results if other == kind)
-                found[operation, kind] = Traffic(number + 1, total + int(own))
-    return dict(sorted(found.items()))
+                new = {"operation": operation, "type": kind, "count": 0, "bytes": 0}
+                row = found.setdefault((operation, kind), new)
+                row["count"] += 1
+                row["bytes"] += int(sum(SIZES.get(kind, 1) * count for other, count in results if other == kind))
+    return [found[key] for key in sorted(found)]
 
 
-def products(text: str) -> dict[tuple[str, str, str], int]:
-    """Number of products and convolutions, by operation, data type of the operands, and precision.
+def products(text: str) -> list[dict[str, Any]]:
+    """Products and convolutions by operation, data type of the operands and precision, with their count.
 
     The precision of an operation of cuDNN is not in the HLO; it follows from the type.
     """
@@ -106,13 +100,16 @@ def products(text: str) -> dict[tuple[str, str, str], int]:
         kinds = sorted({kind for name in names for kind, _ in arrays(types.get(name, ""))})
         asked = re.search(r'operand_precision"?[=:][\[{]"?(\w+)', rest)
         counts[operation, "×".join(kinds), asked[1].lower() if asked else "default"] += 1
-    return dict(sorted(counts.items()))
+    return [
+        {"operation": operation, "type": kind, "precision": precision, "count": count}
+        for (operation, kind, precision), count in sorted(counts.items())
+    ]
 
 
-def copies(text: str) -> Traffic:
-    """Transposes and copies, fused ones included."""
+def copies(text: str) -> dict[str, int]:
+    """Count of transposes and copies, fused ones included, and bytes of their results."""
     results = [found.result for found in instructions(text) if found.operation in ("transpose", "copy", "copy-start")]
-    return Traffic(len(results), sum(map(size, results)))
+    return {"count": len(results), "bytes": sum(map(size, results))}
 
 
 def traffic(text: str) -> float:

@@ -227,7 +227,7 @@ def evaluate_and_record(
     """
     select, options, distance = experiment.config.train.select, experiment.config.evaluation, experiment.method.distance
     name = "validation" if "validation" in experiment.splits and select != "test" else "test"
-    splits, train = with_gallery(experiment.splits, name), experiment.splits["train"]
+    splits = with_gallery(experiment.splits, name)
     on_progress = lambda done: stop.raise_if_stopped()  # noqa: E731
     try:
         model = inference_state(state)
@@ -237,16 +237,15 @@ def evaluate_and_record(
         }
         reading = evaluations.reported(options, found)
         results = found[reading]
-        seen = evaluations.of_training_classes(
-            options, distance, tested, reading, model, train, splits[name], on_progress
-        )
+        seen = evaluations.of_training_classes(experiment, tested, reading, model, splits[name], on_progress)
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))
         raise
     progress = progress._replace(pending=None)
     each = {f"{name}/recall@1 {other}": metrics["recall@1"] for other, metrics in found.items() if other}
     out.metrics.write({**line, **seen, **{f"{name}/{metric}": value for metric, value in results.items()}, **each})
-    recall = mesh.of_main_process(results["recall@1"])  # processes may rank near ties differently
+    # Processes may rank near ties differently.
+    recall = process_group.decided_by_first(lambda: float(results["recall@1"]))
     which = f"  ({reading})" if reading else ""
     out.console.print(f"step {int(state.step)}: {name} Recall@1 {recall:.4f}  MAP@R {results['map@r']:.4f}{which}")
     if select == "last" or recall <= progress.best:

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from flax.traverse_util import path_aware_map
+from flax.traverse_util import flatten_dict, path_aware_map
 
 from dml_jax.config import Group, Train
 from dml_jax.config.modules import function
@@ -95,26 +95,23 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings by decay^(n + 1).
     """
 
+    def layer(path: Any) -> int | None:
+        """0 for the embeddings, i + 1 for block i, None for everything else."""
+        if path[0] != "backbone":
+            return None
+        block = re.fullmatch(r"blocks_(\d+)", path[1])
+        return int(block[1]) + 1 if block else 0 if path[1].endswith(("_embed", "_token")) else None
+
     def update(updates: Any, params: Any = None) -> Any:
-        layers = [_layer(path) for path, _ in jax.tree_util.tree_leaves_with_path(updates)]
-        top = 1 + max((layer for layer in layers if layer is not None), default=0)
+        layers = {path: layer(path) for path in flatten_dict(updates)}
+        top = 1 + max(filter(None, layers.values()), default=0)
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
-            layer = _layer(path)
-            return leaf if layer is None else leaf * decay ** (top - layer)
+            return leaf if (own := layers[path]) is None else leaf * decay ** (top - own)
 
-        return jax.tree_util.tree_map_with_path(scale, updates)
+        return path_aware_map(scale, updates)
 
     return optax.stateless(update)
-
-
-def _layer(path: Any) -> int | None:
-    """0 for the embeddings of a vision transformer, i + 1 for block i, None for everything else."""
-    if path[0].key != "backbone":
-        return None
-    name = path[1].key
-    block = re.fullmatch(r"blocks_(\d+)", name)
-    return int(block[1]) + 1 if block else 0 if name.endswith(("_embed", "_token")) else None
 
 
 def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:

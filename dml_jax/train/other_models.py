@@ -17,7 +17,7 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.experiment import Experiment, Teacher
+from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.step import TrainState, fingerprint
 
@@ -41,7 +41,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     origin = {"hash": configs.digest(config), "step": teacher.step, "sha256": fingerprint(variables)}
     origin |= {"finished": not teacher.unfinished}
     teach = jax.tree_util.Partial(teaching(teacher.method), *variables)
-    experiment = experiment._replace(teacher=Teacher(teach, origin))
+    experiment = experiment._replace(teach=teach, teacher=origin)
     state = experiment.template()
     batch = experiment.example_batch()._replace(teacher=teach)
     # The loss, which is traced and not computed, checks that the teacher's outputs fit it.

@@ -14,8 +14,10 @@ authors' code, and B as zero. The factors are parameters beside W, so that no ne
 method get the sums. So do evaluations, exports and whatever else uses a trained model, see `merged`.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,7 +44,7 @@ def by_path(method: Method, names: Collection[str]) -> Method:
     if not patterns:
         return method
 
-    def group(path: tuple[str, ...]) -> str:
+    def group(path: Path) -> str:
         joined = "/".join(path)
         fitting = (name for name in patterns if fnmatchcase(joined, name) or fnmatchcase(joined, f"{name}/*"))
         return next(fitting, None) or method.group(path)
@@ -68,11 +70,10 @@ def freezing(method: Method, groups: Mapping[str, Group]) -> Method:
     if not unchanged:
         return method
 
-    def stopped(params: PyTree) -> PyTree:
-        def stop(path: Any, leaf: jax.Array) -> jax.Array:
-            return jax.lax.stop_gradient(leaf) if method.group(path) in frozen else leaf
+    def stop(path: Any, leaf: jax.Array) -> jax.Array:
+        return jax.lax.stop_gradient(leaf) if method.group(path) in frozen else leaf
 
-        return traverse_util.path_aware_map(stop, params)
+    stopped = partial(traverse_util.path_aware_map, stop)
 
     def kept(before: PyTree, after: PyTree) -> PyTree:
         old = traverse_util.flatten_dict(before)
@@ -173,7 +174,8 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
         params, model_state = method.init(key, batch)
         updates = {}
         for i, (path, leaf) in enumerate(traverse_util.flatten_dict(params).items()):
-            if _is_matrix(leaf) and (rank := rank_of(path)):
+            is_matrix = leaf.ndim in (2, 4) and leaf.size == math.prod(leaf.shape[-2:]) and min(leaf.shape[-2:]) > 1
+            if is_matrix and (rank := rank_of(path)):
                 (inputs, outputs), own = leaf.shape[-2:], (*path[:-1], path[-1] + SUFFIX)
                 draw = uniform_fan_in(inputs)
                 updates[*own, "a"] = draw(jax.random.fold_in(key, i), (inputs, rank), leaf.dtype)
@@ -209,7 +211,3 @@ def updating(method: Method, groups: Mapping[str, Group]) -> Method:
 
         hooks = hooks._replace(refresh=hooks.refresh._replace(update=refreshed))
     return made._replace(init=init, group=group_of, hooks=hooks)
-
-
-def _is_matrix(leaf: jax.Array) -> bool:
-    return leaf.ndim in (2, 4) and leaf.size == leaf.shape[-2] * leaf.shape[-1] and min(leaf.shape[-2:]) > 1

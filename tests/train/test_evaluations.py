@@ -51,7 +51,12 @@ def test_a_sample_of_training_classes(train: tuple[int, int], like: tuple[int, i
 
     none: Any = None
     tested = evaluations.ReadingsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
-    found = evaluations.of_training_classes(OPTIONS, "cosine", tested, "", none, split(*train), split(*like), none)
+    run: Any = SimpleNamespace(
+        config=SimpleNamespace(evaluation=OPTIONS),
+        method=SimpleNamespace(distance="cosine"),
+        splits={"train": split(*train)},
+    )
+    found = evaluations.of_training_classes(run, tested, "", none, split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}

@@ -25,12 +25,12 @@ def test_products_by_type_and_precision() -> None:
       ROOT %f = f32[4,4]{1,0} transpose(%c), dimensions={1,0}
     }
     """  # noqa: E501
-    assert hlo.products(text) == {
-        ("convolution", "bf16", "default"): 1,
-        ("dot", "bf16×f32", "high"): 1,
-        ("dot", "f32", "highest"): 1,
-    }
-    assert hlo.copies(text) == (1, 64)
+    assert [tuple(row.values()) for row in hlo.products(text)] == [
+        ("convolution", "bf16", "default", 1),
+        ("dot", "bf16×f32", "high", 1),
+        ("dot", "f32", "highest", 1),
+    ]
+    assert hlo.copies(text) == {"count": 1, "bytes": 64}
 
 
 def test_traffic_of_a_loop_counts_every_turn() -> None:
@@ -70,13 +70,14 @@ def test_collectives_of_a_sum_over_devices() -> None:
     rows = NamedSharding(mesh, PartitionSpec("data"))
     x = jax.ShapeDtypeStruct((16, 5), jnp.float32, sharding=rows)
     text = jax.jit(lambda x: x.sum(axis=0)).lower(x).compile().as_text()
-    assert hlo.collectives(text) == {("all-reduce", "f32"): (1, 20)}
+    assert hlo.collectives(text) == [{"operation": "all-reduce", "type": "f32", "count": 1, "bytes": 20}]
     halves = """
       %g = ((f32[1,3]{1,0}, f32[1,5]{1,0}), (f32[2,3]{1,0}, f32[2,5]{1,0})) all-gather-start(%a, %b), dimensions={0}
       %h = (f32[2,3]{1,0}, f32[2,5]{1,0}) all-gather-done(%g)
       %p = (f32[7]{0}, f32[7]{0}, u32[], u32[]) collective-permute-start(%c), source_target_pairs={{0,1}}
     """
-    assert hlo.collectives(halves) == {("all-gather", "f32"): (1, 64), ("collective-permute", "f32"): (1, 28)}
+    found = [tuple(row.values()) for row in hlo.collectives(halves)]
+    assert found == [("all-gather", "f32", 1, 64), ("collective-permute", "f32", 1, 28)]
 
 
 @pytest.mark.parametrize("stride", [1, 2])

@@ -94,4 +94,4 @@ def test_kernel_gradients_are_summed_over_devices_in_float32(devices: int) -> No
                 expected[i, j] += whole.astype(jnp.bfloat16).astype(np.float64)
     np.testing.assert_allclose(of_kernel, expected, rtol=0, atol=0.02 * np.abs(expected).max())
     texts = gradients.lower(*arguments).compile().as_text()
-    assert devices == 1 or {kind for _, kind in hlo.collectives(texts)} == {"f32"}
+    assert devices == 1 or {row["type"] for row in hlo.collectives(texts)} == {"f32"}

@@ -97,7 +97,7 @@ def test_the_teacher_is_an_argument_of_the_step(source: Path) -> None:
     rows = np.zeros(16, np.int32)
     batch = experiment.device_batch(np.zeros((1, 16, *experiment.shape, 3), np.uint8), rows, rows)
     leaves = jax.tree.leaves(batch)
-    assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teacher.teach))
+    assert len(leaves) == 3 + len(jax.tree.leaves(experiment.teach))
     state = experiment.template()
     loss = partial(step.loss, experiment.method)
     traced = jax.make_jaxpr(loss)(state.params, state.model_state, batch, state.step, jax.random.key(0))
@@ -134,7 +134,7 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
     assert (
-        other_models.with_teacher(experiments.build(pupil(hist)), QUIET).teacher is not None
+        other_models.with_teacher(experiments.build(pupil(hist)), QUIET).teach is not None
     )  # distances need no classifier
 
 

@@ -79,12 +79,6 @@ def to_host(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def of_main_process(value: float) -> float:
-    """The value of the main process, for decisions that all processes must make alike."""
-    bits = np.array([value]).view(np.int32)  # because JAX would round 64-bit values
-    return float(np.asarray(multihost_utils.broadcast_one_to_all(bits)).view(np.float64)[0])
-
-
 def shard_batch(mesh: Mesh, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
     """The global batch from the rows of this host: uint8 [V, B_local, H, W, 3], int32 [B_local], int32 [B_local]."""
     put = jax.make_array_from_process_local_data

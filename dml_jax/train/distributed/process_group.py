@@ -28,7 +28,7 @@ from datetime import datetime
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -38,6 +38,8 @@ from dml_jax import files
 from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
 from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.records import logs
+
+T = TypeVar("T")
 
 START_PATIENCE = 300.0  # seconds until all processes must have started
 SILENCE = 30.0  # seconds without a sign of life, after which a process is lost, unless another time is set
@@ -313,12 +315,12 @@ def check_same(facts: dict[str, Any]) -> None:
         )
 
 
-def decided_by_first(decide: Callable[[], int]) -> int:
-    """The value of `decide`, called only in process 0, as it may change files that others read."""
-    if _group is None:
-        return decide()
-    if jax.process_index() != 0:
-        return int(_group.peers[0].values.get())
+def decided_by_first(decide: Callable[[], T]) -> T:
+    """The JSON value of `decide`, called only in process 0, as it may change files that others read."""
+    if _group is not None and jax.process_index() != 0:
+        received: T = _group.peers[0].values.get()
+        return received
     decided = decide()
-    _group.send(value=decided)
+    if _group is not None:
+        _group.send(value=decided)
     return decided
