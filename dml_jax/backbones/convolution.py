@@ -26,8 +26,6 @@ Pair = tuple[int, int]
 Padding = tuple[Pair, Pair]
 Saved = tuple[jax.Array, jax.Array]
 
-WIDE = 28  # columns from which the kernel's gradient is first summed along each row, so that its inputs stay cached
-
 _PLAIN = ContextVar("plain", default=False)
 _DEVICES: ContextVar[Mesh | None] = ContextVar("devices", default=None)
 
@@ -210,14 +208,15 @@ def _depthwise_image_gradient(grad: jax.Array, kernel: jax.Array, size: tuple[in
 
 def _depthwise_kernel_gradient(padded: jax.Array, kernel: jax.Array, grad: jax.Array, strides: Pair) -> jax.Array:
     """The sums over all pixels of the products of the shifted images with the gradient of the result."""
-    # One reduction with an accumulator per cell reads the images once; sums of each row or image are added afterwards.
+    # One reduction with an accumulator per cell reads the images once. Its sums are of a few neighbours, because XLA
+    # vectorises short sums; the rest is added afterwards.
     wide = at_least_float32(grad)
-    products = tuple(each * wide for each in shifts(at_least_float32(padded), kernel.shape[:2], strides))
+    few = max(n for n in range(1, 17) if grad.shape[2] % n == 0)
+    moved = shifts(at_least_float32(padded), kernel.shape[:2], strides)
+    products = tuple((each * wide).reshape(-1, few, grad.shape[3]) for each in moved)
     zeros = (np.zeros((), wide.dtype),) * len(products)
-    axes = (2,) if grad.shape[2] >= WIDE else (1, 2)
-    sums = lax.reduce(products, zeros, lambda a, b: tuple(map(jnp.add, a, b)), axes)
-    cells = jnp.stack([each.reshape(-1, each.shape[-1]).sum(axis=0) for each in sums])
-    return cells.reshape(kernel.shape).astype(kernel.dtype)
+    sums = lax.reduce(products, zeros, lambda a, b: tuple(map(jnp.add, a, b)), (1,))
+    return jnp.stack([each.sum(axis=0) for each in sums]).reshape(kernel.shape).astype(kernel.dtype)
 
 
 depthwise.defvjp(_depthwise_forward, _depthwise_backward)
