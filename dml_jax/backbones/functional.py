@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import traverse_util
-from jax.interpreters.partial_eval import dce_jaxpr
+from jax.extend.core import Jaxpr, Literal
 
 from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
 from dml_jax.backbones.weights import store
@@ -29,10 +29,23 @@ def init(module: nn.Module, key: jax.Array, *inputs: Any) -> tuple[PyTree, PyTre
         return module.init(key, *arrays)
 
     traced, shapes = jax.make_jaxpr(variables, return_shape=True)(key)
-    needed, _ = dce_jaxpr(traced.jaxpr, [True] * len(traced.jaxpr.outvars), instantiate=True)
-    leaves = jax.core.eval_jaxpr(needed, traced.consts, key)
+    leaves = jax.core.eval_jaxpr(_without_unused(traced.jaxpr), traced.consts, key)
     tree = jax.tree.unflatten(jax.tree.structure(shapes), leaves)
     return tree.get("params", {}), tree.get("batch_stats", {})
+
+
+def _without_unused(jaxpr: Jaxpr) -> Jaxpr:
+    """Only the equations on which the outputs depend."""
+
+    def variables(atoms: Any) -> set[Any]:
+        return {atom for atom in atoms if not isinstance(atom, Literal)}
+
+    needed, kept = variables(jaxpr.outvars), []
+    for equation in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(equation.outvars):
+            kept.append(equation)
+            needed |= variables(equation.invars)
+    return jaxpr.replace(eqns=kept[::-1])
 
 
 def apply(
