@@ -167,12 +167,12 @@ def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     models = [("influence", "", run.model)]
     if int(untrained.step) == 0 < run.step:
         models.append(("influence_untrained", " before training", untrained))
-    split, classes, found = run.split("batch"), run.split("train").classes, []
+    pictures, classes, found = run.split("batch"), run.split("train").classes, []
     for name, which, model in models:
         result = compute(model.params, model.model_state, batch.images, batch.labels, jnp.asarray(anchors))
         norms = np.asarray(result, np.float64)
         means = ", ".join(f"{kind} {mean:.2g}" for kind, mean in mean_by_kind(norms, anchors, labels).items())
-        strips = [strip(split, anchor, influence) for anchor, influence in zip(anchors.tolist(), norms, strict=True)]
+        strips = [strip(pictures, anchor, influence) for anchor, influence in zip(anchors.tolist(), norms, strict=True)]
         finding = Finding(
             name,
             f"Images of a training batch (left) and the other images that influence their predicted probability "
