@@ -103,7 +103,7 @@ def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, s
         if isinstance(values, tuple):
             space[key] = distributions.CategoricalDistribution(values)
         else:
-            whole = isinstance(values.low, int)
+            whole = isinstance(values.low, int) and isinstance(values.high, int)
             kind = distributions.IntDistribution if whole else distributions.FloatDistribution
             space[key] = kind(**asdict(values))
     mine = (found for found in begun(study) if Path(found.user_attrs["directory"]).parent == root)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -240,14 +241,20 @@ def _ignore_abandoned_transfers() -> None:
     closed, in a callback from which nothing can be raised; others fail or are discarded unseen, and some never start.
     """
     warnings.filterwarnings("ignore", NEVER_STARTED, RuntimeWarning)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(_is_not_from_orbax)  # a function is added once
     report = sys.unraisablehook
 
     def without_abandoned_transfers(unraisable: "sys.UnraisableHookArgs") -> None:
-        frames = [frame for frame, _ in traceback.walk_tb(unraisable.exc_traceback)]
-        in_orbax = any("orbax" in Path(frame.f_code.co_filename).parts for frame in frames)
-        if str(unraisable.exc_value) != "Event loop is closed" and not in_orbax:
+        if str(unraisable.exc_value) != "Event loop is closed" and not _in_orbax(unraisable.exc_traceback):
             report(unraisable)
 
     if getattr(report, "__name__", "") != without_abandoned_transfers.__name__:
         sys.unraisablehook = without_abandoned_transfers
+
+
+def _is_not_from_orbax(record: logging.LogRecord) -> bool:  # others' errors, such as those of `serve`, stay visible
+    return not (record.exc_info and _in_orbax(record.exc_info[2]))
+
+
+def _in_orbax(trace: TracebackType | None) -> bool:
+    return any("orbax" in Path(frame.f_code.co_filename).parts for frame, _ in traceback.walk_tb(trace))

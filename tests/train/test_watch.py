@@ -4,12 +4,20 @@ import faulthandler
 import json
 import os
 import signal
+import socket
+import struct
+import threading
 import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
+from dml_jax.errors import PeerError
 from dml_jax.train.distributed import process_group
 
 
@@ -66,3 +74,34 @@ def test_a_signal_writes_the_stacks_of_all_threads(tmp_path: Path) -> None:
     text = (tmp_path / "host-0.stacks").read_text()
     assert text.count("in test_a_signal_writes_the_stacks_of_all_threads") == 2
     assert " no sign of life\nCurrent thread" in text or " no sign of life\nThread" in text
+
+
+def test_strangers_do_not_keep_the_processes_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One connects and says nothing, one has another key; the third connection is of process 1."""
+    monkeypatch.setattr(process_group.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(process_group, "STRANGER", struct.pack("ll", 0, 100_000))
+    others: list[Any] = []
+
+    def told(sent: np.ndarray) -> np.ndarray:
+        _, port, key = json.loads(sent.tobytes())
+        others.append(socket.create_connection(("localhost", port)))
+
+        def arrive() -> None:
+            with pytest.raises(AuthenticationError):
+                Client(("localhost", port), authkey=b"guessed")
+            others.append(connection := Client(("localhost", port), authkey=key.encode()))
+            connection.send_bytes(b"1")
+
+        threading.Thread(target=arrive, daemon=True).start()
+        return sent
+
+    monkeypatch.setattr(process_group.multihost_utils, "broadcast_one_to_all", told)
+    (peer,) = process_group._connected()
+    assert peer.index == 1
+    assert len(others) == 2
+    for connection in (*others, peer.connection):
+        connection.close()
+    monkeypatch.setattr(process_group.multihost_utils, "broadcast_one_to_all", lambda sent: sent)
+    monkeypatch.setattr(process_group, "SILENCE", 0.1)
+    with pytest.raises(PeerError, match=r"1 of 2 processes have not reached .* within 0\.1 s"):
+        process_group._connected()

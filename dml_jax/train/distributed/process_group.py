@@ -17,6 +17,7 @@ import secrets
 import signal
 import socket
 import statistics
+import struct
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,7 @@ PATIENCE = 10.0  # seconds that a process which ends waits until the others know
 SHOWN = 5  # differences that an error message lists
 MOST_FACTS = 1024  # that are compared
 ADDRESS = 256  # bytes
+STRANGER = struct.pack("ll", 5, 0)  # seconds and microseconds without a byte, after which a connection is given up
 FACTOR, SHORTEST, KNOWN = 20, 5.0, 5  # a step is slow after 20 times the median of 5 or more, and 5 seconds
 MINUTE = 60.0  # seconds between two lines of a process
 
@@ -277,8 +279,8 @@ def end_together(silence: float) -> Iterator[None]:
 def _connected() -> list[_Peer]:
     """Connections of process 0 with all others, or of another process with process 0."""
     own, processes = secrets.token_hex(16), jax.process_count()
-    with Listener(("", 0), backlog=processes, authkey=own.encode()) as server:
-        here = json.dumps([_own_address(), server.address[1], own]).encode()
+    with socket.create_server(("", 0), backlog=processes) as server:
+        here = json.dumps([_own_address(), server.getsockname()[1], own]).encode()
         sent = np.frombuffer(here.ljust(ADDRESS), np.uint8)
         host, port, key = json.loads(np.asarray(multihost_utils.broadcast_one_to_all(sent), np.uint8).tobytes())
         if jax.process_index() != 0:
@@ -286,9 +288,18 @@ def _connected() -> list[_Peer]:
             connection.send_bytes(str(jax.process_index()).encode())
             return [_Peer(0, connection)]
         peers: dict[int, _Peer] = {}
+        server.settimeout(SILENCE)
         while len(peers) < processes - 1:
-            with suppress(AuthenticationError, EOFError, OSError):  # of a stranger
-                connection = server.accept()
+            try:
+                accepted, _ = server.accept()
+            except TimeoutError:
+                problem = f"{processes - 1 - len(peers)} of {processes} processes have not reached {host}:{port}"
+                raise PeerError(f"{problem} within {SILENCE:g} s; allow connections between the hosts") from None
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, STRANGER)
+            connection = Connection(accepted.detach())
+            with suppress(AuthenticationError, EOFError, OSError):  # of a stranger, who may also say nothing
+                deliver_challenge(connection, own.encode())
+                answer_challenge(connection, own.encode())
                 index = int(connection.recv_bytes())
                 peers[index] = _Peer(index, connection)
         return [peers[index] for index in sorted(peers)]
