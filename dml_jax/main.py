@@ -106,25 +106,19 @@ def check_options(options: Namespace) -> None:
     host, _, port = (options.coordinator or "auto").rpartition(":")
     address = port == "auto" or (host and port.isdecimal() and 0 < int(port) < 2**16)
     silence = options.silence is None or (options.coordinator and 5 <= options.silence <= 86400)
-    rules = [
-        (options.config, "--config: missing; give a file, e.g. --config=configs/digits_hist.py"),
-        *(
-            (mode in modes or not getattr(options, name), f"--{name} is only valid with --mode={' or '.join(modes)}")
-            for name, modes in VALID_WITH.items()
-        ),
-        (
-            mode != "compile" or options.topology,
-            "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4",
-        ),
-        (grouped, "--coordinator: missing; several processes need HOST:PORT of the first, or auto"),
-        (silence, f"--silence={options.silence or 0:g}: must be 5 to 86400 s, and needs --coordinator"),
-        (address, f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto"),
-        (
-            0 <= options.process < options.processes,
-            f"--process={options.process}: must be at least 0 and less than --processes={options.processes}",
-        ),
-    ]
-    cli.refuse(problem for valid, problem in rules if not valid)
+    cli.require(options.config, "--config: missing; give a file, e.g. --config=configs/digits_hist.py")
+    for name, modes in VALID_WITH.items():
+        valid = mode in modes or not getattr(options, name)
+        cli.require(valid, f"--{name} is only valid with --mode={' or '.join(modes)}")
+    with_devices = mode != "compile" or options.topology
+    cli.require(with_devices, "--topology: missing; --mode=compile needs devices, e.g. --topology=h100:8 or v5e:4x4")
+    cli.require(grouped, "--coordinator: missing; several processes need HOST:PORT of the first, or auto")
+    cli.require(silence, f"--silence={options.silence or 0:g}: must be 5 to 86400 s, and needs --coordinator")
+    cli.require(address, f"--coordinator={options.coordinator}: must be HOST:PORT of the first process, or auto")
+    cli.require(
+        0 <= options.process < options.processes,
+        f"--process={options.process}: must be at least 0 and less than --processes={options.processes}",
+    )
 
 
 def steps_to_trace(profile: str) -> tuple[int, int]:
@@ -179,9 +173,7 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)
     console = Console(quiet=options.quiet, active=mesh.is_main_process())
-    copy = buckets.working_copy(
-        "--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process()
-    )  # fmt: skip
+    copy = buckets.working_copy("--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process())
     try:
         with process_group.end_together(silence), copy as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}

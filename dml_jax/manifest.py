@@ -20,14 +20,8 @@ REMEDY = "restore it from a copy, or write it again"
 
 
 @dataclass
-class _File:
-    size: int
-    sha256: str | None = None
-
-
-@dataclass
 class _Content:
-    files: dict[str, _File]
+    files: dict[str, dict[str, Any]]  # name -> "size" and, but for a checkpoint in a bucket, "sha256"
     sha256: str
     run: dict[str, Any] = field(default_factory=dict)  # of a checkpoint, see `workdir.identity`
 

@@ -16,7 +16,7 @@ from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.errors import counted, printable
-from dml_jax.inference.model import is_run, locate
+from dml_jax.inference.embedding_model import is_run, locate
 from dml_jax.train.model import reading_in_results
 from dml_jax.train.records import workdir
 

@@ -47,7 +47,7 @@ def execute(arguments: list[str]) -> None:
     import jax
 
     from dml_jax.export import programs
-    from dml_jax.inference.model import is_run, locate
+    from dml_jax.inference.embedding_model import is_run, locate
 
     cli.require(options.to or options.push, "--to: missing; give some of onnx,parquet, or --push=user/name")
     forms = cli.choices("--to", options.to, FORMS) if options.to else ()

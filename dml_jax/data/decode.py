@@ -23,7 +23,7 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
+FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; other formats also use the last
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
@@ -106,23 +106,17 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
-    heic = data[4:12] in HEIC
-    if heic:
-        _register_heic()
+    formats = FORMATS
+    if data[4:12] in HEIC:
+        try:
+            import pillow_heif
+        except ImportError:
+            raise DataError("is HEIC, which needs one more package: pip install pillow-heif") from None
+        pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
+        formats = ("HEIF",)
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        if heic:
-            return Image.open(io.BytesIO(data), formats=("HEIF",))
-        return Image.open(io.BytesIO(data), formats=FORMATS)
-
-
-def _register_heic() -> None:
-    """Makes HEIC files known to Pillow; their main image is decoded and nothing else in them."""
-    try:
-        import pillow_heif
-    except ImportError:
-        raise DataError("is HEIC, which needs one more package: pip install pillow-heif") from None
-    pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
+        return Image.open(io.BytesIO(data), formats=formats)
 
 
 def exif_day(file: Path) -> str:

@@ -33,7 +33,7 @@ def usable_cores() -> int:
 
 
 class BatchReader(AbstractContextManager[Any], Iterator[T]):
-    """An iterator over prefetched batches; use it in a `with` statement, or close it."""
+    """An iterator over prefetched batches, whose threads run until the end of its `with` statement."""
 
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
@@ -50,12 +50,8 @@ class BatchReader(AbstractContextManager[Any], Iterator[T]):
         self.waited += time.perf_counter() - began
         return batch
 
-    def close(self) -> None:
-        """Stops the threads; may be called more than once."""
-        self._iterator.close()
-
     def __exit__(self, *exception: object) -> None:
-        self.close()
+        self._iterator.close()
 
 
 def training(

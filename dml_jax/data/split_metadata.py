@@ -71,26 +71,30 @@ def load(path: Path) -> dict[str, Split]:
     with reading(path, "prepare the data set again"):
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         header = json.loads(reader.schema.metadata[b"splits"])
-        return {about["name"]: _split(about, reader.get_batch(i)) for i, about in enumerate(header)}
+        splits = {}
+        for i, about in enumerate(header):
+            batch = reader.get_batch(i)
+            batch.validate(full=True)
+            labels, ids, files, *others = batch.columns
+            columns = zip(batch.schema.names[len(COLUMNS) :], others, strict=True)
+            splits[about["name"]] = Split(
+                labels=labels.to_numpy(),
+                ids=_decoded(ids),
+                read=unread,
+                classes=about["classes"],
+                files=() if files.null_count else _decoded(files),
+                content=about["content"],
+                metadata={
+                    name: [json.loads(value) for value in column.to_pylist()]
+                    for name, column in columns
+                    if column.null_count < len(column)
+                },
+            )
+        return splits
 
 
-def _split(about: Mapping[str, Any], batch: pa.RecordBatch) -> Split:
-    batch.validate(full=True)
-    labels, ids, files, *others = batch.columns
-    columns = {
-        name: [json.loads(value) for value in column.to_pylist()]
-        for name, column in zip(batch.schema.names[len(COLUMNS) :], others, strict=True)
-        if column.null_count < len(column)
-    }
-    return Split(
-        labels=labels.to_numpy(),
-        ids=[name.decode("utf-8", "surrogateescape") for name in ids.to_pylist()],
-        read=unread,
-        classes=about["classes"],
-        files=() if files.null_count else [name.decode("utf-8", "surrogateescape") for name in files.to_pylist()],
-        content=about["content"],
-        metadata=columns,
-    )
+def _decoded(names: pa.LargeBinaryArray) -> list[str]:
+    return [name.decode("utf-8", "surrogateescape") for name in names.to_pylist()]
 
 
 def checked_columns(metadata: Any, count: int) -> dict[str, list[Scalar]]:

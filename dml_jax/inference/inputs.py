@@ -89,7 +89,13 @@ def digest(found: Sequence[Unit]) -> str:
     for unit in found:
         sha256.update(f"{unit.kind}\0{unit.group}\n".encode())
         for name in unit.names:
-            sha256.update(f"{name}\0{_stamp(unit.root, name)}\n".encode(errors="surrogateescape"))
+            path = _path(unit.root, name)
+            if isinstance(path, Path):
+                state = stamp(path)
+            else:
+                (info,) = sources.listed(path).values()
+                state = f"{info.size} {info.mtime_ns}"
+            sha256.update(f"{name}\0{state}\n".encode(errors="surrogateescape"))
     return sha256.hexdigest()
 
 
@@ -100,13 +106,6 @@ def _path(root: str, name: str) -> Path | str:
 def source(path: Path | str) -> Any:
     """A path for readers; the opened file if it is in a bucket."""
     return sources.opened(str(path)) if is_url(path) else path
-
-
-def _stamp(root: str, name: str) -> str:
-    if not is_url(name):
-        return stamp(os.path.join(root, name))
-    (info,) = sources.listed(name).values()
-    return f"{info.size} {info.mtime_ns}"
 
 
 def blocks(unit: Unit) -> Iterator[list[Item]]:

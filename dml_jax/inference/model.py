@@ -12,13 +12,11 @@ from dml_jax import config as configs
 from dml_jax.config.sections import OF_ANY_SIZE
 from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError
-from dml_jax.inference.embedding_model import EmbeddingModel, is_run, locate
+from dml_jax.inference.embedding_model import EmbeddingModel, locate
 from dml_jax.train import embedding, step
 from dml_jax.train import model as models
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import TrainedModel
-
-__all__ = ["Model", "is_run", "locate"]
 
 
 class Model(EmbeddingModel):

@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,21 +30,16 @@ class Embedder:
     """An actor: a model in a process of its own."""
 
     def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
-        self._arguments = directory, checkpoint, options
-
-    @cached_property
-    def _model(self) -> Any:
-        directory, checkpoint, options = self._arguments
-        return dml_jax.load(directory, checkpoint, **options)
+        self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))  # loaded by the first call
 
     def facts(self) -> tuple[parts.Facts, str]:
         """The identity of the model, and the machine's name with the version of this package."""
-        return parts.facts(self._model), f"{os.uname().nodename} ({dml_jax.__version__})"
+        return parts.facts(self._model()), f"{os.uname().nodename} ({dml_jax.__version__})"
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
         """Writes a part, see `parts.embed`."""
         Path(file).parent.stat()  # OSError if this machine does not see the directory
-        (written,) = parts.embed(self._model, [(file, unit)])
+        (written,) = parts.embed(self._model(), [(file, unit)])
         return written
 
 

@@ -6,7 +6,7 @@ symmetries of the square (40 classes), drawn with new random numbers at each rea
 upright, drawn with random numbers that are fixed by the index.
 """
 
-from collections.abc import Callable
+from functools import partial
 from importlib.metadata import distribution
 
 import numpy as np
@@ -59,13 +59,9 @@ def _scans() -> tuple[np.ndarray, np.ndarray]:
     return rows[:, :-1], rows[:, -1].astype(int)
 
 
-def _reader(scans: np.ndarray, first: int) -> Callable[[int, np.random.Generator | None], np.ndarray]:
+def _read(scans: np.ndarray, first: int, index: int, rng: np.random.Generator | None) -> np.ndarray:
     """`Split.read` for a split with images numbered from `first` on."""
-
-    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        return draw(scans[index], np.random.default_rng((24, first + index)) if rng is None else rng)
-
-    return read
+    return draw(scans[index], np.random.default_rng((24, first + index)) if rng is None else rng)
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -77,13 +73,13 @@ def load(data: Data) -> dict[str, Split]:
     train = Split(
         labels=np.concatenate([8 * digits[seen] + s for s in range(8)]).astype(np.int64),
         ids=[f"digit-{i:04d}-symmetry-{s}" for s in range(8) for i in seen],
-        read=_reader(train_scans, 0),
+        read=partial(_read, train_scans, 0),
         classes=[f"{digit} symmetry {s}" for digit in range(5) for s in range(8)],
     )
     test = Split(
         labels=digits[unseen].astype(np.int64) - 5,
         ids=[f"digit-{i:04d}" for i in unseen],
-        read=_reader(scans[unseen], len(train_scans)),
+        read=partial(_read, scans[unseen], len(train_scans)),
         classes=[str(digit) for digit in range(5, 10)],
     )
     return {"train": train, "test": test}

@@ -6,7 +6,7 @@ for CUB-200-2011 (caltech_birds2011) and Cars196 (cars196).
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,19 @@ import numpy as np
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
-from dml_jax.data.split import Read, Split, subset, unread
+from dml_jax.data.split import Split, subset, unread
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
 LABELS = ("label", "class_id")  # features that may contain the label
 
 
-def _reader(directory: str, ids: Sequence[str], min_side: int, upright: bool) -> Read:
+def _read(directory: str, ids: Sequence[str], data: Data, index: int, rng: np.random.Generator | None) -> np.ndarray:
     """`Split.read` for images with ids "<split>/<row>"."""
-
-    def read(index: int, rng: np.random.Generator | None) -> np.ndarray:
-        split, row = ids[index].split("/")
-        with reading(f"{directory}, {ids[index]}"):
-            return decode.rgb(_source(directory, split)[int(row)]["image"], min_side, upright=upright)
-
-    return read
+    split, row = ids[index].split("/")
+    with reading(f"{directory}, {ids[index]}"):
+        stored = _source(directory, split)[int(row)]["image"]
+        return decode.rgb(stored, data.decoded_side, upright=data.exif_rotation)
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -40,7 +37,7 @@ def load(data: Data) -> dict[str, Split]:
         raise DataError(f"data.path={data.path}: give a directory with the dataset_info.json of tensorflow_datasets")
     fingerprint = f"{directory}\0{info.stat().st_mtime_ns}".encode()
     return {
-        name: split._replace(read=_reader(str(directory), split.ids, data.decoded_side, data.exif_rotation))
+        name: split._replace(read=partial(_read, str(directory), split.ids, data))
         for name, split in split_metadata.cached(fingerprint, lambda: _scan(str(directory))).items()
     }
 
@@ -57,7 +54,10 @@ def _scan(directory: str) -> Mapping[str, Split]:
             f"data.path={directory}: must have a feature image and a feature {' or '.join(LABELS)}, and be stored as "
             "array_record; prepare it with tfds build --file_format=array_record"
         )
-    rows = {split: _read_labels(directory, split, label) for split in builder.info.splits}
+    rows = {}
+    for split in builder.info.splits:
+        source = _source(directory, split)
+        rows[split] = np.array([source[i][label] for i in range(len(source))], np.int64)
     names, labels = np.unique(np.concatenate([*rows.values()]), return_inverse=True)
     trained = np.isin(names, rows.get("train", []))
     if len(rows) != 2 or "train" not in rows or sum(len(np.unique(each)) for each in rows.values()) > len(names):
@@ -65,11 +65,6 @@ def _scan(directory: str) -> Mapping[str, Split]:
     ids = [f"{split}/{row}" for split, values in rows.items() for row in range(len(values))]
     every = Split(labels.astype(np.int64), ids, unread, [str(name) for name in names])
     return {"train": subset(every, np.flatnonzero(trained)), "test": subset(every, np.flatnonzero(~trained))}
-
-
-def _read_labels(directory: str, split: str, label: str) -> np.ndarray:
-    source = _source(directory, split)
-    return np.array([source[i][label] for i in range(len(source))], np.int64)
 
 
 @cache
