@@ -37,7 +37,7 @@ class Finding(NamedTuple):
 
     name: str  # stem of the file names
     caption: str  # content of the figure and how to read it
-    plot: Callable[[Path], None] | None  # writes the figure as a PNG file; None if it has no such file
+    plot: Callable[[Path], None]  # writes the figure as a PNG file
     columns: Sequence[str]  # header of the CSV file
     rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column
     pictures: Strips = ()  # shown in the report instead of the figure
@@ -72,21 +72,16 @@ def write(
     for finding in found:
         file, stem = target / f"{finding.name}{suffix}.csv", f"{finding.name}{suffix}"
         write_csv(file, [finding.columns, *([_cell(value) for value in row] for row in finding.rows)])
-        if finding.plot:
-            finding.plot(file.with_suffix(".png"))
+        finding.plot(file.with_suffix(".png"))
         heading = stem.replace("_", " ").capitalize()
         body += f"<h3>{text(heading)}</h3>" if len(found) > 1 and heading != title else ""
-        body += _shown(finding, stem, file, f"{to}/{stem}.csv")
+        link = f'<a href="{text(f"{to}/{stem}.csv")}" title="a file beside this page">Numbers</a>'
+        caption = f"{text(finding.caption)} {link}"
+        if finding.pictures:
+            body += html.pictures(finding.pictures, stem, caption)
+        else:
+            body += html.chart(file.with_suffix(".png").read_bytes(), stem, caption) + finding.table
     write_json(target / f"{name}{suffix}.json", asdict(Section(printable(title), body, f"(step {step:,})")))
-
-
-def _shown(finding: Finding, stem: str, file: Path, link: str) -> str:
-    caption = f'{text(finding.caption)} <a href="{text(link)}" title="a file beside this page">Numbers</a>'
-    if finding.pictures:
-        return html.pictures(finding.pictures, stem, caption)
-    if finding.plot:
-        return html.chart(file.with_suffix(".png").read_bytes(), stem, caption) + finding.table
-    return f'<p class="note">{caption}</p>{finding.table}'
 
 
 def _cell(value: Any) -> Any:

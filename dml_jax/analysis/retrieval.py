@@ -1,4 +1,4 @@
-"""Retrieved images of sampled queries; Recall@1 of every class, and confused classes."""
+"""Retrieved images of sampled queries, and Recall@1 of every class."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
-CONFUSED = ("class", "other_class", "confusions", "queries_of_both")
 FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
     "query": (drawing.INK, "-"),
     "right": (drawing.BLUE, "-"),
@@ -122,29 +121,13 @@ def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray
     return classes, hits / counts, counts
 
 
-def confused_pairs(labels: np.ndarray, nearest: np.ndarray) -> list[tuple[int, int, int]]:
-    """Unordered pairs of classes, most confused first, from the labels of queries and nearest neighbours, int [N] each.
-
-    (a, b, count) with a < b: how many queries of one have their nearest neighbour in the other; pairs with equal counts
-    by increasing a and b.
-    """
-    wrong = labels != nearest
-    pairs = np.sort(np.stack([labels[wrong], nearest[wrong]], axis=1), axis=1)
-    found, counts = np.unique(pairs, axis=0, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return [(int(a), int(b), int(n)) for (a, b), n in zip(found[order], counts[order], strict=True)]
-
-
 def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
-    """Recall@1 by class, and confused pairs of classes."""
+    """Recall@1 by class."""
     data, gallery = run.split(split), run.split(gallery_of(run, split))
     nearest = gallery.labels[search(run, split, 1)[1][:, 0]]
     classes, recall, counts = recall_by_class(data.labels, nearest)
-    names, pairs = data.classes, confused_pairs(data.labels, nearest)
-    size = dict(zip(classes.tolist(), counts.tolist(), strict=True))
     order = np.argsort(recall, kind="stable")
-    rows = [(names[classes[i]], float(recall[i]), int(counts[i])) for i in order]
-    confused = [(names[a], names[b], n, size.get(a, 0) + size.get(b, 0)) for a, b, n in pairs]
+    rows = [(data.classes[classes[i]], float(recall[i]), int(counts[i])) for i in order]
     return [
         Finding(
             "classes",
@@ -153,15 +136,7 @@ def class_findings(run: EvaluatedModel, split: str) -> list[Finding]:
             ("class", "recall@1", "queries"),
             rows,
             table=html.listing(("class", "Recall@1", "queries"), rows, "classes"),
-        ),
-        Finding(
-            "confused_classes",
-            "Pairs of classes, most confused first: how many queries of either have a nearest image of the other.",
-            None,
-            CONFUSED,
-            confused,
-            table=html.listing([column.replace("_", " ") for column in CONFUSED], confused, "confused classes"),
-        ),
+        )
     ]
 
 

@@ -61,27 +61,19 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     labels = run.split(split).labels
     spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
     draw = partial(draw_spectra, spaces=spaces)
-    scalars = [(name, *space.scalars.values()) for name, space in spaces.items()]
     shown = [(name, *(f"{value:.4g}" for value in space.scalars.values())) for name, space in spaces.items()]
     return [
         Finding(
             "spectra",
             f"Singular values of the embeddings of the split '{split}', largest first, divided by their sum. A flat "
-            "curve uses all dimensions equally; a drop to zero shows unused ones.",
+            "curve uses all dimensions equally; a drop to zero shows unused ones. Density: mean cosine distance within "
+            "over that between classes. Effective rank: number of directions in use. Spectral decay: lower is flatter.",
             partial(drawing.plot_alone, draw=draw, size=(6.5, 3.6)),
             ("space", "index", "share_of_singular_values"),
             [(name, i + 1, float(s)) for name, space in spaces.items() for i, s in enumerate(space.singular_values)],
-            panel=Panel(draw, "overlaid"),
-        ),
-        Finding(
-            "geometry",
-            f"Geometry of the embeddings of the split '{split}'. Density: mean cosine distance within over that "
-            "between classes. Effective rank: number of directions in use. Spectral decay: lower is flatter.",
-            None,
-            ("space", *SCALARS),
-            scalars,
             table=html.table(("space", *(name.replace("_", " ") for name in SCALARS)), shown, "geometry"),
-        ),
+            panel=Panel(draw, "overlaid"),
+        )
     ]
 
 

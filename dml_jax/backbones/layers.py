@@ -252,14 +252,11 @@ def attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Arr
         return attend(attention_weights(queries, keys, scale=queries.shape[-1] ** -0.5), values)
 
     width = queries.shape[-1]
-    if queries.dtype != jnp.bfloat16 or queries.ndim != 4 or width % 8 or width > 128 or not _has_cudnn():
+    # Whether JAX can compile for NVIDIA GPUs; this machine need not have one.
+    has_cudnn = any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
+    if queries.dtype != jnp.bfloat16 or queries.ndim != 4 or width % 8 or width > 128 or not has_cudnn:
         return plain(queries, keys, values)
     return jax.lax.platform_dependent(queries, keys, values, cuda=_flash_attention, default=plain)
-
-
-def _has_cudnn() -> bool:
-    """Whether JAX can compile for NVIDIA GPUs, whether or not this machine has one."""
-    return any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13))
 
 
 def _flash_attention(queries: jax.Array, keys: jax.Array, values: jax.Array) -> jax.Array:

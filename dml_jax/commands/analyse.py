@@ -12,7 +12,7 @@ report.html are written to --output (default: analysis). --compare shows several
 any models), the first run before its training ("untrained"), and after message passing ("refined", of a batch).
 
   retrieval     retrieved images
-  classes       Recall@1 by class, most confused pairs
+  classes       Recall@1 by class
   components    map on the first principal components (*)
   overfitting   Recall@1 of training classes beside test classes over the kept models (*); not with --data
   spectra       singular values, density, effective rank; for DiVA also by task (*)

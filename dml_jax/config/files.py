@@ -118,8 +118,10 @@ def load_config(
         if stated is not None:
             values.name += "-paper"
     own_batch_size = flatten(values).get("data.batch_size")
-    if "backbone.name" in overrides:
-        _choose_network(values, overrides["backbone.name"])
+    network = overrides.get("backbone.name")
+    if network is not None and network != flatten(values).get("backbone.name"):
+        modules.import_code({"backbone": {"name": network}})
+        values.backbone = asdict(modules.module("backbone", network).Config())  # the defaults of another network
     if "method.loss" in overrides:
         _choose_loss(values, overrides["method.loss"])
     for key, value in overrides.items():
@@ -168,13 +170,6 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
         raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")
     with running(f"{option}={path}"):
         return module, getattr(module, function)(*[variant] * bool(colon))
-
-
-def _choose_network(values: ConfigDict, name: str) -> None:
-    """Replaces the section of the network by the defaults of another one."""
-    if name != flatten(values).get("backbone.name"):
-        modules.import_code({"backbone": {"name": name}})
-        values.backbone = asdict(modules.module("backbone", name).Config())
 
 
 def _choose_loss(values: ConfigDict, loss: str) -> None:

@@ -56,7 +56,8 @@ def slots(jobs: int) -> list[Slot]:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
     if not 1 <= jobs <= len(cores):
         raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
-    devices = _devices()
+    gpus = (str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*")))
+    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus)).split(",") if name]
     made = []
     for job in range(jobs):
         own: dict[str, str] = {}
@@ -66,12 +67,6 @@ def slots(jobs: int) -> list[Slot]:
                 own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
         made.append(Slot(frozenset(cores[job::jobs]), own))
     return made
-
-
-def _devices() -> list[str]:
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return [name for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name]
-    return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
 
 
 @contextmanager

@@ -59,13 +59,11 @@ def test_correlations_of_prototypes() -> None:
     assert heat_maps.most_selective(flat, 2).tolist() == [0, 2]
 
 
-def test_recall_and_confusions_by_class() -> None:
+def test_recall_by_class() -> None:
     labels = np.array([0, 0, 0, 2, 2, 5, 5, 5, 5])
     nearest = np.array([0, 2, 2, 0, 2, 5, 2, 7, 5])
     found = retrieval.recall_by_class(labels, nearest)
     assert [part.tolist() for part in found] == [[0, 2, 5], [1 / 3, 1 / 2, 2 / 4], [3, 2, 4]]
-    assert retrieval.confused_pairs(labels, nearest) == [(0, 2, 3), (2, 5, 1), (5, 7, 1)]
-    assert retrieval.confused_pairs(labels, labels) == []
 
 
 def test_spectra_of_the_parts() -> None:

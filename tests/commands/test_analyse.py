@@ -172,4 +172,4 @@ def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     by_class = [(float(row["recall@1"]), int(row["queries"])) for row in table(tmp_path, "classes")]
     assert sum(recall * count for recall, count in by_class) == pytest.approx(results["recall@1"] * 896, abs=1e-2)
     for scalar in ("density", "effective_rank"):
-        assert float(table(tmp_path, "geometry")[0][scalar]) == pytest.approx(results["geometry"][scalar], rel=1e-5)
+        assert f"{results['geometry'][scalar]:.4g}" in report
