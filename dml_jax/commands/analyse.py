@@ -38,7 +38,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")
     flags.add_argument("--output", metavar="DIRECTORY", help="write here instead of into the run (default: analysis)")
     flags.add_argument("--what", metavar="NAME,NAME", help="analyses (default: all that apply)")
-    flags.add_argument("--split", choices=(*SPLITS, "batch"), default="test", help="default: test; batch: of training")
+    flags.add_argument("--split", choices=(*SPLITS, "batch"), default="test", help="default: test; batch: in training")
     flags.add_argument("--batch", type=int, default=0, help="number of the training batch, default 0")
     flags.add_argument("--node", type=int, default=0, help="of attention: image of the batch, by class, default 0")
     flags.add_argument("--classes", metavar="NAME,NAME|N", help="of maps: shown classes, by name or N drawn ones")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     flags.add_argument("--weights", required=True, metavar="FILE", help="file or hf://owner/repository")
-    flags.add_argument("--output", metavar="DIRECTORY", help="default: weights/<backbone>; of authors, weights/<file>")
+    flags.add_argument("--output", metavar="DIRECTORY", help="default: weights/<backbone>; or weights/<name of FILE>")
     flags.add_argument("--backbone", metavar="NAME", help="their network, e.g. resnet50; an error if they do not fit")
     return flags
 

@@ -69,7 +69,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--lone_queries", choices=("miss", "omit"), help="without a relevant row; default: miss")
     metrics = "cosine (default; of runs, theirs), euclidean, or the import path of a function of two blocks of rows"
     flags.add_argument("--metric", metavar="NAME", help=metrics)
-    flags.add_argument("--protocol", choices=("clean", "paper"), help="paper: drop the first neighbour, as the authors")
+    flags.add_argument("--protocol", choices=("clean", "paper"), help="paper: drop the first neighbour, as authors do")
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
     flags.add_argument("--output", metavar="FILE", help="JSON file to write")

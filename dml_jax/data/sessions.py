@@ -63,8 +63,10 @@ def added(split: Split, session: str) -> Split:
 
 
 def groups(splits: Mapping[str, Split]) -> dict[str, list[str]]:
-    """`groups` and `gallery_groups` of `metrics.retrieval`, of queries and a gallery, if the sessions of the queries
-    are known; an unknown one is its own."""
+    """The arguments `groups` and `gallery_groups` of `metrics.retrieval`; empty if no session of a query is known.
+
+    An image whose session is unknown is a session of its own.
+    """
     if COLUMN not in next(iter(splits.values())).metadata:
         return {}
     return {
