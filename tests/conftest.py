@@ -21,6 +21,8 @@ from tests import xla_flags
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# Matrices are small, and threads of NumPy and scikit-learn that wait for each other take the cores from other workers.
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 # Most of the time is spent compiling small programs. The older emitters of XLA before 2026 compile a third faster,
 # programs in one part, which are not compiled in parallel, a fifth, and fewer passes of LLVM a twentieth.
 os.environ["XLA_FLAGS"] = xla_flags.with_known(

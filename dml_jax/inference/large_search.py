@@ -177,7 +177,7 @@ def faiss(embeddings: Table, file: Path) -> tuple[int, float]:
         raise DataError(f"{total} rows are too few to fit an index to; give at least {CODEBOOK}, or search exactly")
     lists = int(np.clip(total // (4 * PER_LIST), 1, LISTS))
     codes = max(codes for codes in range(1, max(2, width // 2 + 1)) if width % codes == 0)
-    index = library.index_factory(width, f"IVF{lists},PQ{codes}", library.METRIC_INNER_PRODUCT)
+    index = library.index_factory(width, f"IVF{lists},PQ{codes}np", library.METRIC_INNER_PRODUCT)
     index.train(_sample(embeddings, PER_LIST * max(lists, CODEBOOK))[1])
     most = SAMPLE, GALLERY_BYTES // 4 // width
     for _, rows in embeddings.blocks(most[1]):

@@ -75,9 +75,9 @@ def in_sessions(classes: int, each: int, seed: int, shift: float = 0.8) -> Photo
 
 
 def test_promises_hold_on_other_classes_and_sessions() -> None:
-    """Of 12 draws; and without sessions, near-copies would promise more than the next session keeps."""
+    """Of 6 draws; and without sessions, near-copies would promise more than the next session keeps."""
     held, accepted, promised, unaware = 0, [], [], []
-    for seed in range(12):
+    for seed in range(6):
         taken = in_sessions(60, 4, seed)
         first = taken.sessions == "0"
         enrolled = taken.where((taken.labels < 12) & first)
@@ -95,7 +95,7 @@ def test_promises_hold_on_other_classes_and_sessions() -> None:
         kept = one.labels < 12
         naive = open_set.promise(open_set.measure(one.where(one.labels >= 40), one.where(kept)), 0.1)
         unaware.append(naive.right[0] - right)
-    assert held >= 10
+    assert held >= 5
     assert np.mean(accepted) == pytest.approx(0.1, abs=0.04)
     assert abs(np.mean(promised)) < 0.12
     assert np.mean(unaware) > np.mean(promised) + 0.1

@@ -28,7 +28,7 @@ from dml_jax.train.distributed import mesh as meshes
 from tests.test_configs import ROOT
 
 # One configuration for each method and kind of network; the slow set lowers all.
-SOME = ["cub_hist", "cub_mpn", "cub_crt", "cub_diva", "cub_vit", "sop_hist", "cars_baseline"]
+SOME = ["cub_hist", "cub_mpn", "cub_crt", "cub_diva", "cub_vit"]
 ALL = sorted(
     path.stem
     for path in (ROOT / "configs").glob("*_*.py")
@@ -42,8 +42,11 @@ def on_this_machine(devices: int = 2) -> Topology:
 
 
 def lowered(name: str, **train: Any) -> dict[str, str]:
-    """The StableHLO of a training step by platform."""
+    """The StableHLO of a training step by platform; the network has one block of each stage, or one in all."""
     config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
+    few = {"depth": 1, "depths": (1,) * len(getattr(config.backbone, "depths", ()))}
+    few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
+    config = replace(config, backbone=replace(config.backbone, **few))
     experiment = compiling.describe(config, on_this_machine(1))
     traced = experiment.jitted_step().trace(*compiling.arguments(experiment))
     return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in ("cuda", "tpu")}
@@ -57,7 +60,7 @@ def lines(text: str, operation: str) -> list[str]:
 def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
     for text in lowered(name).values():
         products = lines(text, "convolution") + lines(text, "dot_general")
-        assert len(products) > 50
+        assert len(products) > 20
         for line in products:
             assert "HIGHEST, HIGHEST" in re.sub(r"#stablehlo<precision (\w+)>", r"\1", line), line
             assert "bf16" not in line
@@ -66,14 +69,16 @@ def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
 
 
 NETWORKS: dict[str, tuple[Any, int]] = {
-    "resnet": (resnet.Config(), 53),
+    "resnet": (resnet.Config(depths=(1, 1, 1, 1)), 17),
     "bn_inception": (bn_inception.Config(), 69),
-    "efficientnet_lite": (efficientnet_lite.Config(), 49),
-    "vit": (vit.PUBLISHED["dinov2_vits14"], 1),
+    "efficientnet_lite": (efficientnet_lite.Config(depths=(1,) * 7), 22),
+    "vit": (replace(vit.PUBLISHED["dinov2_vits14"], depth=1), 1),
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS]
+)
 def test_forms_for_cpus_leave_no_trace(name: str) -> None:
     """Each convolution has two gradients, the first one has one; no gradient is summed in bfloat16."""
     config, count = NETWORKS[name]

@@ -115,10 +115,9 @@ def test_gradient_of_frozen_groups() -> None:
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
         method = build_method(config_of("hist", groups), TrainingSet(8, 64))
         batch = toys.batch(method.hooks.views)
-        params, state = method.init(jax.random.key(0), batch)
-        found = jax.grad(step.loss, 1, has_aux=True)(
-            method, params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1)
-        )
+        params, state = jax.jit(method.init)(jax.random.key(0), batch)
+        differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
+        found = differentiated(method, params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1))
         return method, jax.tree_util.tree_leaves_with_path(found[0])
 
     (method, whole), (_, part) = gradient(()), gradient(frozen)
