@@ -1,9 +1,11 @@
 """For all tests: eight virtual CPU devices, no implicit rank promotion, one compilation cache."""
 
 import atexit
+import ctypes
 import gc
 import importlib
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -12,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -65,13 +68,24 @@ pytest.importorskip = lambda name, *rest, **options: (  # type: ignore[assignmen
     importlib.import_module(name) if name.partition(".")[0] in _installed else _skip_unless(name, *rest, **options)
 )
 
-gc.set_threshold(100_000, 50, 100)  # with all programs of a worker in memory, collecting garbage takes a while
+_LIBC = ctypes.CDLL(None) if platform.libc_ver()[0] == "glibc" else None
+gc.set_threshold(100_000, 50, 100)  # with many programs in memory, collecting garbage takes a while
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that start processes run first: they take longest, and parallel workers should finish together."""
     items.sort(key=lambda item: item.path.name not in ("test_process_group.py", "test_main.py"))
+
+
+@pytest.fixture(autouse=True)
+def _limited_memory() -> Iterator[None]:
+    """From time to time, forgets compiled programs, which would grow to several gigabytes in a worker."""
+    yield
+    if _LIBC and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.1e9:
+        jax.clear_caches()
+        gc.collect()
+        _LIBC.malloc_trim(0)  # otherwise the allocator keeps what was freed
 
 
 @pytest.fixture
