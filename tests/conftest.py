@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _limited_memory() -> Iterator[None]:
     """From time to time, forgets compiled programs, which would grow to several gigabytes in a worker."""
     yield
-    if _LIBC and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.1e9:
+    if _LIBC and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.2e9:
         jax.clear_caches()
         gc.collect()
         _LIBC.malloc_trim(0)  # otherwise the allocator keeps what was freed
