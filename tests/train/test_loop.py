@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,17 @@ STEPS = 20
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once() -> Iterator[None]:
     """Restarts of an experiment share the training step."""
+    made: dict[Any, Any] = {}
+    build = Experiment.jitted_step
+
+    def shared(experiment: Experiment) -> Any:
+        parts = experiment.method, experiment.optimizer, experiment.augment, experiment.mesh
+        if parts not in made:
+            made[parts] = build(experiment)
+        return made[parts]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(step, "build", cache(step.build))
+        patch.setattr(Experiment, "jitted_step", shared)
         yield
 
 
@@ -141,10 +150,12 @@ def test_a_longer_run_is_the_same_run(experiment: Experiment, whole: tuple[list[
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
-def test_a_longer_run_forgets_the_former_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_longer_run_forgets_the_former_end(
+    experiment: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """With the last model as the result, a run may end anywhere; the line of that step is not in a longer run."""
     config = replace(CONFIG, train=replace(CONFIG.train, steps=7, select="last", evaluate_every=0))
-    long = on_patches(config)
+    long = experiment._replace(config=config, steps=7)
     train(long, tmp_path / "whole")
     train(long._replace(steps=5), tmp_path / "parts")
     train(long, tmp_path / "parts")
@@ -226,19 +237,21 @@ def test_resume_from_an_older_checkpoint_truncates_the_metrics(
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
 
 
-def test_what_changes_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_what_changes_no_bit(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:
     """Logging, evaluation, checkpoints and the number of threads do not affect the parameters."""
     config = replace(
         CONFIG,
         train=replace(CONFIG.train, log_every=20, evaluate_every=0, checkpoint_every=100, select="last"),
         data=replace(CONFIG.data, threads=3),
     )
-    assert bits(train(on_patches(config), tmp_path)) == whole[0]
+    assert bits(train(experiment._replace(config=config), tmp_path)) == whole[0]
 
 
-def test_models_are_kept_and_change_no_bit(whole: tuple[list[bytes], str], tmp_path: Path) -> None:
+def test_models_are_kept_and_change_no_bit(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
     """Also after a kill: models after the checkpoint are written again, with the same bytes."""
-    keeping = on_patches(replace(CONFIG, train=replace(CONFIG.train, keep_every=5)))
+    keeping = experiment._replace(config=replace(CONFIG, train=replace(CONFIG.train, keep_every=5)))
     assert bits(train(keeping, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
     kept = tmp_path / "checkpoints" / "kept"
@@ -272,12 +285,15 @@ def test_divergence_stops_before_the_next_checkpoint(experiment: Experiment, tmp
     assert saved(tmp_path)[-1] == 8  # the evaluation at 8 found a best model
 
 
+TO_INFINITY = optax.sgd(float("inf"))
+
+
 @pytest.mark.parametrize("evaluate_every", [0, 1])
-def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, tmp_path: Path) -> None:
+def test_a_state_that_is_not_finite_is_not_saved(evaluate_every: int, experiment: Experiment, tmp_path: Path) -> None:
     """Loss and gradient of the only step are finite; the update is not."""
     select = "test" if evaluate_every else "last"
     config = replace(CONFIG, train=replace(CONFIG.train, steps=1, evaluate_every=evaluate_every, select=select))
-    diverging = on_patches(config)._replace(optimizer=optax.sgd(float("inf")))
+    diverging = experiment._replace(config=config, steps=1, optimizer=TO_INFINITY)
     with pytest.raises(DivergedError, match=r"at step 1: params/\S+ is not finite after the update; lower"):
         train(diverging, tmp_path)
     assert saved(tmp_path) == saved(tmp_path, "best") == []
@@ -294,7 +310,7 @@ def test_a_finished_schedule_is_not_compiled_again(
     """As after a kill during the final evaluation: the last checkpoint is there, the results are not."""
     train(experiment, tmp_path)
     capsys.readouterr()
-    monkeypatch.setattr(step, "build", lambda *arguments: pytest.fail("the training step was built"))
+    monkeypatch.setattr(Experiment, "jitted_step", lambda run: pytest.fail("the training step was built"))
     monkeypatch.setattr(Experiment, "batches", lambda *arguments: pytest.fail("batches were read"))
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert capsys.readouterr().out == f"resuming from step {STEPS}\n"

@@ -1,9 +1,8 @@
 """Heads on stored maps, compared with the whole network."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -12,58 +11,63 @@ from flax import traverse_util
 
 from dml_jax import config as configs
 from dml_jax.config import Config
-from dml_jax.config import files as config_files
 from dml_jax.console import Console
 from dml_jax.train import experiment as experiments
 from dml_jax.train import stored_maps
+from tests.train.experiments import values
 
-ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("few_images")
 
 
-def config(**overrides: Any) -> Config:
+def config() -> Config:
     """A small network on digits, none of whose parameters but the head's are trained."""
-    frozen = {"train.groups.backbone.freeze": True, "train.groups.backbone.learning_rate": 0.0}
-    options = {"train.feature_views": 2, "train.steps": 30, "train.evaluate_every": 0, "evaluation.controls": False}
-    return config_files.resolved(str(ROOT / "configs/digits_hist.py"), {**frozen, **options, **overrides})
+    given = values(steps=8, feature_views=2)
+    given["train"]["groups"]["backbone"] |= {"freeze": True, "learning_rate": 0.0}
+    return configs.resolve(given)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> stored_maps.Source:
+def source(few_images: None, tmp_path_factory: pytest.TempPathFactory) -> stored_maps.Source:
     return stored_maps.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
 
 
-def test_embeddings_are_those_of_the_whole_network(source: stored_maps.Source) -> None:
+@pytest.fixture(scope="module")
+def head(source: stored_maps.Source) -> stored_maps.Head:
+    return stored_maps.Head(config(), source)
+
+
+def test_embeddings_are_those_of_the_whole_network(
+    source: stored_maps.Source, head: stored_maps.Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of pooled features and of whole maps, up to the half precision of the maps."""
+    experiment, state = head.trained(3)
+    assert experiment.config.seed == 3
+    network = experiments.build(config())
+    parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
+    params, stats = map(traverse_util.flatten_dict, parts)
+    backbone = traverse_util.unflatten_dict(params | stats)
+    both = state._replace(model_state={**state.model_state, "backbone": backbone})
+    expected = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
     for whole in (False, True):
-        head = stored_maps.Head(config(), source)
-        points = source.maps["test"].of(head.experiment.splits["test"].ids, whole=whole)[:, 0]
-        head.points = points
-        experiment, state = head.trained(3)
-        network = experiments.build(config())
-        parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
-        params, stats = map(traverse_util.flatten_dict, parts)
-        backbone = traverse_util.unflatten_dict(params | stats)
-        both = state._replace(model_state={**state.model_state, "backbone": backbone})
-        found = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
-        np.testing.assert_allclose(head.embedded(state), found, atol=2e-3)
-        assert experiment.config.seed == 3
+        points = source.maps["test"].of(experiment.splits["test"].ids, whole=whole)[:, 0]
+        monkeypatch.setattr(head, "points", points)
+        np.testing.assert_allclose(head.embedded(state), expected, atol=2e-3)
 
 
-def test_a_seed_gives_the_same_head_again(source: stored_maps.Source) -> None:
-    """Whether others were trained before it or not."""
-    head, other = (stored_maps.Head(config(), source) for _ in range(2))
+def test_a_seed_gives_the_same_head_again(head: stored_maps.Head) -> None:
+    """Whatever was trained in between."""
+    first = head.trained(1)[1]
     head.trained(0)
-    first, second = head.trained(1)[1], other.trained(1)[1]
-    jax.tree.map(np.testing.assert_array_equal, first.params, second.params)
+    jax.tree.map(np.testing.assert_array_equal, first.params, head.trained(1)[1].params)
 
 
 def test_trials_of_a_file(tmp_path: Path) -> None:
     """Finished ones are kept, impossible ones do not stop the others, ensembles are concatenations."""
     made = []
-    for name, seed, batch in (("a", 0, 64), ("bad", 0, 10**6), ("b", 1, 64)):
-        values = asdict(config(**{"data.batch_size": batch}) if batch == 64 else config()) | {"seed": seed}
-        values["data"]["batch_size"] = batch
-        (tmp_path / f"{name}.json").write_text(json.dumps({"config": values}))
+    for name, seed, batch in (("a", 0, 16), ("bad", 0, 10**6), ("b", 1, 16)):
+        given = asdict(replace(config(), seed=seed))
+        given["data"]["batch_size"] = batch
+        (tmp_path / f"{name}.json").write_text(json.dumps({"config": given}))
         trial = {"config": str(tmp_path / f"{name}.json"), "directory": str(tmp_path / name), "members": []}
         made.append(trial | {"weights": []})
     both = {"directory": str(tmp_path / "both"), "members": [str(tmp_path / name) for name in "ab"], "weights": [1, 2]}
