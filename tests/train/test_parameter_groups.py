@@ -1,16 +1,19 @@
 """Parameter groups: by path, frozen, low-rank."""
 
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from dml_jax import config as configs
 from dml_jax import run
+from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
@@ -19,7 +22,7 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, Trainin
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
-from dml_jax.train.step import fingerprint
+from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
 from tests.train.experiments import small, values
 
@@ -45,12 +48,12 @@ def one_group() -> Method:
 
 def test_rates_by_path() -> None:
     """One step of SGD on gradients of 1 shows the rate of each parameter; the longest pattern that fits counts."""
-    params = jax.tree.map(jnp.asarray, PARAMS)
+    params = jax.tree.map(np.asarray, PARAMS)
     groups = {name: Group(rate) for name, rate in RATES.items()} | {FROZEN_PATH: Group(0.0, freeze=True)}
     made = parameter_groups.by_path(one_group(), groups)
     train = Train(groups=groups, steps=1, optimizer="sgd")
     optimizer = optimizers.build(train, made, lambda step: 1.0)
-    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params)
+    updates, _ = jax.jit(lambda grads: optimizer.update(grads, optimizer.init(params), params))(PARAMS)
     expected = {
         "backbone": {
             "conv1": {"kernel": 0.5},
@@ -64,11 +67,36 @@ def test_rates_by_path() -> None:
     parameter_groups.check(train.groups, made, params)
 
 
+@pytest.fixture
+def patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`toys.backbone`, which has batch statistics, in place of a ResNet."""
+    monkeypatch.setattr(resnet, "build", lambda config: toys.backbone(4))
+
+
 METHODS = {
     "hist": hist.Config(embedding_dim=8, hidden_dim=8),
     "mpn": mpn.Config(embedding_dim=8, heads=2),
     "diva": diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8),
 }
+
+
+def drawn(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
+    """The state before the first step with random parameters, and zeros elsewhere."""
+    shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda x: (0.3 * rng.standard_normal(x.shape)).astype(x.dtype), shapes.params)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(params=params)
+
+
+def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any, Any]:
+    """Images encoded as in training and as in evaluations."""
+
+    @jax.jit
+    def both(params: Any, model_state: Any, images: jax.Array, key: jax.Array) -> tuple[Any, Any]:
+        trained, _ = method.encode(params, model_state, images, train=True, key=key)
+        return trained, method.encode(params, model_state, images, train=False)[0]
+
+    return both(state.params, state.model_state, batch.images, jax.random.key(1))
 
 
 def config_of(name: str, frozen: tuple[str, ...]) -> Config:
@@ -80,16 +108,16 @@ def config_of(name: str, frozen: tuple[str, ...]) -> Config:
 
 @pytest.mark.parametrize(
     ("name", "frozen"),
-    [("hist", ("backbone",)), ("hist", ("hgnn", "embedding")), ("mpn", ("backbone", "mpn")), ("diva", ("model",))],
+    [("hist", ("hgnn", "embedding")), ("mpn", ("backbone", "mpn")), ("diva", ("model",))],
 )
-def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -> None:
+def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...], patches: None) -> None:
     config = config_of(name, frozen)
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
-    batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(3)]
-    state = step.initial(method, optimizer, jax.random.key(0), batches[0])
+    batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(2)]
+    state = drawn(method, optimizer, batches[0])
     if method.hooks.fill:
-        filled = method.hooks.fill(state.params, state.model_state, iter(batches[:2]))
+        filled = method.hooks.fill(state.params, state.model_state, iter(batches))
         state = state._replace(model_state=filled)
     update = jax.jit(step.build(method, optimizer))
     after = state
@@ -108,17 +136,17 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
     assert {group for group, changed in moved.items() if not changed} == set(frozen), moved
 
 
-def test_gradient_of_frozen_groups() -> None:
+def test_gradient_of_frozen_groups(patches: None) -> None:
     """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
     frozen = ("hgnn", "embedding")
 
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
         method = build_method(config_of("hist", groups), TrainingSet(8, 64))
         batch = toys.batch(method.hooks.views)
-        params, state = jax.jit(method.init)(jax.random.key(0), batch)
+        state = drawn(method, optax.sgd(1.0), batch)
         differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
-        found = differentiated(method, params, state, batch, jnp.zeros((), jnp.int32), jax.random.key(1))
-        return method, jax.tree_util.tree_leaves_with_path(found[0])
+        found = differentiated(method, state.params, state.model_state, batch, state.step, jax.random.key(1))
+        return method, jax.tree_util.tree_leaves_with_path(jax.device_get(found[0]))
 
     (method, whole), (_, part) = gradient(()), gradient(frozen)
     for (path, before), (_, after) in zip(whole, part, strict=True):
@@ -127,13 +155,13 @@ def test_gradient_of_frozen_groups() -> None:
         assert np.any(before)
 
 
-def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
+def test_a_frozen_backbone_gives_the_features_of_evaluations(patches: None) -> None:
     method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
-    state["backbone"] = jax.tree.map(lambda leaf: leaf + 0.5, state["backbone"])
-    training, _ = method.encode(params, state, batch.images, train=True, key=jax.random.key(1))
-    evaluated, _ = method.encode(params, state, batch.images, train=False)
+    state = drawn(method, optax.sgd(1.0), batch)
+    statistics = jax.tree.map(lambda leaf: leaf + np.float32(0.5), state.model_state["backbone"])
+    state = state._replace(model_state=state.model_state | {"backbone": statistics})
+    training, evaluated = encoded_twice(method, state, batch)
     np.testing.assert_allclose(training, evaluated, rtol=1e-5)
 
 
@@ -197,12 +225,11 @@ def test_values_and_gradients() -> None:
             return method.loss(params, state, encoded, batch, jnp.zeros((), int), jax.random.key(0))[0]
 
         value, gradients = jax.jit(jax.value_and_grad(objective))(params)
-        plain = parameter_groups.merged(params)
-        embed = jax.jit(method.embed)
+        plain, embed = jax.jit(parameter_groups.merged)(params), jax.jit(method.embed)
         np.testing.assert_allclose(embed(plain, {}, x), embed(params, {}, x), rtol=1e-12)
         np.testing.assert_allclose(jax.jit(linear().embed)(plain, {}, x), embed(params, {}, x), rtol=1e-12)
         assert "stop_gradient" not in str(jax.make_jaxpr(method.embed)(plain, {}, x))  # jax2onnx cannot convert it
-        assert jax.tree.structure(plain) == jax.tree.structure(linear().init(jax.random.key(0), batch)[0])
+        assert jax.tree.structure(plain) == jax.tree.structure(parameter_groups.split(params)[0])
 
     net, rest = jax.tree.map(np.asarray, (params["net"], params["rest"]["kernel"]))
     (a1, b1), (a2, b2) = ((net[n]["kernel_lora"]["a"], net[n]["kernel_lora"]["b"]) for n in ("dense", "conv"))
@@ -237,10 +264,10 @@ def test_a_matrix_that_is_initialised_again_begins_without_an_update() -> None:
 
     hooks = Hooks(refresh=Refresh(1, linear().embed, update))
     method = parameter_groups.updating(linear()._replace(hooks=hooks), GROUPS)
-    params, _ = method.init(jax.random.key(0), toys.batch(1))
-    params["net"] = jax.tree.map(lambda leaf: leaf + 1.0, params["net"])
+    params, _ = jax.device_get(jax.jit(method.init)(jax.random.key(0), toys.batch(1)))
+    params["net"] = jax.tree.map(lambda leaf: leaf + np.float32(1.0), params["net"])
     after, _ = method.hooks.refresh.update(params, {}, np.zeros((1, 3)), jax.random.key(0))
-    np.testing.assert_array_equal(parameter_groups.merged(after)["net"]["dense"]["kernel"], 1)
+    np.testing.assert_array_equal(jax.jit(parameter_groups.merged)(after)["net"]["dense"]["kernel"], 1)
     assert fingerprint(after["net"]["conv"]) == fingerprint(params["net"]["conv"])
 
 
@@ -268,47 +295,35 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batch = toys.batch(1)
-    state = jax.jit(step.initial, static_argnums=(0, 1))(method, optimizer, jax.random.key(0), batch)
+    state = drawn(method, optimizer, batch)
     update = jax.jit(step.build(method, optimizer))
-    after = state
-    for _ in range(2):  # in the first step, B is zero and A does not change
-        after, _ = update(after, batch, jax.random.key(1))
+    after, _ = update(state, batch, jax.random.key(1))
     changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), state.params["backbone"], after.params["backbone"])
     factors = {"kernel": False, "kernel_lora": {"a": True, "b": True}}
     for block in ("blocks_0", "blocks_1"):
         assert changed[block]["attn"]["qkv"] == factors | {"bias": False}
     assert changed["blocks_1"]["mlp_fc1"] == factors | {"bias": False}
     assert sum(jax.tree.leaves(changed)) == 6
-    embed = jax.jit(method.embed)
-    rows = [
-        embed(params, {"backbone": {}}, batch.images[0])
-        for params in (after.params, parameter_groups.merged(after.params))
-    ]
-    np.testing.assert_allclose(rows[0], rows[1], atol=1e-6)
-    assert not np.allclose(
-        rows[0], embed(parameter_groups.split(after.params)[0], {"backbone": {}}, batch.images[0]), atol=1e-4
-    )
 
     store = Checkpoints(tmp_path, lambda: after, pytest.fail, run={})
     store.save("latest", after, {})
-    restored = store.restore()
+    restored, selected = store.restore(), store.select("latest", "last").params
+    store.close()
     one, other = (update(before, batch, jax.random.key(2))[0] for before in (after, restored[0]))
     assert fingerprint(one) == fingerprint(other)
-    jax.tree.map(
-        np.testing.assert_array_equal, store.select("latest", "last").params, parameter_groups.merged(after.params)
-    )
-    store.close()
+    base, embed = parameter_groups.split(after.params)[0], jax.jit(method.embed)
+    assert jax.tree.structure(selected) == jax.tree.structure(base)
+    rows, merged, without = (embed(x, {"backbone": {}}, batch.images[0]) for x in (after.params, selected, base))
+    np.testing.assert_allclose(rows, merged, atol=1e-6)
+    assert not np.allclose(rows, without, atol=1e-4)
 
 
 @pytest.mark.parametrize(("groups", "random"), [(FROZEN, False), (FROZEN | LAYERS, True)])
 def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], random: bool) -> None:
     config = configs.resolve(vit_values(**groups))
     config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
-    method, images = build_method(config, TrainingSet(8, 64)), toys.batch(1).images
-    params, state = jax.jit(method.init)(jax.random.key(0), toys.batch(1))
-    encode = jax.jit(method.encode, static_argnames="train")
-    trained, _ = encode(params, state, images, train=True, key=jax.random.key(1))
-    evaluated, _ = encode(params, state, images, train=False)
+    method, batch = build_method(config, TrainingSet(8, 64)), toys.batch(1)
+    trained, evaluated = encoded_twice(method, drawn(method, optax.sgd(1.0), batch), batch)
     assert np.allclose(trained, evaluated, atol=1e-6) != random
 
 
