@@ -8,10 +8,12 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from dml_jax.analysis import run_report
+from dml_jax.backbones import resnet
 from dml_jax.config import Data
 from dml_jax.data.formats import digits
 from dml_jax.data.split import Split
 from dml_jax.train.distributed import mesh
+from tests import toys
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,3 +45,9 @@ def few_images() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(digits, "load", few)
         yield
+
+
+@pytest.fixture
+def patches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`toys.backbone` in place of every ResNet, which takes longer to compile."""
+    monkeypatch.setattr(resnet, "build", lambda config: toys.backbone(4))

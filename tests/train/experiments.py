@@ -59,6 +59,12 @@ def on_patches(config: Config) -> Experiment:
     return experiment._replace(mesh=mesh, method=method, splits=experiment.splits | {"test": few})
 
 
+def drawn(shapes: Any) -> Any:
+    """Random numbers of given shapes and types."""
+    rng = np.random.default_rng(0)
+    return jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes)
+
+
 def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Checkpoints:
     """Makes a work directory with a state as its only checkpoint; returns the checkpoints, which are closed."""
     directory.mkdir(exist_ok=True)

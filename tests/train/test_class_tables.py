@@ -25,7 +25,7 @@ from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
-from tests.train.experiments import small
+from tests.train.experiments import drawn, small
 
 DEVICES = 8
 CLASSES, DIM = 1000, 8  # not a multiple of anything that matters
@@ -61,8 +61,8 @@ def test_eight_devices_with_a_share_of_the_classes_are_one_with_all(name: str) -
     whole, optimizer = build(name), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge the rounding of small gradients
     batch = toys.batch(whole.hooks.views)
     parts = class_tables.spread(partial(build, name), CLASSES, batch, meshes.make())
-    state = step.initial(whole, optimizer, jax.random.key(1), batch)
-    padded = step.initial(parts, optimizer, jax.random.key(1), batch)
+    initial = jax.jit(step.initial, static_argnums=(0, 1))
+    state, padded = (initial(method, optimizer, jax.random.key(1), batch) for method in (whole, parts))
     mesh = meshes.make()
     spread = meshes.place(mesh, padded, parts.hooks.class_axis)
     rows = [leaf for leaf in jax.tree.leaves(spread) if not leaf.is_fully_replicated]
@@ -134,10 +134,9 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
 def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     """They are those of the file, and the tables are spread as without weights."""
     config = small(steps=2, shard_classes=True)
-    state = experiments.build(config).initial_state()
+    state = drawn(experiments.build(config).template())
     variables = {"params": state.params["backbone"], "stats": state.model_state["backbone"]}
-    flat = traverse_util.flatten_dict(jax.tree.map(np.asarray, variables), sep="/")
-    read = {path: np.asarray(value + 1, value.dtype) for path, value in flat.items()}
+    read = traverse_util.flatten_dict(variables, sep="/")
     arrays = {f"backbone/{path}": value for path, value in read.items()}
     store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
@@ -153,14 +152,6 @@ def test_too_many_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(class_tables, "MULTIPLE", 12)
     with pytest.raises(ConfigError, match=r"train.shard_classes=true: the number of devices \(=8\) must divide 12"):
         experiments.build(small(steps=1, shard_classes=True))
-
-
-def drawn(run: Experiment) -> TrainState:
-    """A state of random numbers, on the devices of the run."""
-    rng = np.random.default_rng(0)
-    shapes = run.template()
-    values = jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes)
-    return meshes.place(run.mesh, values, run.method.hooks.class_axis)
 
 
 def updated(run: Experiment, state: TrainState) -> TrainState:
@@ -186,7 +177,8 @@ def test_eight_two_and_one_device(
         found = store.restore()
         if saved is None:
             assert found is None
-            state = run.initial_state() if training else drawn(run)
+            random = meshes.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
+            state = run.initial_state() if training else random
         else:
             state = found[0]
             assert fingerprint(state) == fingerprint(saved)

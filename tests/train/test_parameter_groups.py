@@ -13,7 +13,6 @@ import pytest
 
 from dml_jax import config as configs
 from dml_jax import run
-from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
@@ -24,7 +23,7 @@ from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.model import build_method
 from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
-from tests.train.experiments import small, values
+from tests.train.experiments import drawn, small, values
 
 PARAMS = {
     "backbone": {
@@ -67,12 +66,6 @@ def test_rates_by_path() -> None:
     parameter_groups.check(train.groups, made, params)
 
 
-@pytest.fixture
-def patches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`toys.backbone`, which has batch statistics, in place of a ResNet."""
-    monkeypatch.setattr(resnet, "build", lambda config: toys.backbone(4))
-
-
 METHODS = {
     "hist": hist.Config(embedding_dim=8, hidden_dim=8),
     "mpn": mpn.Config(embedding_dim=8, heads=2),
@@ -80,12 +73,10 @@ METHODS = {
 }
 
 
-def drawn(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
+def drawn_state(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
     """The state before the first step with random parameters, and zeros elsewhere."""
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
-    rng = np.random.default_rng(0)
-    params = jax.tree.map(lambda x: (0.3 * rng.standard_normal(x.shape)).astype(x.dtype), shapes.params)
-    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(params=params)
+    return jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), shapes)._replace(params=drawn(shapes.params))
 
 
 def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any, Any]:
@@ -115,7 +106,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...], p
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(2)]
-    state = drawn(method, optimizer, batches[0])
+    state = drawn_state(method, optimizer, batches[0])
     if method.hooks.fill:
         filled = method.hooks.fill(state.params, state.model_state, iter(batches))
         state = state._replace(model_state=filled)
@@ -143,7 +134,7 @@ def test_gradient_of_frozen_groups(patches: None) -> None:
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
         method = build_method(config_of("hist", groups), TrainingSet(8, 64))
         batch = toys.batch(method.hooks.views)
-        state = drawn(method, optax.sgd(1.0), batch)
+        state = drawn_state(method, optax.sgd(1.0), batch)
         differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
         found = differentiated(method, state.params, state.model_state, batch, state.step, jax.random.key(1))
         return method, jax.tree_util.tree_leaves_with_path(jax.device_get(found[0]))
@@ -158,7 +149,7 @@ def test_gradient_of_frozen_groups(patches: None) -> None:
 def test_a_frozen_backbone_gives_the_features_of_evaluations(patches: None) -> None:
     method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
-    state = drawn(method, optax.sgd(1.0), batch)
+    state = drawn_state(method, optax.sgd(1.0), batch)
     statistics = jax.tree.map(lambda leaf: leaf + np.float32(0.5), state.model_state["backbone"])
     state = state._replace(model_state=state.model_state | {"backbone": statistics})
     training, evaluated = encoded_twice(method, state, batch)
@@ -295,7 +286,7 @@ def test_only_the_factors_of_the_chosen_layers_change(tmp_path: Path) -> None:
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batch = toys.batch(1)
-    state = drawn(method, optimizer, batch)
+    state = drawn_state(method, optimizer, batch)
     update = jax.jit(step.build(method, optimizer))
     after, _ = update(state, batch, jax.random.key(1))
     changed = jax.tree.map(lambda a, b: not np.array_equal(a, b), state.params["backbone"], after.params["backbone"])
@@ -323,7 +314,7 @@ def test_stochastic_depth_where_parts_are_trained(groups: dict[str, Group], rand
     config = configs.resolve(vit_values(**groups))
     config = replace(config, backbone=replace(config.backbone, drop_path=0.9))
     method, batch = build_method(config, TrainingSet(8, 64)), toys.batch(1)
-    trained, evaluated = encoded_twice(method, drawn(method, optax.sgd(1.0), batch), batch)
+    trained, evaluated = encoded_twice(method, drawn_state(method, optax.sgd(1.0), batch), batch)
     assert np.allclose(trained, evaluated, atol=1e-6) != random
 
 

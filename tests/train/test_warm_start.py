@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 from dml_jax import config as configs
 from dml_jax.backbones.weights import store as converted_files
@@ -18,20 +19,14 @@ from dml_jax.train import model, other_models
 from dml_jax.train.distributed import mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
-from tests.train.experiments import values, write_run
+from tests.train.experiments import drawn, values, write_run
 
+pytestmark = pytest.mark.usefixtures("patches")
 MEMORY = baseline.make_config(loss="triplet", embedding_dim=4, memory=16)
 PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 
 
-def build(
-    method: Any,
-    *,
-    data: dict[str, Any] | None = None,
-    backbone: dict[str, Any] | None = None,
-    rank: int = 0,
-    **train: Any,
-) -> Experiment:
+def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train: Any) -> Experiment:
     given = values(steps=3, **train)
     module = diva if method.name == "diva" else baseline
     given["method"] = asdict(method)
@@ -39,16 +34,13 @@ def build(
     given["train"]["groups"]["embedding" if module is baseline else "model"]["rank"] = rank
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
-    given["data"] |= data or {}
-    given["backbone"] |= backbone or {}
+    given["data"]["validation_share"] = validation_share
     return experiments.build(configs.resolve(given))
 
 
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
-    rng = np.random.default_rng(0)
-    state = jax.tree.map(lambda x: (3 * rng.standard_normal(x.shape)).astype(x.dtype), experiment.template())
-    state = state._replace(step=np.int32(3))
+    state = drawn(experiment.template())._replace(step=np.int32(3))
     write_run(directory, experiment, mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis))
     return state.params
 
@@ -72,7 +64,6 @@ def test_what_past_batches_have_left_is_not_taken_over(tmp_path: Path) -> None:
 
 def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     """Padded, the tables of any two runs with few classes have one shape."""
-    fewer = {"validation_share": 0.2}
     params = saved(build(PROXIES, shard_classes=True), tmp_path / "run")
     classes = len(build(PROXIES).splits["train"].classes)
     same = started(build(PROXIES), tmp_path / "run")
@@ -84,7 +75,7 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     converted_files.write(tmp_path / "weights", converted, {"architecture": {}})
     loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
     assert_equal(loaded.params["loss"], spread.params["loss"])
-    other = build(PROXIES, data=fewer, shard_classes=True)
+    other = build(PROXIES, validation_share=0.2, shard_classes=True)
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
     assert_equal(found.params["loss"], other.initial_state().params["loss"])
@@ -125,7 +116,7 @@ def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
     saved(build(PROXIES, feature_views=1), tmp_path / "run")
     stats = model.load(tmp_path / "run", "latest").model_state["backbone"]
     state = started(build(PROXIES), tmp_path / "run")
-    np.testing.assert_array_equal(state.params["backbone"]["bn1"]["scale"], stats["bn1"]["scale"])
+    np.testing.assert_array_equal(state.params["backbone"]["bn"]["scale"], stats["bn"]["scale"])
 
 
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
