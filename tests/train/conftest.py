@@ -47,7 +47,9 @@ def few_images() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def patches(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module")
+def patches() -> Iterator[None]:
     """`toys.backbone` in place of every ResNet, which takes longer to compile."""
-    monkeypatch.setattr(resnet, "build", lambda config: toys.backbone(4))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resnet, "build", lambda config: toys.backbone(4))
+        yield

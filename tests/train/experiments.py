@@ -60,9 +60,9 @@ def on_patches(config: Config) -> Experiment:
 
 
 def drawn(shapes: Any) -> Any:
-    """Random numbers of given shapes and types."""
+    """Random numbers of given shapes and types, which are positive, as variances must be."""
     rng = np.random.default_rng(0)
-    return jax.tree.map(lambda x: rng.standard_normal(x.shape).astype(x.dtype), shapes)
+    return jax.tree.map(lambda x: rng.uniform(1, 2, x.shape).astype(x.dtype), shapes)
 
 
 def write_run(directory: Path, experiment: Experiment, state: TrainState) -> Checkpoints:

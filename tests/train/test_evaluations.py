@@ -26,6 +26,7 @@ from dml_jax.train.records import workdir
 from tests.train.experiments import linear, on_patches, values
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
 
+pytestmark = pytest.mark.usefixtures("patches")
 OPTIONS = Evaluation(cluster=False, ks=(1,))
 
 
@@ -224,7 +225,7 @@ def workdir_lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_reading_is_the_method_with_its_options(patches: None) -> None:
+def test_a_reading_is_the_method_with_its_options() -> None:
     """Of DiVA, computed from its embeddings one by one."""
     config = diva_config()
     experiment = experiments.build(config)

@@ -22,7 +22,7 @@ from dml_jax.train.distributed.stop_signals import Stop
 from tests.train.experiments import values
 
 DEVICES = 1
-pytestmark = pytest.mark.usefixtures("few_images")
+pytestmark = pytest.mark.usefixtures("few_images", "patches")
 
 
 def config(**head: Any) -> Config:

@@ -25,6 +25,7 @@ from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
 from tests.train.experiments import drawn, small, values
 
+pytestmark = pytest.mark.usefixtures("patches")
 PARAMS = {
     "backbone": {
         "conv1": {"kernel": 1.0},
@@ -101,7 +102,7 @@ def config_of(name: str, frozen: tuple[str, ...]) -> Config:
     ("name", "frozen"),
     [("hist", ("hgnn", "embedding")), ("mpn", ("backbone", "mpn")), ("diva", ("model",))],
 )
-def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...], patches: None) -> None:
+def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -> None:
     config = config_of(name, frozen)
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
@@ -127,7 +128,7 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...], p
     assert {group for group, changed in moved.items() if not changed} == set(frozen), moved
 
 
-def test_gradient_of_frozen_groups(patches: None) -> None:
+def test_gradient_of_frozen_groups() -> None:
     """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
     frozen = ("hgnn", "embedding")
 
@@ -146,7 +147,7 @@ def test_gradient_of_frozen_groups(patches: None) -> None:
         assert np.any(before)
 
 
-def test_a_frozen_backbone_gives_the_features_of_evaluations(patches: None) -> None:
+def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
     method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
     state = drawn_state(method, optax.sgd(1.0), batch)

@@ -31,6 +31,7 @@ from tests.train.experiments import small
 from tests.train.test_loop import StopAt
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.usefixtures("patches")
 QUIET = Console(quiet=True)
 CONFIG = small(steps=6, log_every=2, checkpoint_every=2)
 CONFIG = replace(CONFIG, evaluation=replace(CONFIG.evaluation, controls=False))
@@ -69,7 +70,7 @@ def nothing_is_computed() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def interrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def interrupted(patches: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was stopped after 4 of 6 steps; read-only."""
     directory = tmp_path_factory.mktemp("runs") / "interrupted"
     with pytest.raises(Interrupted):

@@ -16,7 +16,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import stored_maps
 from tests.train.experiments import values
 
-pytestmark = pytest.mark.usefixtures("few_images")
+pytestmark = pytest.mark.usefixtures("few_images", "patches")
 
 
 def config() -> Config:
@@ -27,7 +27,7 @@ def config() -> Config:
 
 
 @pytest.fixture(scope="module")
-def source(few_images: None, tmp_path_factory: pytest.TempPathFactory) -> stored_maps.Source:
+def source(few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory) -> stored_maps.Source:
     return stored_maps.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
 
 

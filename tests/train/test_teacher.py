@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,17 +20,20 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import mpn, student
 from dml_jax.train import experiment as experiments
 from dml_jax.train import other_models, step
+from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from tests.train.experiments import small, values, write_run
+from tests.train.experiments import drawn, small, values, write_run
 from tests.train.test_loop import StopAt, bits, train
 
+pytestmark = pytest.mark.usefixtures("patches")
 QUIET = Console(quiet=True)
 
 
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
-    """A work directory with a checkpoint of the model before the first step."""
+    """A work directory with a checkpoint of a random model."""
     experiment = experiments.build(config)
-    write_run(directory, experiment, experiment.initial_state()._replace(step=jnp.asarray(step, jnp.int32)))
+    state = meshes.place(experiment.mesh, drawn(experiment.template())._replace(step=np.int32(step)))
+    write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     files.write_json(directory / "results.json", {"step": step, "length": length})
     return directory
@@ -53,7 +55,7 @@ def pupil(directory: Path, **options: Any) -> Config:
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(patches: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("teacher"), network())
 
 
@@ -133,9 +135,8 @@ def test_teachers_that_do_not_fit(source: Path, tmp_path: Path) -> None:
         assert words in str(caught.value)
         assert "\n" not in str(caught.value)
         assert not (tmp_path / "run").exists()
-    assert (
-        other_models.with_teacher(experiments.build(pupil(hist)), QUIET).teach is not None
-    )  # distances need no classifier
+    taught = other_models.with_teacher(experiments.build(pupil(hist)), QUIET)
+    assert taught.teach is not None  # distances need no classifier
 
 
 def test_a_corrupt_checkpoint_of_a_model_is_refused(tmp_path: Path) -> None:
