@@ -77,6 +77,5 @@ def batch(views: int, *, size: int = 16, classes: int = 4, seed: int = 0) -> Bat
     pictures = np.random.default_rng(1).integers(0, 256, (classes, SIDE, SIDE, 3))
     labels = np.repeat(np.arange(classes), size // classes)
     images = pictures[labels][None] * 0.7 + rng.integers(0, 76, (views, size, SIDE, SIDE, 3))
-    return Batch(
-        jnp.asarray(images.astype(np.uint8)), jnp.asarray(labels, jnp.int32), jnp.arange(size, dtype=jnp.int32)
-    )
+    numbers = np.arange(size, dtype=np.int32)
+    return Batch(jnp.asarray(images.astype(np.uint8)), jnp.asarray(labels.astype(np.int32)), jnp.asarray(numbers))
