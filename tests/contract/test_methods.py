@@ -89,7 +89,7 @@ def method(name: str) -> Method:
 def computing_in(name: str, dtype: Any) -> Method:
     """The method on a toy backbone."""
     made = METHODS | IN_FLOAT64 if dtype is jnp.float64 else METHODS
-    built = made[name](toys.backbone(dtype=None if dtype is jnp.float32 else dtype))
+    built = made[name](toys.backbone(dtype=dtype if dtype is jnp.bfloat16 else None))
     return computed_in(built, "bfloat16" if dtype is jnp.bfloat16 else "float32")
 
 
@@ -312,11 +312,11 @@ def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
 def test_float64_agrees(name: str) -> None:
     batch = toys.batch(method(name).hooks.views)
     values = []
-    for double in (False, True):
-        with jax.enable_x64(double):
-            dtype = jnp.float64 if double else jnp.float32
+    for dtype in (jnp.float32, jnp.float64):
+        run = update(name, dtype)
+        with jax.enable_x64(dtype is jnp.float64):
             cast = lambda x, dtype=dtype: np.asarray(x, dtype) if jnp.issubdtype(x.dtype, jnp.floating) else x  # noqa: E731
-            _, terms = update(name, dtype)(jax.tree.map(cast, started(name)), batch, jax.random.key(KEY))
+            _, terms = run(jax.tree.map(cast, started(name)), batch, jax.random.key(KEY))
             assert terms["loss"].dtype == terms["grad_norm"].dtype == dtype
             values.append((float(terms["loss"]), float(terms["grad_norm"])))
     assert values[0][0] == pytest.approx(values[1][0], rel=1e-5)
