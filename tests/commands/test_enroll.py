@@ -24,6 +24,12 @@ from tests import tiny_model
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 
 
+@pytest.fixture(autouse=True)
+def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For the intervals, which are tested elsewhere."""
+    monkeypatch.setattr(open_set, "DRAWS", 20)
+
+
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 

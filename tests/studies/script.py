@@ -1,8 +1,10 @@
-"""Stands in for the processes of trials, without training."""
+"""Stands in for the processes of trials, without training: as a process, or in the process of the tests."""
 
 import json
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +39,31 @@ def train(directory: Path, split: str, tau: float, seconds: float) -> None:
     write(directory, {"files": files}, {"recall@1": tau / 100, "length": {"steps": 1200, "epochs": 0}})
 
 
-if __name__ == "__main__":
-    where, *others = sys.argv[1:]
+def main(where: str, *others: str) -> None:
     if Path(others[0]).is_dir():
         manifests = [json.loads((Path(member) / MANIFEST).read_text()) for member in others]
         write(Path(where), {"members": manifests}, {"recall@1": 0.5})
     else:
         train(Path(where), others[0], float(others[1]), float(others[2]))
+
+
+class Finished(AbstractContextManager["Finished"]):
+    """In place of `runner.Slot.start`: executes the script, and is the process that has ended."""
+
+    def __init__(self, arguments: Sequence[str], log: Path):
+        self.code = 0
+        try:
+            main(*arguments[1:])
+        except SystemExit as error:
+            log.write_text(str(error))
+            self.code = 1
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def poll(self) -> int:
+        return self.code
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -38,6 +38,12 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch)
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials have no process of their own."""
+    monkeypatch.setattr(runner.Slot, "start", script.Finished)
+
+
 def rows(*taus: int) -> tuple[Row, ...]:
     return tuple(Row(f"tau={tau}", DIGITS, {"method.tau": tau}) for tau in taus)
 
@@ -63,19 +69,22 @@ def work(root: str) -> None:
 
 
 def test_each_trial_runs_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trials = prepared(tmp_path, 1, 2, 3, 4, 5)
+    """In processes; the last one diverges."""
+    trials = prepared(tmp_path, 1, 2, 13)
     cores = os.sched_getaffinity(0)
     jobs = min(2, len(cores))
     run(tmp_path, trials, jobs)
     assert starts(tmp_path) == sorted(trial.name for trial in trials)
-    assert not any(outcomes.missing(trial) for trial in trials)
-    assert capsys.readouterr().out.count("finished (") == 5
-    run(tmp_path, trials, jobs)
-    assert len(starts(tmp_path)) == 5
+    assert [not outcomes.missing(trial) for trial in trials] == [True, True, False]
+    printed = capsys.readouterr().out
+    assert printed.count("finished (") == 2
+    assert f"{trials[2].name}: failed: training diverged at step 3" in printed
+    run(tmp_path, trials[:2], jobs)
+    assert len(starts(tmp_path)) == 3
     assert os.sched_getaffinity(0) == cores
 
 
-def test_a_trial_that_diverges_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_that_diverges_is_noted(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     """The others go on; what needs it, at any depth, is not run; the next command tries it again."""
     trials = prepared(tmp_path, 12, 13, 14)
     failed = trials[1].name
@@ -129,7 +138,7 @@ def test_a_signal_stops_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_an_ensemble_waits_for_its_members(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, in_process: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     student, both = Row("student", DIGITS, {"init_from": "@tau=1"}), Row("both", members=("tau=1", "tau=2"))
     study = Study("A study", rows=(both, *rows(1, 2), student))
@@ -171,7 +180,7 @@ def test_slots(monkeypatch: pytest.MonkeyPatch) -> None:
             runner.slots(jobs)
 
 
-def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, in_process: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Trains, prints the table, lists; a failed trial makes the exit code 2."""
     file = tmp_path / "mine.py"
     text = "from dml_jax.studies.definition import *\ndef get_study():\n    return Study('T', rows=({},))\n"

@@ -16,6 +16,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.studies import plan, runner, search
 from dml_jax.studies.definition import Search, Uniform
 from dml_jax.studies.plan import Settings, Trial
+from tests.studies import script
 from tests.studies.test_runner import use
 
 optuna = pytest.importorskip("optuna")
@@ -27,14 +28,14 @@ FILE = f"""
 from dml_jax.studies.definition import *
 def get_study():
     space = {{"method.tau": Uniform(1.0, 40.0), "method.hidden_dim": Uniform(4, 8), "data.flip": (0.0, 0.5)}}
-    return Study("A search", search=Search({DIGITS!r}, space, trials=8))
+    return Study("A search", search=Search({DIGITS!r}, space, trials=6))
 """
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(runner, "POLL", 0.02)
+    monkeypatch.setattr(runner.Slot, "start", script.Finished)
     use(monkeypatch)
 
 
@@ -55,7 +56,7 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     command.execute([f"--study={file}", f"--root={root}"])
     printed = capsys.readouterr().out
     made = trials(root)
-    assert len(made) == 8
+    assert len(made) == 6
     finished = [trial for trial in made if trial.value is not None]
     for trial in finished:
         assert trial.value == pytest.approx(1 - abs(trial.params["method.tau"] - 20) / 100)
@@ -71,9 +72,9 @@ def test_a_search(tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     command.execute(["--runs", str(root)])
     assert f"trial-{best.number:04d} on the test classes" in capsys.readouterr().out
-    command.execute([f"--study={file}", f"--root={root}", "--trials=9"])
-    assert len(trials(root)) == 9
-    assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(9)]
+    command.execute([f"--study={file}", f"--root={root}", "--trials=7"])
+    assert len(trials(root)) == 7
+    assert sorted((root / "starts.txt").read_text().split()) == [f"trial-{i:04d}" for i in range(7)]
 
 
 def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +101,7 @@ def test_an_interrupted_trial_is_continued(tmp_path: Path, file: str, monkeypatc
 
 def test_several_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No trial runs twice, and none is lost; commands with directories of their own share a storage."""
-    use(monkeypatch, 0.1)
+    use(monkeypatch, 0.02)
     monkeypatch.setattr(runner, "slots", lambda jobs: [runner.Slot(frozenset(), {})] * jobs)
     storage = f"sqlite:///{tmp_path / 'search.db'}"
     for name, trials in (("a", 4), ("b", 6)):
@@ -127,7 +128,7 @@ def test_another_seed_or_protocol(tmp_path: Path, file: str, capsys: pytest.Capt
 def test_equal_values_are_trained_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, path = tmp_path / "root", tmp_path / "mine.py"
     space = 'space = {"method.tau": (10.0, 20.0)}'
-    path.write_text(re.sub("space = .*", space, FILE).replace("trials=8", 'trials=6, sampler="random"'))
+    path.write_text(re.sub("space = .*", space, FILE).replace("trials=6", 'trials=6, sampler="random"'))
     command.execute([f"--study={path}", f"--root={root}"])
     values = {(trial.params["method.tau"], trial.value) for trial in trials(root)}
     assert values == {(10.0, 0.9), (20.0, 1.0)}
