@@ -263,8 +263,9 @@ def test_every_published_number_belongs_to_something() -> None:
 
 @cache
 def shapes_only(config: Any, side: int) -> Backbone:
-    """A backbone with the shapes of the real one that returns zeros; the real one is traced once for all variants."""
-    real = configs.module("backbone", config.name).build(replace(config, pretrained="none"))
+    """A backbone with the shapes of the real one, but for repeated blocks, that returns zeros; traced once."""
+    shallow = {"depths": (1,) * len(config.depths)} if hasattr(config, "depths") else {}
+    real = configs.module("backbone", config.name).build(replace(config, pretrained="none", **shallow))
     params, stats = jax.eval_shape(lambda: real.init(jax.random.key(0), (side, side)))
     images = jax.ShapeDtypeStruct((2, side, side, 3), jnp.uint8)
     features = jax.eval_shape(

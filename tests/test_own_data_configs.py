@@ -18,10 +18,8 @@ from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
 CASES = [
-    ("omniglot_hist", ""),
     ("omniglot_baseline", "margin-memory"),
     ("omniglot_group_loss", ""),
-    ("folder_baseline", "small"),
     ("folder_hist", "small"),
 ]
 

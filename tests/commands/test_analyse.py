@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
     return directory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _restored_once() -> Iterator[None]:
+    """Each run is read and compiled once."""
+    restore, known = runs.restore, dict[str, Any]()
+
+    def restored(config: configs.Config, directory: Path, checkpoint: str, console: Console) -> Any:
+        key = f"{config} {directory} {checkpoint}"
+        if key not in known:
+            known[key] = restore(config, directory, checkpoint, console)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "restore", restored)
+        yield
 
 
 def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str, str]]:
@@ -109,8 +126,6 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     report = (tmp_path / "report.html").read_text()
     assert figures(report) == ["components"]
     assert f"{run}, {other},untrained on 896 images of 5 classes of digits (test)" in report
-    analyse.execute([f"--model={other}", "--what=components", f"--output={tmp_path / 'alone'}", "--quiet"])
-    assert [row["x"] for row in table(tmp_path / "alone", "components", "figures")]
     assert not (other / "analysis").exists()
 
 
