@@ -17,11 +17,7 @@ from dml_jax.train import step
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
-CASES = [
-    ("omniglot_baseline", "margin-memory"),
-    ("omniglot_group_loss", ""),
-    ("folder_hist", "small"),
-]
+CASES = [("omniglot_baseline", "margin-memory"), ("omniglot_group_loss", ""), ("folder_hist", "small")]
 
 
 def values(file: str, variant: str, **data: object) -> dict[str, object]:

@@ -4,8 +4,9 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 MANIFEST = Path("embeddings/test/manifest.json")
@@ -47,22 +48,15 @@ def main(where: str, *others: str) -> None:
         train(Path(where), others[0], float(others[1]), float(others[2]))
 
 
-class Finished(AbstractContextManager["Finished"]):
-    """In place of `runner.Slot.start`: executes the script, and is the process that has ended."""
-
-    def __init__(self, arguments: Sequence[str], log: Path):
-        self.code = 0
-        try:
-            main(*arguments[1:])
-        except SystemExit as error:
-            log.write_text(str(error))
-            self.code = 1
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def poll(self) -> int:
-        return self.code
+def finished(arguments: Sequence[str], log: Path) -> AbstractContextManager[Any]:
+    """In place of `runner.Slot.start`: executes the script, and returns the process that has ended."""
+    code = 0
+    try:
+        main(*arguments[1:])
+    except SystemExit as error:
+        log.write_text(str(error))
+        code = 1
+    return nullcontext(SimpleNamespace(poll=lambda: code))
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Trials have no process of their own."""
-    monkeypatch.setattr(runner.Slot, "start", script.Finished)
+    monkeypatch.setattr(runner.Slot, "start", lambda slot, *given: script.finished(*given))
 
 
 def rows(*taus: int) -> tuple[Row, ...]:
