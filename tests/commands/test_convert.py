@@ -28,13 +28,9 @@ CHANNELS = 24
 
 
 @pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command, here in an empty directory, converts the small networks of these tests as well."""
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def _supported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command converts the small networks of these tests as well."""
     networks = convert.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
     monkeypatch.setattr(convert, "published", lambda: networks)
 

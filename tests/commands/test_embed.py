@@ -4,8 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +22,7 @@ from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
 from tests.commands.conftest import Execute
 from tests.data import pictures
-from tests.test_main import ROOT, environment
+from tests.test_main import command
 from tests.tiny_model import DIM, Tiny
 
 COUNT = 20  # images, in three files of at most 8 rows
@@ -247,10 +245,7 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
     """Kills the command at each moment, each time in a new output; the same command then gives the same files."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.tiny_model", photos, folder, *map(str, moments)],
-        cwd=ROOT, env=environment(), capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = command(*map(str, (photos, folder, *moments)), program=("-m", "tests.tiny_model"))
     assert json.loads(done.stdout.splitlines()[-1]) == {
         str(moment): [-9, 0] if 0 < moment <= LAST_MOMENT else [0] for moment in moments
     }

@@ -79,9 +79,7 @@ def test_a_signal_ends_a_process_that_waits_for_the_others(number: signal.Signal
         f"threading.Timer(1.0, os.kill, (os.getpid(), {int(number)})).start()\n"
         f"process_group.connect('localhost:{free_port()}', 2, 1)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=environment(), capture_output=True, timeout=300
-    )
+    done = command(program=("-c", program))
     assert done.returncode == -number, done.stderr
 
 
