@@ -214,12 +214,8 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
-    other = in_process(*arguments, "--config.method.tau=9", "--config.seed=3")
-    assert other.returncode == 2
-    assert (
-        "belongs to a run of another configuration: method.tau (16.0 there, 9.0 here), seed (0 there, 3 here)"
-        in other.stderr
-    )
+    other = in_process(*arguments, "--config.method.tau=9")
+    assert (other.returncode, "method.tau (16.0 there, 9.0 here)" in other.stderr) == (2, True), other.stderr
 
     output = tmp_path / "results.json"
     evaluated = in_process(*arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}")
@@ -230,15 +226,6 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
     assert len(np.load(run / "embeddings" / "train" / "labels.npy")) == 48
     check_command(run)
     test_explore.check_command(run, monkeypatch)
-    config = run / "config.json"
-    facts = json.loads(config.read_text())
-    text = config.read_text()
-    config.write_text(json.dumps(facts | {"classes": 39}))
-    other = in_process(*arguments, "--mode=evaluate")
-    assert (other.returncode, "config.json: has changed since it" in other.stderr) == (2, True), other.stderr
-    config.write_text(text)
-    missing = in_process(*arguments, "--mode=evaluate", "--checkpoint=7")
-    assert (missing.returncode, "--checkpoint=7: not in" in missing.stderr) == (2, True), missing.stderr
 
 
 @pytest.mark.slow
