@@ -24,12 +24,6 @@ from tests import tiny_model
 COLOURS = {"red": (250, 10, 10), "green": (10, 250, 10), "blue": (10, 10, 250), "grey": (120, 120, 120)}
 
 
-@pytest.fixture(autouse=True)
-def _few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the intervals, which are tested elsewhere."""
-    monkeypatch.setattr(open_set, "DRAWS", 20)
-
-
 class Colours:
     """A stand-in for a model, whose embedding is the normalised mean colour minus grey."""
 
@@ -193,6 +187,7 @@ def test_the_command(photos, tmp_path, monkeypatch, execute):
         return code, out + err
 
     file, new = tmp_path / "i.npz", picture(tmp_path / "new" / "x.png", "blue", 4)
+    monkeypatch.setattr(open_set, "DRAWS", 20)  # of intervals, which are tested elsewhere
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
     gallery, later = tmp_path / "gallery", tmp_path / "later"
     later.mkdir()
