@@ -57,8 +57,8 @@ def test_distances_of_equal_rows_are_zero(width: int) -> None:
     x = np.random.default_rng(1).normal(size=(70, width)).astype(np.float32)
     x[40:60], x[60], x[61] = x[:20], 0, -0.0
     x[62] = x[0] * np.float32(1.1)
-    rows = unit(jnp.asarray(x)) if width > 1 else jnp.asarray(x)
-    distances = np.asarray(pairwise.distances(rows, rows))
+    rows = jax.jit(unit)(x) if width > 1 else jnp.asarray(x)
+    distances = np.asarray(jax.jit(pairwise.distances)(rows, rows))
     equal = (np.asarray(rows)[:, None] == np.asarray(rows)[None]).all(-1)
     np.testing.assert_array_equal(distances[equal], 0)
     far = np.linalg.norm(np.asarray(rows)[:, None] - np.asarray(rows)[None], axis=-1)

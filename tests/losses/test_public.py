@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -272,12 +272,12 @@ def test_pairs_with_a_memory(x64: None) -> None:
     past, of = RNG.normal(size=(7, 5)), np.array([cross_batch_memory.EMPTY, 0, 1, 2, 2, 5, 4])
     memory = {"embeddings": jnp.asarray(past), "labels": jnp.asarray(of)}
     candidates = cross_batch_memory.candidates(memory, jnp.asarray(LABELS))
-    ours = losses.contrastive(jnp.asarray(X), jnp.asarray(LABELS), candidates=candidates)
+    ours = jax.jit(losses.contrastive)(X, LABELS, candidates=candidates)
     d = np.linalg.norm(unit(X)[:, None] - unit(past)[None], axis=-1)[:, 1:]
     same = LABELS[:, None] == of[None, 1:]
     push = np.maximum(1 - d, 0)[~same]
     np.testing.assert_allclose(ours, d[same].mean() + push[push > 0].mean(), rtol=1e-12)
-    hard = losses.triplet(jnp.asarray(X), jnp.asarray(LABELS), mining="hard", candidates=candidates)
+    hard = jax.jit(partial(losses.triplet, mining="hard"))(X, LABELS, candidates=candidates)
     hinges = [max(d[i][same[i]].max() ** 2 - d[i][~same[i]].min() ** 2 + 0.2, 0) for i in range(12) if same[i].any()]
     np.testing.assert_allclose(hard, np.mean(hinges), rtol=1e-12)
 
@@ -349,5 +349,8 @@ TEXT = np.array(list("ccczzaaammmb"))  # the classes of LABELS
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - set(OF_CLASSES)))
 def test_text_as_labels(name: str) -> None:
-    function, x = CALLS[name][0], jnp.asarray(X)
-    np.testing.assert_array_equal(function(x, list(TEXT)), function(x, np.unique(TEXT, return_inverse=True)[1]))
+    of_text, of_numbers = (
+        jax.jit(lambda x, labels=labels: CALLS[name][0](x, labels))(X)
+        for labels in (list(TEXT), np.unique(TEXT, return_inverse=True)[1])
+    )
+    np.testing.assert_array_equal(of_text, of_numbers)

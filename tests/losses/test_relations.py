@@ -29,11 +29,12 @@ def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None)
     masks = {"positive": POSITIVE | np.eye(12, dtype=bool), "negative": NEGATIVE}  # a row is not its own positive
     if name == "n_pair":  # draws other pairs among candidates, without the weight of the lengths
         options["candidates"] = losses.Candidates(jnp.asarray(X), jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
-        expected = LOSSES[name](X, LABELS, **options)
-        found = LOSSES[name](X, None, positive=POSITIVE, negative=NEGATIVE, key=KEY)
+        expected = jax.jit(lambda x: LOSSES[name](x, LABELS, **options))(X)
+        found = jax.jit(lambda x: LOSSES[name](x, None, positive=POSITIVE, negative=NEGATIVE, key=KEY))(X)
     else:
-        expected = LOSSES[name](X, LABELS, *table, **options)
-        found = LOSSES[name](X, LABELS if table else None, *table, **masks, **options)
+        expected = jax.jit(lambda x: LOSSES[name](x, jnp.asarray(LABELS), *table, **options))(X)
+        labels = jnp.asarray(LABELS) if table else None
+        found = jax.jit(lambda x: LOSSES[name](x, labels, *table, **masks, **options))(X)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -50,7 +51,7 @@ def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64
     """Of shared tags; masks are weights of 1."""
     for positive in (WEIGHTS, NEAR):
         call = lambda x, positive=positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
-        value, gradient = jax.value_and_grad(call)(jnp.asarray(X))
+        value, gradient = jax.jit(jax.value_and_grad(call))(X)
         np.testing.assert_allclose(value, expected(positive, FAR), rtol=1e-9)
         assert np.isfinite(gradient).all()
 
