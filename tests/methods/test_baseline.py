@@ -177,11 +177,13 @@ def test_the_memory_adds_the_loss_against_past_batches() -> None:
 
     # The network is frozen, so at step 4 the memory holds the embeddings of steps 2 and 3.
     method = baseline.build(config, toys.linear(), DATA)
-    x, y, z = (method.embed(state.params, state.model_state, batch(seed=i).images[0]) for i in (3, 1, 2))
+    embed = jax.jit(method.embed)
+    x, y, z = (embed(state.params, state.model_state, batch(seed=i).images[0]) for i in (3, 1, 2))
     same = jnp.tile(batch().labels[:, None] == batch().labels[None], 2)
     memory = losses.Candidates(jnp.concatenate([y, z]), same, ~same)
-    assert past[3] == pytest.approx(float(losses.contrastive(x, batch().labels, candidates=memory)), rel=1e-4)
-    assert in_batch[3] == pytest.approx(float(losses.contrastive(x, batch().labels)), rel=1e-4)
+    contrastive = jax.jit(losses.contrastive)
+    assert past[3] == pytest.approx(float(contrastive(x, batch().labels, candidates=memory)), rel=1e-4)
+    assert in_batch[3] == pytest.approx(float(contrastive(x, batch().labels)), rel=1e-4)
 
 
 def test_parameters_of_the_losses() -> None:
