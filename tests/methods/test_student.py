@@ -172,12 +172,13 @@ def test_mpn_teaches_refined_embeddings() -> None:
     method, batch = mpn.build(config, toys.backbone(), DATA), toys.batch(1)
     params, state = jax.jit(method.init)(jax.random.key(0), batch)
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    embeddings = method.embed(params, state, batch.images[0])
+    embeddings = jax.jit(method.embed)(params, state, batch.images[0])
     nodes = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
     outputs = []
     for i in (1, 2):
         layer = mpn.MessagePassingLayer(config)
-        nodes, _ = layer.apply({"params": params["mpn"][f"layer{i}"]}, nodes, nodes, False)
+        apply = jax.jit(lambda params, nodes, layer=layer: layer.apply({"params": params}, nodes, nodes, False))
+        nodes, _ = apply(params["mpn"][f"layer{i}"], nodes)
         outputs.append(nodes)
     h = np.asarray(jnp.concatenate(outputs, axis=1), float)
     # The running mean and variance start at 0 and 1.
