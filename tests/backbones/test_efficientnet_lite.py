@@ -16,8 +16,10 @@ from sklearn import datasets
 
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
+from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
 from dml_jax.errors import WeightsError
+from dml_jax.inference.model import Model
 
 IMAGES = Path(datasets.__file__).parent / "images"
 PHOTOS = [str(IMAGES / "flower.jpg"), str(IMAGES / "china.jpg")]
@@ -40,27 +42,35 @@ def reference() -> dict[str, np.ndarray]:
         return dict(file)
 
 
-def test_embeddings_of_photographs(reference: dict[str, np.ndarray]) -> None:
+@pytest.fixture(scope="module")
+def model(cache: Path) -> Model:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        return dml_jax.load("lite0")
+
+
+def test_embeddings_of_photographs(model: Model, reference: dict[str, np.ndarray]) -> None:
     """`load("lite0")` reads, resizes and crops photographs, and averages the feature map as the authors do."""
-    rows = dml_jax.load("lite0").embed(PHOTOS)
+    rows = model.embed(PHOTOS)
     expected = reference["features"] / np.linalg.norm(reference["features"], axis=1, keepdims=True)
     assert rows.dtype == np.float32
     np.testing.assert_allclose(rows, expected, rtol=0, atol=2e-6)
 
 
 @pytest.mark.usefixtures("x64")
-def test_gradients(reference: dict[str, np.ndarray]) -> None:
+def test_gradients(model: Model, reference: dict[str, np.ndarray]) -> None:
     """Of all parameters, with running statistics in batch norm; in float64, see `lite0_reference.py`."""
-    model = dml_jax.load("lite0")
     backbone = efficientnet_lite.build(efficientnet_lite.Config(pretrained="lite0", freeze_bn=True))
     params, stats = jax.tree.map(lambda x: np.asarray(x, float), backbone.init(jax.random.key(0), (224, 224)))
-    images = jnp.stack([model.read(photo) for photo in PHOTOS])
+    images = np.stack([model.read(photo) for photo in PHOTOS])
 
-    def weighted(params: object) -> jax.Array:
+    @jax.jit
+    @jax.grad
+    def weighted(params: PyTree, stats: PyTree, images: jax.Array, weights: jax.Array) -> jax.Array:
         maps, _ = backbone.apply(params, stats, backbone.preprocess(images), train=True)
-        return jnp.sum(maps.mean(axis=(1, 2)) * reference["weights"])
+        return jnp.sum(maps.mean(axis=(1, 2)) * weights)
 
-    found = jax.jit(jax.grad(weighted))(params)
+    found = weighted(params, stats, images, reference["weights"])
     stem = found["conv_stem"]["kernel"].transpose(3, 2, 0, 1)
     depthwise = found["blocks_3"]["depthwise_conv"]["kernel"].transpose(3, 2, 0, 1)
     for ours, name in ((stem, "gradient_stem"), (depthwise, "gradient_depthwise")):

@@ -20,7 +20,7 @@ from dml_jax.errors import ConfigError
 
 # Module, config, number of parameters, side of the feature map by side of the image.
 PUBLISHED: list[tuple[ModuleType, Any, int, dict[int, int]]] = [
-    (resnet, resnet.PUBLISHED["resnet18"], 11_176_512, {224: 7, 227: 8, 256: 8}),
+    (resnet, resnet.PUBLISHED["resnet18"], 11_176_512, {224: 7, 227: 8}),
     (resnet, resnet.PUBLISHED["resnet34"], 21_284_672, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.Config(), 23_508_032, {224: 7, 227: 8, 256: 8}),
     (resnet, resnet.PUBLISHED["resnet101"], 42_500_160, {224: 7}),
@@ -87,14 +87,12 @@ def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
     return SMALL[request.param]
 
 
-def run(
-    backbone: Backbone, side: int = 32, *, train: bool, key: jax.Array | None = None, seed: int = 0
-) -> tuple[jax.Array, PyTree, PyTree]:
-    """(features, new stats, old stats) for random inputs."""
-    params, stats = backbone.init(jax.random.key(seed), (side, side))
-    x = jax.random.normal(jax.random.key(1), (4, side, side, 3))
+def run(backbone: Backbone, *, train: bool, key: jax.Array | None = None) -> tuple[np.ndarray, PyTree, PyTree]:
+    """(features, new stats, parameters) for random inputs."""
+    params, stats = backbone.init(jax.random.key(0), (16, 16))
+    x = np.random.default_rng(1).normal(size=(4, 16, 16, 3)).astype(np.float32)
     features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(params, stats, x)
-    return features, new, stats
+    return np.asarray(features), new, params
 
 
 def test_names() -> None:
@@ -149,12 +147,12 @@ def published_std(module: ModuleType, path: str, shape: tuple[int, ...]) -> floa
         (deit, deit.Config(depth=1, distilled=True)),
         (vit, vit.Config(depth=1, registers=4, layer_scale=0.1)),
         pytest.param(efficientnet_lite, efficientnet_lite.Config(), marks=pytest.mark.slow),
-        (mit, mit.Config(depths=(1, 1, 1, 1))),
+        (mit, mit.Config(depths=(1, 1, 1, 1), widths=(16, 16, 16, 16), heads=(1, 2, 4, 8))),
     ],
 )
 def test_initialisation(module: ModuleType, config: Any) -> None:
     """Kernels and tokens are normal with the published standard deviation; scales start at 1 and biases at 0."""
-    params, stats = jax.jit(module.build(config).init, static_argnums=1)(jax.random.key(0), (64, 64))
+    params, stats = module.build(config).init(jax.random.key(0), (64, 64))
     constants = {"scale": 1, "bias": 0, "mean": 0, "var": 1, "gamma": np.float32(0.1)}
     leaves = [*traverse_util.flatten_dict(params, sep="/").items(), *traverse_util.flatten_dict(stats, sep="/").items()]
     for path, leaf in leaves:
@@ -179,11 +177,9 @@ def test_linen_modules_initialise_themselves(small: tuple[ModuleType, Any]) -> N
     module, config = small
     network = {"efficientnet_lite": "EfficientNetLite", "mit": "MixTransformer", "resnet": "ResNet"}.get(config.name)
     made: Any = getattr(module, network)(config) if network else vit.VisionTransformer(config)
-    init = jax.jit(made.init, static_argnums=2)
-    expected = init(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
+    expected = jax.jit(made.init, static_argnums=2)(jax.random.key(3), jnp.zeros((1, 32, 32, 3)), False)
     for remat in (False, True):
-        init = jax.jit(module.build(replace(config, remat=remat)).init, static_argnums=1)
-        params, stats = init(jax.random.key(3), (32, 32))
+        params, stats = module.build(replace(config, remat=remat)).init(jax.random.key(3), (32, 32))
         jax.tree.map(assert_close, params, expected["params"])
         jax.tree.map(assert_close, stats, expected.get("batch_stats", {}))
 
@@ -195,14 +191,24 @@ def test_gradient_of_layer_norm() -> None:
     x, cotangent, scale, bias = (random.normal(2, 3, shape) for shape in ((4, 5, 7), (4, 5, 7), 7, 7))
     variables = {"params": {"scale": scale, "bias": bias}}
     ours, theirs = (
-        jax.vjp(layer.apply, variables, x)[1](cotangent)
+        jax.jit(lambda *inputs, apply=layer.apply: jax.vjp(apply, *inputs)[1](cotangent))(variables, x)
         for layer in (layers.LayerNorm(1e-3), nn.LayerNorm(epsilon=1e-3, use_fast_variance=False))
     )
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), ours, theirs)
 
 
-@pytest.mark.parametrize("name", ["basic", "bottleneck", "efficientnet_lite", "bn_inception", "googlenet"])
-@pytest.mark.parametrize(("train", "frozen"), [(True, False), (True, True), (False, False)])
+UPDATES = [(True, False), (True, True), (False, False)]
+FIXED = "bn_inception", "googlenet"  # networks of one size; golden values need their running statistics in evaluation
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "frozen"),
+    [
+        *((name, *case) for name in ("basic", "bottleneck", "efficientnet_lite") for case in UPDATES),
+        *((name, *UPDATES[0]) for name in FIXED),
+        *(pytest.param(name, *case, marks=pytest.mark.slow) for name in FIXED for case in UPDATES[1:]),
+    ],
+)
 def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> None:
     """In the jaxpr, the outputs of statistics that stay are the input variables."""
     module, config = SMALL.get(name) or {m.__name__.rpartition(".")[2]: (m, c) for m, c, _, _ in PUBLISHED}[name]
@@ -217,13 +223,11 @@ def test_when_statistics_are_updated(name: str, train: bool, frozen: bool) -> No
 def test_two_updates_of_the_stage_statistics() -> None:
     """Two updates with the same batch equal one with momentum 1 - 0.9^2 = 0.19; the stem's are updated once."""
     config = SMALL["basic"][1]
-    once, twice, heavy = (
-        run(resnet.build(c), 16, train=True)[1]
-        for c in (config, replace(config, stage_bn_updates=2), replace(config, bn_momentum=0.19))
-    )
+    once, twice = (run(resnet.build(replace(config, stage_bn_updates=count)), train=True)[1] for count in (1, 2))
     assert_close(twice["bn1"]["mean"], once["bn1"]["mean"])
-    for leaf in ("mean", "var"):
-        np.testing.assert_allclose(twice["layer2_1"]["bn2"][leaf], heavy["layer2_1"]["bn2"][leaf], rtol=1e-5)
+    for leaf, initial in (("mean", 0), ("var", 1)):
+        moved = np.asarray(once["layer2_1"]["bn2"][leaf]) - initial
+        np.testing.assert_allclose(twice["layer2_1"]["bn2"][leaf], initial + 1.9 * moved, rtol=1e-5)
     assert not np.allclose(twice["layer1_0"]["bn1"]["mean"], once["layer1_0"]["bn1"]["mean"])
 
 
@@ -232,23 +236,23 @@ def test_two_updates_of_the_stage_statistics() -> None:
 )
 def test_remat_keeps_fewer_activations_and_the_gradients(name: str) -> None:
     module, config = SMALL[name]
+    params, stats = module.build(config).init(jax.random.key(0), (32, 32))
+    x = np.random.default_rng(0).normal(size=(2, 32, 32, 3)).astype(np.float32)
     grads, kept = [], []
     for remat in (False, True):
         backbone = module.build(replace(config, remat=remat))
-        params, stats = backbone.init(jax.random.key(0), (32, 32))
-        x = jax.random.normal(jax.random.key(1), (2, 32, 32, 3))
 
-        def loss(
-            params: PyTree, backbone: Backbone = backbone, stats: PyTree = stats, x: jax.Array = x
-        ) -> tuple[jax.Array, PyTree]:
+        def loss(params: PyTree, x: jax.Array, backbone: Backbone = backbone) -> tuple[jax.Array, PyTree]:
             features, new = backbone.apply(params, stats, x, train=True, key=None)
             # From a target, as the mean square of normalised features does not depend on the parameters.
-            return jnp.mean((features - jax.random.normal(jax.random.key(2), features.shape)) ** 2), new
+            target = np.random.default_rng(2).normal(size=features.shape).astype(np.float32)
+            return jnp.mean((features - target) ** 2), new
 
-        grads.append(jax.jit(jax.grad(loss, has_aux=True))(params))
-        pull = jax.eval_shape(lambda params, loss=loss: jax.vjp(loss, params, has_aux=True)[1], params)
-        kept.append(sum(array.size for array in jax.tree.leaves(pull)) - sum(x.size for x in jax.tree.leaves(params)))
-    assert kept[1] < 0.7 * kept[0]
+        grads.append(jax.jit(jax.grad(loss, has_aux=True))(params, x))
+        pull = jax.eval_shape(lambda params, loss=loss: jax.vjp(loss, params, x, has_aux=True)[1], params)
+        kept.append(sum(array.size for array in jax.tree.leaves(pull)))
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    assert kept[1] - parameters < 0.7 * (kept[0] - parameters)
     assert jax.tree.structure(grads[0]) == jax.tree.structure(grads[1])
     for plain, rematerialised in zip(*map(jax.tree.leaves, grads), strict=True):
         np.testing.assert_allclose(rematerialised, plain, rtol=2e-4, atol=1e-5 * float(np.abs(plain).max() + 1e-6))
@@ -259,14 +263,14 @@ def test_bfloat16(small: tuple[ModuleType, Any]) -> None:
     module, config = small
     exact, _, _ = run(module.build(config), train=False)
     backbone = module.build(replace(config, dtype="bfloat16"))
-    coarse, stats, _ = run(backbone, train=False)
-    params, _ = backbone.init(jax.random.key(0), (32, 32))
+    coarse, stats, params = run(backbone, train=False)
     assert {leaf.dtype for leaf in jax.tree.leaves((params, stats))} == {jnp.dtype("float32")}
-    assert coarse.dtype == jnp.float32
+    assert coarse.dtype == np.float32
     assert not np.array_equal(exact, coarse)
-    assert float(jnp.abs(exact - coarse).max()) < 0.05 * float(jnp.abs(exact).max())
-    _, new, _ = run(backbone, train=True)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
+    assert np.abs(exact - coarse).max() < 0.05 * np.abs(exact).max()
+    if stats:
+        _, new, _ = run(backbone, train=True)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new))
 
 
 @pytest.mark.parametrize("name", ["deit", pytest.param("mit", marks=pytest.mark.slow)])
