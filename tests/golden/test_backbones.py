@@ -1,9 +1,11 @@
 """Backbones compared with their torch definitions by torchvision, Cadene, timm, SegFormer and Hugging Face."""
 
 import json
+import math
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -13,8 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from dml_jax import config as configs
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
 from dml_jax.backbones.weights import store
@@ -70,46 +72,42 @@ def described_image(meta: dict[str, Any]) -> np.ndarray:
     return image(meta["seed"], meta["input"].split()[2].rstrip(","), shape).transpose(0, 2, 3, 1)
 
 
-def leaves(tree: PyTree) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        yield tuple(p.key for p in path if isinstance(p, jax.tree_util.DictKey)), leaf
+Path = tuple[str, ...]
 
 
 @cache
-def shapes(net: str, image_shape: tuple[int, int]) -> tuple[PyTree, PyTree]:
-    """Shapes of (params, stats), which depend on those of images by the position embeddings of DeiT only."""
+def shapes(net: str) -> tuple[dict[Path, tuple[int, ...]], ...]:
+    """Shapes of parameters and of statistics by path, for images of 224 pixels."""
     module, config, _ = NETS[net]
-    if module is not deit and image_shape != (64, 64):
-        return shapes(net, (64, 64))
-    return jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), image_shape))
+    trees = jax.eval_shape(lambda: module.build(config).init(jax.random.key(0), (224, 224)))
+    return tuple({path: leaf.shape for path, leaf in flatten_dict(tree).items()} for tree in trees)
 
 
-def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> tuple[PyTree, PyTree]:
-    """(params, stats) in float64; `sums` holds the sums of some tensors by torch name, to check them."""
-    module, _, _ = NETS[net]
-    architecture = module.__name__.rpartition(".")[2]
+def rebuild(net: str, seed: int, image_shape: tuple[int, int], sums: dict[str, float]) -> list[PyTree]:
+    """[params, stats] in float64; `sums` holds the sums of some tensors by torch name, to check them."""
+    module, config, _ = NETS[net]
     checked = set()
 
-    def fill(path: Any, leaf: Any) -> np.ndarray:
-        path = tuple(p.key for p in path)
-        name = torch_name(architecture, path)
-        tensor = draw(seed, name, torch_shape(path, leaf.shape))
+    def fill(path: Path, shape: tuple[int, ...]) -> jax.Array:
+        if path == ("pos_embed",):
+            shape = (1, shape[1] - 14 * 14 + math.prod(vit.grid(config, image_shape)), shape[2])
+        name = torch_name(config.name, path)
+        tensor = draw(seed, name, torch_shape(path, shape))
         if name in sums:
             np.testing.assert_allclose(tensor.sum(), sums[name], rtol=1e-9)
             checked.add(name)
-        return np.ascontiguousarray(to_jax_axes(path, tensor))
+        return jax.device_put(to_jax_axes(path, tensor))
 
-    params, stats = [jax.tree_util.tree_map_with_path(fill, tree) for tree in shapes(net, image_shape)]
-    heads = tuple(f"{name}." for name in configs.module("backbone", architecture).CLASSIFIERS)
+    trees = [unflatten_dict({path: fill(path, shape) for path, shape in tree.items()}) for tree in shapes(net)]
+    heads = tuple(f"{name}." for name in module.CLASSIFIERS)
     assert checked == {name for name in sums if not name.startswith(heads)}
-    return params, stats
+    return trees
 
 
 def classifiers(net: str, seed: int) -> dict[str, Any]:
     """Classifiers of a network, drawn by the rule of the files, float64."""
     module, config, _ = NETS[net]
-    architecture = module.__name__.rpartition(".")[2]
-    names = configs.module("backbone", architecture).CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
+    names = module.CLASSIFIERS[: 2 if getattr(config, "distilled", False) else 1]
     channels = module.build(config).channels
     return {
         name: {"kernel": draw(seed, f"{name}.weight", (1000, channels)).T, "bias": draw(seed, f"{name}.bias", (1000,))}
@@ -117,17 +115,17 @@ def classifiers(net: str, seed: int) -> dict[str, Any]:
     }
 
 
-def nchw(x: Any) -> np.ndarray:
-    return np.asarray(x).transpose(0, 3, 1, 2)
+def logits_of(classifiers: dict[str, Any], vectors: Iterable[np.ndarray]) -> np.ndarray:
+    """Logits of ImageNet classifiers, each of its own vectors [B, C]; their mean if there are two."""
+    pairs = zip(classifiers.values(), vectors, strict=False)
+    return np.mean([x @ layer["kernel"] + layer["bias"] for layer, x in pairs], axis=0)
 
 
-def tokens_of(x: Any) -> np.ndarray:
-    """A feature map as tokens [B, N, C], the layout of torch's transformers."""
-    x = np.asarray(x)
-    return x.reshape(x.shape[0], -1, x.shape[-1])
+def nchw(x: Any) -> Any:
+    return x.transpose(0, 3, 1, 2)
 
 
-def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
+def stages(net: str, captured: Any) -> dict[str, jax.Array]:
     """Outputs of modules under their torch names, in torch's layout (tokens [B, N, C] in transformers)."""
     module, config, _ = NETS[net]
     if module is resnet:
@@ -144,15 +142,31 @@ def stages(net: str, captured: Any) -> dict[str, np.ndarray]:
     for name, out in captured.items():
         if name in ("__call__", "encode"):
             continue
-        torch = torch_name(module.__name__.rpartition(".")[2], (name, "x")).removesuffix(".x")
-        outputs[torch.removesuffix(".proj")] = tokens_of(out["__call__"][0])
+        torch = torch_name(config.name, (name, "x")).removesuffix(".x")
+        x = out["__call__"][0]
+        outputs[torch.removesuffix(".proj")] = x.reshape(x.shape[0], -1, x.shape[-1])
     return outputs
 
 
+@cache
+def network_of(net: str, transform_input: bool = False) -> Callable[[PyTree, PyTree, np.ndarray], Any]:
+    """(params, stats, images [B, H, W, 3]) -> (feature map, tokens of DeiT, outputs of all stages), compiled."""
+    _, config, network = NETS[net]
+    network = network(replace(config, transform_input=True) if transform_input else config)
+    kept = {"mutable": "intermediates", "capture_intermediates": lambda _, method: method in ("__call__", "encode")}
+
+    @jax.jit
+    def run(params: PyTree, stats: PyTree, x: jax.Array) -> Any:
+        features, more = network.apply({"params": params, "batch_stats": stats}, x, False, **kept)
+        captured = more["intermediates"]
+        return features, captured["encode"][0][0] if "encode" in captured else None, stages(net, captured)
+
+    return lambda *inputs: jax.device_get(run(*inputs))
+
+
 def check_stages(
-    z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, net: str, captured: Any, rtol: float
+    z: dict[str, np.ndarray], meta: dict[str, Any], tag: str, outputs: dict[str, np.ndarray], rtol: float
 ) -> None:
-    outputs = stages(net, captured)
     for row, name in enumerate(meta["stage_names"]):
         ours, shape = outputs[name], z[f"{tag}.stage_shapes"][row]
         assert ours.shape == tuple(s for s in shape if s), name
@@ -204,62 +218,30 @@ def cases() -> list[Any]:
 def test_forward(net: str, tag: str) -> None:
     """Features, pooled features, tokens, logits and the outputs of all stages, float64."""
     z, meta = fixtures.load("backbones", f"backbone_{net}")
-    module, config, network = NETS[net]
+    module, config, _ = NETS[net]
     rtol, seed = meta["tolerance"]["float64"], meta["seed"]
     size = tag.removesuffix("_transform_input")
-    if size != tag:
-        config = googlenet.Config(transform_input=True)
     x = image(seed, size, tuple(meta["sizes"][size]))
     seen = x[:, :, : x.shape[2] // 16 * 16, : x.shape[3] // 16 * 16] if module is deit else x
     checksum = [seen.sum(), np.abs(seen).sum(), seen.flat[0], seen.flat[-1]]
     np.testing.assert_allclose(checksum, z[f"{tag}.input_checksum"], rtol=1e-9)
     params, stats = rebuild(net, seed, x.shape[2:], meta["weight_sums"])
 
-    @jax.jit
-    def run(params: Any, stats: Any, x: jax.Array) -> Any:
-        variables = {"params": params, "batch_stats": stats}
-        kinds = {"mutable": ["intermediates"], "capture_intermediates": True}
-        if module is deit:
-            (tokens, _), more = network(config).apply(variables, x, method="encode", **kinds)
-            features = module.build(config).apply(params, stats, x, train=False)[0]
-            return features, tokens, more["intermediates"]
-        features, more = network(config).apply(variables, x, False, **kinds)
-        return features, None, more["intermediates"]
-
-    features, tokens, captured = run(params, stats, x.transpose(0, 2, 3, 1))
+    features, tokens, outputs = network_of(net, size != tag)(params, stats, nhwc(x))
     check_features(z, tag, features, rtol)
     known = {"feat_shape", "feat_slice", "feat_last_channels", "avg_pool", "max_pool", "avg_pool_norm", "max_pool_norm"}
     known |= {"input_checksum", "stage_shapes", "stage_stats", "stage_first", "stage_last"}
     if f"{tag}.stage_shapes" in z:
-        check_stages(z, meta, tag, net, captured, rtol)
+        check_stages(z, meta, tag, outputs, rtol)
     if module is deit:
         for position, name in enumerate(("cls", "dist")[: 1 + config.distilled]):
-            check_vector(z, f"{tag}.{name}", np.asarray(tokens[:, position]), rtol)
+            check_vector(z, f"{tag}.{name}", tokens[:, position], rtol)
             known |= {name, f"{name}_norm"}
     if f"{tag}.logits" in z:
-        heads = classifiers(net, seed)
-        if module is deit:
-            logits = token_logits(heads, tokens)
-        else:
-            logits = pooled_logits(heads[module.CLASSIFIERS[0]], features)
-        check_vector(z, f"{tag}.logits", np.asarray(logits), rtol)
+        vectors = tokens.swapaxes(0, 1) if module is deit else [features.mean((1, 2))]
+        check_vector(z, f"{tag}.logits", logits_of(classifiers(net, seed), vectors), rtol)
         known |= {"logits", "logits_norm"}
     assert {key.removeprefix(f"{tag}.") for key in z if key.startswith(f"{tag}.")} <= known
-
-
-def token_logits(heads: PyTree, tokens: jax.Array) -> Any:
-    """Logits [B, classes] of the classifier on tokens [B, N, C], or the mean of both classifiers if distilled."""
-    scores = [
-        tokens[:, position] @ heads[name]["kernel"] + heads[name]["bias"][None, :]
-        for position, name in enumerate(("head", "head_dist"))
-        if name in heads
-    ]
-    return sum(scores[1:], start=scores[0]) / len(scores)
-
-
-def pooled_logits(classifier: dict[str, np.ndarray], features: jax.Array) -> jax.Array:
-    """Logits of an ImageNet classifier on the average of the feature map [B, h, w, C]."""
-    return jnp.mean(features, axis=(1, 2)) @ classifier["kernel"] + classifier["bias"][None, :]
 
 
 def as_trees(tensors: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
@@ -274,9 +256,9 @@ def test_published_sizes() -> None:
             continue
         _, meta = fixtures.load("backbones", name)
         net = name.removeprefix("backbone_")
-        architecture = NETS[net][0].__name__.rpartition(".")[2]
-        params, stats = shapes(net, (224, 224))
-        ours = {torch_name(architecture, path): torch_shape(path, leaf.shape) for path, leaf in leaves((params, stats))}
+        _, config, _ = NETS[net]
+        params, stats = shapes(net)
+        ours = {torch_name(config.name, path): torch_shape(path, shape) for path, shape in (params | stats).items()}
         ours |= {key.removesuffix("running_mean") + "num_batches_tracked": () for key in ours if "running_mean" in key}
         if net not in ("mit_b1", "mit_b2"):
             for head, tensors in classifiers(net, 0).items():
@@ -333,8 +315,8 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Conversion from Hugging Face's names; outputs with the authors' epsilons and with those of Hugging Face."""
     z, meta = fixtures.load("backbones", name)
     net, seed = name.removeprefix("backbone_").removesuffix("_hf"), meta["seed"]
-    params, _ = shapes(net, (64, 64))
-    drawable = {torch_name("mit", path): torch_shape(path, leaf.shape) for path, leaf in leaves(params)}
+    params, _ = shapes(net)
+    drawable = {torch_name("mit", path): torch_shape(path, shape) for path, shape in params.items()}
     drawable |= {"head.weight": (1000, 512), "head.bias": (1000,)}
     tensors = {key: hf_tensor(key, lambda k: draw(seed, k, drawable[k])) for key in meta["hf_keys"]}
     converted = convert({name: tensors})
@@ -343,13 +325,13 @@ def test_hugging_face(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x = described_image(meta)
     rtol = meta["tolerance"]["float64"]
 
-    def run() -> np.ndarray:
-        return nchw(jax.jit(lambda p, x: mit.build(NETS[net][1]).apply(p, stats, x, train=False)[0])(params, x))
+    @partial(jax.jit, static_argnums=2)
+    def run(params: PyTree, x: np.ndarray, epsilon: float) -> jax.Array:
+        monkeypatch.setattr(mit, "OUTER", epsilon)
+        return nchw(mit.build(NETS[net][1]).apply(params, stats, x, train=False)[0])
 
-    authors = run()
+    authors, theirs = (np.asarray(run(params, x, epsilon)) for epsilon in (mit.OUTER, 1e-5))
     np.testing.assert_allclose(authors[:, :8], z["nvlabs_feat_slice"], rtol=0, atol=rtol * np.abs(authors).max())
-    monkeypatch.setattr(mit, "OUTER", 1e-5)
-    theirs = run()
     assert theirs.shape == tuple(z["feat_shape"])
     np.testing.assert_allclose(theirs[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(theirs).max())
     check_vector({k: z[k] for k in ("avg_pool", "avg_pool_norm")}, "avg_pool", theirs.mean((2, 3)), rtol)
@@ -364,29 +346,29 @@ def test_training(name: str) -> None:
     params, stats = rebuild("resnet50", meta["seed"], x.shape[1:3], {})
     backbone = resnet.build(resnet.Config())
 
+    @partial(jax.jit, donate_argnums=0)  # the gradients take the memory of the parameters
     @partial(jax.value_and_grad, has_aux=True)
-    def loss(params: PyTree) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
+    def loss(params: PyTree, stats: PyTree, x: jax.Array) -> tuple[jax.Array, tuple[jax.Array, PyTree]]:
         features, updated = backbone.apply(params, stats, x, train=True)
         return jnp.mean(features.mean((1, 2)) ** 2), (features, updated)
 
-    (value, (features, updated)), grads = jax.jit(loss)(params)
+    (value, (features, updated)), grads = jax.tree.map(np.asarray, loss(params, stats, x))
     rtol = meta["tolerance"]["float64"]
     ours = nchw(features)
     assert ours.shape == tuple(z["feat_shape"])
     np.testing.assert_allclose(value, z["loss"], rtol=rtol)
     np.testing.assert_allclose(ours[:, :8], z["feat_slice"], rtol=0, atol=rtol * np.abs(ours).max())
     check_vector(z, "avg_pool", ours.mean((2, 3)), rtol)
-    head = classifiers("resnet50", meta["seed"])["fc"]
-    logits = np.asarray(pooled_logits(head, features))
+    logits = logits_of(classifiers("resnet50", meta["seed"]), [features.mean((1, 2))])
     np.testing.assert_allclose(logits[:, : z["logits"].shape[1]], z["logits"], rtol=0, atol=rtol * np.abs(logits).max())
-    running = {torch_name("resnet", path): np.asarray(leaf) for path, leaf in leaves(updated)}
+    running = {torch_name("resnet", path): leaf for path, leaf in flatten_dict(updated).items()}
     for row, bn in enumerate(meta["bn_names"]):
         for leaf, key in (("running_mean", "bn_mean"), ("running_var", "bn_var")):
             ours = running[f"{bn}.{leaf}"]
             atol = rtol * np.abs(ours).max()
             np.testing.assert_allclose(ours[:8], z[f"{key}_first8"][row], rtol=0, atol=atol, err_msg=f"{bn}.{leaf}")
             np.testing.assert_allclose(np.linalg.norm(ours), z[f"{key}_norm"][row], rtol=rtol, err_msg=f"{bn}.{leaf}")
-    gradient = {torch_name("resnet", path): to_torch(path, np.asarray(leaf)) for path, leaf in leaves(grads)}
+    gradient = {torch_name("resnet", path): to_torch(path, leaf) for path, leaf in flatten_dict(grads).items()}
     assert set(gradient) == set(meta["grad_names"])
     for row, key in enumerate(meta["grad_names"]):
         ours = gradient[key].ravel()
@@ -425,6 +407,7 @@ OPS: dict[str, Callable[..., Any]] = {
     "conv_k7s4p3": convolved("w7", 7, 4, 3),
 }
 UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # not used by any backbone
+INPUTS = {"x", "w3", "w7", "dw3", "weight", "bias", "running_mean", "running_var"}
 
 
 @pytest.mark.usefixtures("x64")
@@ -432,37 +415,35 @@ UNUSED = {"avg_k3s1p1_nopad", "adaptive_avg_4x4"}  # not used by any backbone
 def test_layers(name: str) -> None:
     """Pooling, convolutions, GELU, layer norm and batch norm, separately."""
     z, meta = fixtures.load("backbones", name)
-    close = partial(np.testing.assert_allclose, rtol=meta["tolerance"]["float64"], atol=meta["tolerance"]["float64"])
-    seen = {key for key in z if key.endswith((".w3", ".w7", ".dw3"))}
-    for key in sorted(key for key in z if key.split(".")[0].isdigit() and not key.endswith(".x") and key not in seen):
-        size, op = key.split(".")
-        if op not in UNUSED:
+
+    @jax.jit
+    def compute(z: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        found = {}
+        for size in {key.split(".")[0] for key in z if key[0].isdigit()}:
             weights = {name: z[f"{size}.{name}"] for name in ("w3", "w7", "dw3")}
-            close(nchw(jax.jit(OPS[op])(nhwc(z[f"{size}.x"]), weights)), z[key], err_msg=key)
-        seen |= {key, f"{size}.x"}
-    close(nn.gelu(z["gelu.x"], approximate=False), z["gelu.exact"])
-    close(nn.gelu(z["gelu.x"], approximate=True), z["gelu.tanh"])
-    seen |= {"gelu.x", "gelu.exact", "gelu.tanh", "ln.x"}
-    width = z["ln.x"].shape[-1]
-    plain = {"params": {"scale": np.ones(width), "bias": np.zeros(width)}}
-    for key in [key for key in z if key.startswith("ln.eps")]:
-        layer = layers.LayerNorm(float(key.removeprefix("ln.eps")))
-        close(jax.jit(layer.apply)(plain, z["ln.x"]), z[key], err_msg=key)
-        seen.add(key)
-    variables = {
-        "params": {"scale": z["bn.weight"], "bias": z["bn.bias"]},
-        "batch_stats": {"mean": z["bn.running_mean"], "var": z["bn.running_var"]},
-    }
-    x = nhwc(z["bn.x"])
-    close(nchw(batch_norm.BatchNorm().apply(variables, x, False)), z["bn.eval"])
-    for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
-        train = partial(batch_norm.BatchNorm(momentum).apply, train=True, mutable=["batch_stats"])
-        normed, new = jax.jit(train)(variables, x)
-        close(nchw(normed), z["bn.train"])
-        close(new["batch_stats"]["mean"], z[f"{prefix}new_running_mean"])
-        close(new["batch_stats"]["var"], z[f"{prefix}new_running_var"])
-    seen |= {key for key in z if key.startswith("bn.")}
-    assert set(z) == seen
+            found |= {f"{size}.{op}": nchw(run(nhwc(z[f"{size}.x"]), weights)) for op, run in OPS.items()}
+        found["gelu.exact"] = nn.gelu(z["gelu.x"], approximate=False)
+        found["gelu.tanh"] = nn.gelu(z["gelu.x"], approximate=True)
+        for key in [key for key in z if key.startswith("ln.eps")]:
+            layer = layers.LayerNorm(float(key.removeprefix("ln.eps")), affine=False)
+            found[key] = layer.apply({}, z["ln.x"])
+        variables = {
+            "params": {"scale": z["bn.weight"], "bias": z["bn.bias"]},
+            "batch_stats": {"mean": z["bn.running_mean"], "var": z["bn.running_var"]},
+        }
+        x = nhwc(z["bn.x"])
+        found["bn.eval"] = nchw(batch_norm.BatchNorm().apply(variables, x, False))
+        for prefix, momentum in (("bn.", 0.1), ("bn.m09.", 0.9)):
+            normed, new = batch_norm.BatchNorm(momentum).apply(variables, x, True, mutable=["batch_stats"])
+            found["bn.train"] = nchw(normed)
+            found |= {f"{prefix}new_running_{key}": value for key, value in new["batch_stats"].items()}
+        return found
+
+    tolerance = meta["tolerance"]["float64"]
+    found = compute(z)
+    assert {key for key in z if key.split(".")[-1] not in INPUTS | UNUSED} == set(found)
+    for key, value in found.items():
+        np.testing.assert_allclose(value, z[key], rtol=tolerance, atol=tolerance, err_msg=key)
 
 
 @pytest.mark.usefixtures("x64")
@@ -488,8 +469,7 @@ def test_bn_inception_of_hist(name: str) -> None:
     params, stats = as_trees(converted.tensors)
     side = meta["input_size"]
     x = np.random.RandomState(meta["seed"] + 100000).standard_normal((len(z["features"]), 3, side, side))
-    apply = bn_inception.build(bn_inception.Config()).apply
-    features = nchw(jax.jit(lambda p, s, x: apply(p, s, x, train=False)[0])(params, stats, nhwc(x)))
+    features = nchw(network_of("bninception")(params, stats, nhwc(x))[0])
     close = partial(np.testing.assert_allclose, **meta["tolerance"]["float64"])
     close(features, z["features"])
     close(features.mean((2, 3)) + features.max((2, 3)), z["pooled"])
