@@ -59,9 +59,9 @@ def on_patches(config: Config) -> Experiment:
     return experiment._replace(mesh=mesh, method=method, splits=experiment.splits | {"test": few})
 
 
-def drawn(shapes: Any) -> Any:
+def drawn(shapes: Any, seed: int = 0) -> Any:
     """Random numbers of given shapes and types, which are positive, as variances must be."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: rng.uniform(1, 2, x.shape).astype(x.dtype), shapes)
 
 

@@ -32,7 +32,7 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of a random model."""
     experiment = experiments.build(config)
-    state = meshes.place(experiment.mesh, drawn(experiment.template())._replace(step=np.int32(step)))
+    state = meshes.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     files.write_json(directory / "results.json", {"step": step, "length": length})
