@@ -16,7 +16,7 @@ import pytest
 from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet
 from dml_jax.errors import DataError
 from tests import toys
-from tests.contract.test_methods import METHODS, initial, method
+from tests.contract.test_methods import METHODS, method, started
 from tests.export.test_symbolic_batch import embedding_function
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the converter
@@ -71,7 +71,8 @@ def test_onnxruntime_merges_norms_and_activations_with_convolutions(tmp_path: Pa
 def test_every_method(name: str, tmp_path: Path) -> None:
     made = method(name)
     images = toys.batch(made.hooks.views).images
-    embed = partial(made.embed, *initial(made, images.shape[1]))
+    state = started(name)
+    embed = partial(made.embed, state.params, state.model_state)
     programs.write_onnx(tmp_path / "model.onnx", embed, images.shape[2:4])
     check(tmp_path / "model.onnx", embed, images.shape[2:4])
 
