@@ -259,8 +259,8 @@ def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:
 
 
 def test_a_killed_command_continues_bit_for_bit(photos: Path, tmp_path: Path) -> None:
-    """Killed never, after the first file, and while the output is written."""
-    check_kills(photos, tmp_path / "outputs", [0, 4, 10])
+    """Killed never, after the first file, while the output is written, and when it is complete."""
+    check_kills(photos, tmp_path / "outputs", [0, 4, 10, LAST_MOMENT])
 
 
 @pytest.mark.slow
