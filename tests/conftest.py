@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _limited_memory() -> Iterator[None]:
-    """From time to time, forgets compiled programs, which would grow to several gigabytes in a worker."""
+    """Discards compiled programs before they take several gigabytes of a worker."""
     yield
     if _LIBC and int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() > 1.2e9:
         jax.clear_caches()

@@ -21,10 +21,10 @@ from dml_jax import main
 from dml_jax.analysis import run_report
 from dml_jax.commands import cli
 from dml_jax.data.formats import digits
-from dml_jax.data.split import take
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import TrainingSet
 from dml_jax.train.model import build_method
+from tests import toys
 from tests.train.experiments import values
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "extend.md"
@@ -83,13 +83,7 @@ def get_config(variant=None):
 @pytest.fixture
 def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The guide's network and loss, unchanged, beside a configuration for few digits; `theirs` is this module."""
-    monkeypatch.setattr(
-        digits,
-        "load",
-        lambda data, load=digits.load: {
-            name: take(split, np.arange(0, len(split.labels), 20)) for name, split in load(data).items()
-        },
-    )
+    monkeypatch.setattr(digits, "load", toys.few_digits(20))
     monkeypatch.setattr(run_report, "write", lambda run, results: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])

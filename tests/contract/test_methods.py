@@ -69,7 +69,7 @@ OPTIMIZER = optax.sgd(0.01, momentum=0.9)  # the first step, unlike Adam's, show
 
 
 def drawn_in_float32(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
-    """The triplets of DiVA, also where floats have 64 bits, which would draw others."""
+    """The triplets that DiVA draws in float32; with 64 bits, the same key would give others."""
     with jax.enable_x64(False):
         narrow = jax.tree.map(lambda x: x.astype(jnp.float32), embeddings)
         return equations.mine(key, narrow, batch.labels, DIVA)

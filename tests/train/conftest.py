@@ -9,9 +9,7 @@ from jax.sharding import AxisType, Mesh
 
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
-from dml_jax.config import Data
 from dml_jax.data.formats import digits
-from dml_jax.data.split import Split
 from dml_jax.train.distributed import mesh
 from tests import toys
 
@@ -32,18 +30,9 @@ def no_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def few_images() -> Iterator[None]:
-    """Every eighth of the digits, of which there are still twenty per class."""
-    load = digits.load
-
-    def few(data: Data) -> dict[str, Split]:
-        splits = load(data)
-        for name, (labels, ids, read, *_) in splits.items():
-            eighth = lambda index, rng, read=read: read(8 * index, rng)  # noqa: E731
-            splits[name] = splits[name]._replace(labels=labels[::8], ids=ids[::8], read=eighth)
-        return splits
-
+    """Every eighth digit, so that twenty per class remain."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(digits, "load", few)
+        patch.setattr(digits, "load", toys.few_digits(8))
         yield
 
 

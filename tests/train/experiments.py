@@ -60,7 +60,7 @@ def on_patches(config: Config) -> Experiment:
 
 
 def drawn(shapes: Any, seed: int = 0) -> Any:
-    """Random numbers of given shapes and types, which are positive, as variances must be."""
+    """Random positive numbers of the given shapes and types; variances may not be negative."""
     rng = np.random.default_rng(seed)
     return jax.tree.map(lambda x: rng.uniform(1, 2, x.shape).astype(x.dtype), shapes)
 
