@@ -36,6 +36,7 @@ from dml_jax.data.split import Split
 from dml_jax.data.store import file_reader
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
+THREADS = pipeline.usable_cores()  # or processes of torch
 ONE_THREAD = "one thread in a bare loop"
 NEEDED = (1_000, 5_000, 20_000)  # images per second, for which the cores are printed
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -101,7 +102,7 @@ def throughput(batches: Iterator[Any], seconds: float, use: Callable[[Any], Any]
 
 def options(**changes: Any) -> Data:
     crop = {"crop": "random_resized", "image_size": SIDE, "resize": 256, "flip": 0.5}
-    return Data(**{"batch_size": BATCH, "images_per_class": 4, "threads": 2, **crop, **changes})
+    return Data(**{"batch_size": BATCH, "images_per_class": 4, "threads": THREADS, **crop, **changes})
 
 
 def our_batches(split: Split, data: Data) -> pipeline.BatchReader[Any]:
@@ -109,7 +110,7 @@ def our_batches(split: Split, data: Data) -> pipeline.BatchReader[Any]:
     return pipeline.training(split, sampler, data, seed=SEED, stop=10**6)
 
 
-def bare_throughput(split: Split, data: Data, seconds: float, threads: int = 2) -> float:
+def bare_throughput(split: Split, data: Data, seconds: float, threads: int = THREADS) -> float:
     """Images per second that threads read, crop and resize."""
     transform, total = transforms.training(data), len(split.ids)
     until = time.perf_counter() + seconds
@@ -184,14 +185,14 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
         return run
 
     if with_torch:
-        cases["torch, 2 workers, uint8"] = lambda: throughput(torch_batches(plan, workers=2), seconds)
-        cases["torch, 2 workers, normalised floats"] = lambda: throughput(
-            torch_batches(plan, workers=2, normalised=True), seconds
+        cases[f"torch, {THREADS} workers, uint8"] = lambda: throughput(torch_batches(plan, workers=THREADS), seconds)
+        cases[f"torch, {THREADS} workers, normalised floats"] = lambda: throughput(
+            torch_batches(plan, workers=THREADS, normalised=True), seconds
         )
-    cases["dml_jax, 2 threads, uint8"] = ours_case(split, False)
-    cases["dml_jax, 2 threads, normalised floats"] = ours_case(split, True)
+    cases[f"dml_jax, {THREADS} threads, uint8"] = ours_case(split, False)
+    cases[f"dml_jax, {THREADS} threads, normalised floats"] = ours_case(split, True)
     for name, store in stores.items():
-        cases[f"dml_jax, 2 threads, uint8, {name}"] = ours_case(store, False)
+        cases[f"dml_jax, {THREADS} threads, uint8, {name}"] = ours_case(store, False)
         cases[f"in a bare loop, {name}"] = partial(bare_throughput, store, data, seconds)
         cases[f"{ONE_THREAD}, {name}"] = partial(bare_throughput, store, data, seconds, 1)
     measured: dict[str, list[float]] = {name: [] for name in cases}
@@ -203,7 +204,7 @@ def compare_with_torch(archive: Path, work: Path, seconds: float, rounds: int) -
 
 def print_throughput(measured: dict[str, list[float]]) -> None:
     """Prints the result of `compare_with_torch` as a table."""
-    base = {kind: f"torch, 2 workers, {kind}" for kind in ("uint8", "normalised floats")}
+    base = {kind: f"torch, {THREADS} workers, {kind}" for kind in ("uint8", "normalised floats")}
     print("| case | images/s | relative to torch uint8 | relative to torch normalised |\n|---|---|---|---|")
     for name, values in measured.items():
         ratios = [f"{np.median(np.array(values) / measured[b]):.2f}" if b in measured else "–" for b in base.values()]
@@ -217,10 +218,10 @@ def print_throughput(measured: dict[str, list[float]]) -> None:
 
 
 def rows(photos: Path, *, seconds: float = 3.0, rounds: int = 5) -> list[timing.Row]:
-    """One `timing.summary` per case, for one image; the peer is a torch DataLoader of uint8 with two workers."""
+    """One `timing.summary` per case, for one image; the peer is a torch DataLoader of uint8 with as many workers."""
     with tempfile.TemporaryDirectory() as work:
         measured = compare_with_torch(photos, Path(work), seconds, rounds)
-    peer = 1 / np.array(measured.get("torch, 2 workers, uint8", [np.nan] * rounds))
+    peer = 1 / np.array(measured.get(f"torch, {THREADS} workers, uint8", [np.nan] * rounds))
     ours = {name: 1 / np.array(values) for name, values in measured.items() if not name.startswith("torch")}
     return [timing.summary(f"one image, {name}", values, peer) for name, values in ours.items()]
 

@@ -1,56 +1,79 @@
-"""One training step of ResNet-50 + HIST (Adam, 512 dimensions, 100 classes) on one accelerator: images/s and memory.
+"""Training steps of configurations on one accelerator: time, images/s and memory, beside the bound of the program.
 
-Compared in the same run with torch on the same device: eager and compiled, channels last, TF32 convolutions in float32,
-autocast for bfloat16. Images are on the device as uint8; loading them is not measured. Each case runs in a separate
-process, so that peak memory is per case.
+The step is the one that the main command compiles, and the bound that of `--mode=compile`, at the vendor's peak figures.
+HIST is also compared with torch in the same run, eager and compiled, channels last, with autocast for bfloat16. Images
+are on the device as uint8; loading them is not measured. Each case runs in a process of its own.
 
-    python -m benchmarks.training_step [--batches=32,128,512] [--dtypes=float32,bfloat16] [--steps=20]
+    python -m benchmarks.training_step [--cases=cars_hist,bfloat16,32 …] [--steps=50] [--torch=eager,compiled]
+
+A case is a configuration, a precision and, unless its own is meant, a batch size.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
-CLASSES, DIM, TAU, ALPHA = 100, 512, 32.0, 0.9
-IMPLEMENTATIONS = ("dml_jax", "torch", "torch.compile")
-Measured = tuple[Callable[[int], None], Callable[[], int]]
+CASES = (
+    "cars_hist,float32",
+    "cars_hist,tensorfloat32",
+    "cars_hist,bfloat16",
+    "cars_hist,bfloat16,128",
+    "cub_mpn,bfloat16",
+    "cub_crt,bfloat16",
+    "cub_diva,bfloat16",
+    "cub_vit:proxy_anchor-vit_small,bfloat16",
+)
+CLASSES, DIM, TAU, ALPHA = 98, 512, 32.0, 0.9  # of configs/cars_hist.py
+ROUNDS = 5
+Run = Callable[[int], None]  # takes so many steps and waits for them
 
 
-def ours(batch: int, side: int, dtype: str) -> Measured:
-    """(run a number of steps and wait for them, peak memory in bytes)."""
+def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
+    """The run, with the batch size and, where the device's peak figures are known, bound and memory of its program."""
     import jax
-    import jax.numpy as jnp
 
-    from dml_jax.backbones import resnet
-    from dml_jax.config import Group, Train
-    from dml_jax.methods import hist
-    from dml_jax.methods.contract import Batch, TrainingSet
-    from dml_jax.train import optimizers, step
+    from dml_jax.config import files
+    from dml_jax.methods.contract import Batch
+    from dml_jax.train import compile as compiling
+    from dml_jax.train.distributed import mesh as meshes
 
-    backbone = resnet.build(resnet.Config(dtype=dtype))  # type: ignore[arg-type]
-    config = hist.Config(embedding_dim=DIM, tau=TAU, alpha=ALPHA)
-    method = hist.build(config, backbone, TrainingSet(classes=CLASSES, images=batch))
-    train = Train(groups={name: Group(learning_rate=1e-4) for name in method.groups}, steps=1000)
-    optimizer = optimizers.build(train, method, lambda count: 1.0)
-    images = jax.random.randint(jax.random.key(1), (1, batch, side, side, 3), 0, 256, jnp.uint8)
-    data = Batch(images, jnp.arange(batch) // 4 % CLASSES, jnp.arange(batch))
-    state = step.initial(method, optimizer, jax.random.key(0), data)
-    jitted = jax.jit(step.build(method, optimizer), donate_argnums=0)
+    name, _, variant = config.partition(":")
+    overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
+    resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
+    device = jax.devices()[0]
+    chip = next((chip for kind, chip in compiling.CHIPS.items() if kind in device.device_kind.lower()), None)
+    topology = compiling.Topology("", device.platform, meshes.make(), chip, {})  # type: ignore[arg-type]
+    experiment = compiling.describe(resolved, topology)
+    shape = experiment.example_batch()
+    size, views = shape.labels.shape[0], shape.images.shape[0]
+    labels = jax.numpy.arange(size) // resolved.data.images_per_class % len(experiment.splits["train"].classes)
+    images = jax.random.randint(jax.random.key(1), shape.images.shape, 0, 256, jax.numpy.uint8)
+    data, state, key = Batch(images, labels, jax.numpy.arange(size)), experiment.initial_state(), experiment.key
+    lowered = experiment.jitted_step().lower(state, data, key)
+    program = lowered.compile()
+    about: dict[str, Any] = {"images": size * views}
+    if chip:
+        found = compiling.compiled(lambda: lowered, topology)  # from JAX's cache of compiled programs
+        found |= compiling.bound(experiment, topology, found)
+        about |= {"bound_ms": 1000 * found["bound"]["seconds"], "needed_gib": found["memory"]["needed"] / 2**30}
 
     def run(steps: int) -> None:
         nonlocal state
         for _ in range(steps):
-            state, metrics = jitted(state, data, jax.random.key(2))
-        assert jnp.isfinite(metrics["loss"])
+            state, metrics = program(state, data, key)
+        assert jax.numpy.isfinite(metrics["loss"])
 
-    return run, lambda: int((jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0))
+    return run, about
 
 
-def theirs(batch: int, side: int, dtype: str, compiled: bool) -> Measured:
-    """The same in torch."""
+def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, Any]]:
+    """HIST in torch, with frozen batch norms."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -59,23 +82,24 @@ def theirs(batch: int, side: int, dtype: str, compiled: bool) -> Measured:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.backends.cudnn.benchmark = True
-    body = ResNet50().to(device, memory_format=torch.channels_last)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = precision == "tensorfloat32"
+    body = ResNet50().to(device, memory_format=torch.channels_last).eval()
     embedding, theta, output = nn.Linear(2048, DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, CLASSES)
     layers = nn.ModuleList([embedding, theta, output, nn.BatchNorm1d(DIM)]).to(device)
     means, log_vars = (nn.Parameter(0.1 * torch.randn(CLASSES, DIM, device=device)) for _ in range(2))
     labels = torch.arange(batch, device=device) // 4 % CLASSES
     own = labels[:, None] == labels.unique()[None, :]
     parameters = [*body.parameters(), *layers.parameters(), means, log_vars]
-    optimizer = torch.optim.Adam(parameters, 1e-4, fused=device.type == "cuda")
-    images = torch.randint(0, 256, (batch, side, side, 3), dtype=torch.uint8, device=device)
+    optimizer = torch.optim.Adam(parameters, 1e-4, weight_decay=1e-4, fused=device.type == "cuda")
+    images = torch.randint(0, 256, (batch, 224, 224, 3), dtype=torch.uint8, device=device)
 
     def loss() -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             features = body(normalise(images).contiguous(memory_format=torch.channels_last))
         features = features.float()
         x = F.layer_norm(embedding(features.mean((2, 3)) + features.amax((2, 3))), (DIM,))
-        e, m, precision = F.normalize(x), F.normalize(means), torch.exp(-F.relu6(log_vars))
-        d = (e * e) @ precision.T - 2 * e @ (m * precision).T + (m * m * precision).sum(1)
+        e, m, inverse = F.normalize(x), F.normalize(means), torch.exp(-F.relu6(log_vars))
+        d = (e * e) @ inverse.T - 2 * e @ (m * inverse).T + (m * m * inverse).sum(1)
         near = torch.exp(-ALPHA * d[:, : own.shape[1]])  # the classes of the batch are the first ones
         h = torch.where(own, torch.ones_like(near), near)
         vertex = h.sum(1).rsqrt()[:, None]
@@ -93,55 +117,59 @@ def theirs(batch: int, side: int, dtype: str, compiled: bool) -> Measured:
             optimizer.step()
         assert torch.isfinite(value).item()
 
-    return run, lambda: torch.cuda.max_memory_allocated() if device.type == "cuda" else 0
+    return run, {"images": batch}
 
 
-def measure(implementation: str, batch: int, side: int, dtype: str, steps: int) -> dict[str, float]:
-    """Seconds until the second step is done, images/s of the best and worst of three rounds, peak memory in GB."""
+def measure(implementation: str, config: str, precision: str, batch: int, steps: int) -> dict[str, Any]:
+    """Seconds until two steps are done, milliseconds of a step in the median and the slowest round, and what is known."""
     start = time.perf_counter()
     if implementation == "dml_jax":
-        run, memory = ours(batch, side, dtype)
+        run, about = ours(config, precision, batch)
     else:
-        run, memory = theirs(batch, side, dtype, compiled=implementation == "torch.compile")
+        run, about = theirs(precision, batch or 32, implementation == "compiled")
     run(2)
-    ready = time.perf_counter() - start
-    rounds = []
-    for _ in range(3):
+    ready, rounds = time.perf_counter() - start, []
+    for _ in range(ROUNDS):
         begin = time.perf_counter()
         run(steps)
-        rounds.append(batch * steps / (time.perf_counter() - begin))
-    return {"start_s": ready, "images_per_s": max(rounds), "slowest": min(rounds), "memory_gb": memory() / 1e9}
+        rounds.append(1000 * (time.perf_counter() - begin) / steps)
+    return {"start_s": ready, "ms": sorted(rounds)[ROUNDS // 2], "slowest_ms": max(rounds)} | about
+
+
+def row(implementation: str, case: str, steps: int) -> str:
+    """A line of the table, measured by a process of its own."""
+    config, precision, batch = (*case.split(","), "0")[:3]
+    flags = [f"--measure={implementation},{config},{precision},{batch}", f"--steps={steps}"]
+    command = [sys.executable, "-m", "benchmarks.training_step", *flags]
+    with tempfile.TemporaryDirectory() as cache:
+        variables = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
+    about = f"| {config} | {precision} | {implementation.replace('eager', 'torch').replace('compiled', 'torch.compile')}"
+    if done.returncode:
+        return f"{about} | failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:160]} | | | | | |"
+    found = json.loads(done.stdout.splitlines()[-1])
+    speed = f"{found['images']} | {found['ms']:.2f} ({found['slowest_ms']:.2f}) | {1000 * found['images'] / found['ms']:,.0f}"
+    bound = f"{found['bound_ms']:.2f} | {found['needed_gib']:.2f}" if "bound_ms" in found else "|"
+    return f"{about} | {speed} | {bound} | {found['start_s']:.0f} |"
 
 
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--batches", default="32,128,512")
-    flags.add_argument("--dtypes", default="float32,bfloat16")
-    flags.add_argument("--ways", default=",".join(IMPLEMENTATIONS), help="what to measure")
-    flags.add_argument("--side", type=int, default=224)
-    flags.add_argument("--steps", type=int, default=20)
-    flags.add_argument("--case", help="implementation,dtype,batch: measure this case in this process and print JSON")
+    flags.add_argument("--cases", nargs="+", default=CASES, help="configuration,precision[,batch size]")
+    flags.add_argument("--torch", default="eager,compiled", help="peers of cars_hist; empty for none")
+    flags.add_argument("--steps", type=int, default=50, help=f"of each of {ROUNDS} rounds")
+    flags.add_argument("--measure", help=argparse.SUPPRESS)
     options = flags.parse_args()
-    if options.case:
-        implementation, dtype, batch = options.case.split(",")
-        print(json.dumps(measure(implementation, int(batch), options.side, dtype, options.steps)))
+    if options.measure:
+        implementation, config, precision, batch = options.measure.split(",")
+        print(json.dumps(measure(implementation, config, precision, int(batch), options.steps)))
         return
-    print("| batch | dtype | implementation | images/s (slowest of 3 rounds) | peak memory, GB | first two steps, s |")
-    print("|---|---|---|---|---|---|")
-    for batch in options.batches.split(","):
-        for dtype in options.dtypes.split(","):
-            for implementation in options.ways.split(","):
-                case = [sys.executable, "-m", "benchmarks.training_step", f"--case={implementation},{dtype},{batch}"]
-                case += [f"--side={options.side}", f"--steps={options.steps}"]
-                done = subprocess.run(case, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    reason = (done.stderr.strip().splitlines() or ["?"])[-1][:80]
-                    print(f"| {batch} | {dtype} | {implementation} | failed: {reason} | | |", flush=True)
-                    continue
-                result = json.loads(done.stdout.splitlines()[-1])
-                speed = f"{result['images_per_s']:.0f} ({result['slowest']:.0f})"
-                memory, start = f"{result['memory_gb']:.1f}", f"{result['start_s']:.1f}"
-                print(f"| {batch} | {dtype} | {implementation} | {speed} | {memory} | {start} |", flush=True)
+    print("| configuration | precision | implementation | images | ms (slowest round) | images/s | bound, ms | GiB | ready, s |")
+    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
+    for case in options.cases:
+        peers = options.torch.split(",") if case.startswith("cars_hist,") and options.torch else []
+        for implementation in ("dml_jax", *peers):
+            print(row(implementation, case, options.steps), flush=True)
 
 
 if __name__ == "__main__":
