@@ -93,7 +93,7 @@ def numpy_product(points: np.ndarray) -> Call:
 def pytorch_metric_learning(points: np.ndarray, labels: np.ndarray) -> Call | None:
     """Precision@1, MAP@R and R-precision of pytorch-metric-learning; None if it is not installed.
 
-    It searches with faiss on a CPU and with torch on a GPU, in float32 and in blocks, as faiss there is rarely installed.
+    It searches with faiss on a CPU, and on a GPU with torch, in blocks.
     """
     try:
         import torch

@@ -36,7 +36,7 @@ from dml_jax.data.split import Split
 from dml_jax.data.store import file_reader
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
-THREADS = pipeline.usable_cores()  # or processes of torch
+THREADS = min(pipeline.usable_cores(), pipeline.READERS)  # or processes of torch
 ONE_THREAD = "one thread in a bare loop"
 NEEDED = (1_000, 5_000, 20_000)  # images per second, for which the cores are printed
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -1,6 +1,6 @@
 """Training steps of configurations on one accelerator: time, images/s and memory, beside the bound of the program.
 
-The step is the one that the main command compiles, and the bound that of `--mode=compile`, at the vendor's peak figures.
+The step is the one that the main command compiles; its bound is that of `--mode=compile`, at the vendor's peak figures.
 HIST is also compared with torch in the same run, eager and compiled, channels last, with autocast for bfloat16. Images
 are on the device as uint8; loading them is not measured. Each case runs in a process of its own.
 
@@ -31,6 +31,7 @@ CASES = (
 )
 CLASSES, DIM, TAU, ALPHA = 98, 512, 32.0, 0.9  # of configs/cars_hist.py
 ROUNDS = 5
+NAMES = {"dml_jax": "dml_jax", "eager": "torch", "compiled": "torch.compile"}
 Run = Callable[[int], None]  # takes so many steps and waits for them
 
 
@@ -121,7 +122,7 @@ def theirs(precision: str, batch: int, compiled: bool) -> tuple[Run, dict[str, A
 
 
 def measure(implementation: str, config: str, precision: str, batch: int, steps: int) -> dict[str, Any]:
-    """Seconds until two steps are done, milliseconds of a step in the median and the slowest round, and what is known."""
+    """Seconds until two steps are done, milliseconds of a step (median and slowest round), and what is known of it."""
     start = time.perf_counter()
     if implementation == "dml_jax":
         run, about = ours(config, precision, batch)
@@ -144,11 +145,12 @@ def row(implementation: str, case: str, steps: int) -> str:
     with tempfile.TemporaryDirectory() as cache:
         variables = os.environ | {"JAX_COMPILATION_CACHE_DIR": cache}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=variables)
-    about = f"| {config} | {precision} | {implementation.replace('eager', 'torch').replace('compiled', 'torch.compile')}"
+    about = f"| {config} | {precision} | {NAMES[implementation]}"
     if done.returncode:
         return f"{about} | failed: {(done.stderr.strip().splitlines() or ['?'])[-1][:160]} | | | | | |"
     found = json.loads(done.stdout.splitlines()[-1])
-    speed = f"{found['images']} | {found['ms']:.2f} ({found['slowest_ms']:.2f}) | {1000 * found['images'] / found['ms']:,.0f}"
+    images, ms = found["images"], found["ms"]
+    speed = f"{images} | {ms:.2f} ({found['slowest_ms']:.2f}) | {1000 * images / ms:,.0f}"
     bound = f"{found['bound_ms']:.2f} | {found['needed_gib']:.2f}" if "bound_ms" in found else "|"
     return f"{about} | {speed} | {bound} | {found['start_s']:.0f} |"
 
@@ -164,8 +166,17 @@ def main() -> None:
         implementation, config, precision, batch = options.measure.split(",")
         print(json.dumps(measure(implementation, config, precision, int(batch), options.steps)))
         return
-    print("| configuration | precision | implementation | images | ms (slowest round) | images/s | bound, ms | GiB | ready, s |")
-    print("|---|---|---|--:|--:|--:|--:|--:|--:|")
+    head = (
+        "configuration",
+        "precision",
+        "implementation",
+        "images",
+        "ms (slowest round)",
+        "images/s",
+        "bound, ms",
+        "GiB",
+    )
+    print(f"| {' | '.join(head)} | ready, s |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
     for case in options.cases:
         peers = options.torch.split(",") if case.startswith("cars_hist,") and options.torch else []
         for implementation in ("dml_jax", *peers):

@@ -14,7 +14,7 @@ from dml_jax.config import Data, Evaluation, Group, Train
 from dml_jax.methods import hist
 
 SECTIONS: dict[str, Any] = {
-    "data": Data(name="digits", batch_size=64, images_per_class=4),
+    "data": Data(name="digits", batch_size=64, images_per_class=4, threads=1),  # more would wait for Python's lock
     "backbone": resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small"),
     "evaluation": Evaluation(controls=True),
 }

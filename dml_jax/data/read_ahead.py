@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from dml_jax.data.pipeline import usable_cores
+from dml_jax.data.pipeline import READERS, usable_cores
 from dml_jax.errors import DataError
 
 CHUNK = 16  # images that a thread reads in one go, because handing over each costs as much as decoding a small one
@@ -35,11 +35,11 @@ def stream(
     what follows their rows is padding. `blank` stands for an image that cannot be read: `on_bad` is called with its
     error, and its row is NaN (with one process only). `on_progress` is called with the number done.
     """
-    cores = usable_cores()
-    pool = ThreadPoolExecutor(cores)
+    threads = min(usable_cores(), READERS)
+    pool = ThreadPoolExecutor(threads)
 
     def submit(items: Sequence[T]) -> list[Future[list[np.ndarray | DataError]]]:
-        chunk = max(1, min(CHUNK, -(-len(items) // cores)))
+        chunk = max(1, min(CHUNK, -(-len(items) // threads)))
         return [pool.submit(read, items[i : i + chunk]) for i in range(0, len(items), chunk)]
 
     def begin(parts: Sequence[Future[list[np.ndarray | DataError]]], count: int) -> tuple[Any, np.ndarray]:
