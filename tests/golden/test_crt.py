@@ -49,7 +49,7 @@ def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
         if f"{prefix}p{b}.C" in z:
             params[f"branch{b}"]["prototypes"] = cast(f"p{b}.C")
             params[f"branch{b}"]["hidden"] = {"kernel": cast(f"p{b}.W1").swapaxes(1, 2), "bias": cast(f"p{b}.b1")}
-    return jax.tree.map(jnp.asarray, params)
+    return params
 
 
 def torch_layout(params: Any) -> dict[str, jax.Array]:
@@ -103,7 +103,7 @@ def precision(dtype: str) -> Any:
 def test_head(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
-        params, x, labels = params_of(z, dtype), jnp.asarray(z["x"], dtype), jnp.asarray(z["labels"])
+        params, x, labels = params_of(z, dtype), z["x"].astype(dtype), z["labels"]
         config = config_of(z, meta)
         check = functools.partial(close, dtype=dtype, meta=meta)
 
@@ -217,7 +217,7 @@ def toy(z: dict[str, np.ndarray]) -> Backbone:
 
 
 def trace_params(z: dict[str, np.ndarray], moment: str) -> Any:
-    body = {key: jnp.asarray(z[f"{moment}/body.{key}"]) for key in ("weight", "bias")}
+    body = {key: z[f"{moment}/body.{key}"] for key in ("weight", "bias")}
     return {"backbone": body} | params_of(z, "float64", f"{moment}/")
 
 

@@ -48,16 +48,16 @@ def network(z: dict[str, np.ndarray], depth: int, prefix: str = "", stats: str =
     params: dict[str, Any] = {}
     running: dict[str, Any] = {}
 
-    def theta(i: int) -> dict[str, jax.Array]:
+    def theta(i: int) -> dict[str, np.ndarray]:
         kernel, bias = z[f"{prefix}theta{i}_weight"].T, z[f"{prefix}theta{i}_bias"]
-        return {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)}
+        return {"kernel": kernel, "bias": bias}
 
     for i in range(1, depth + 1):
-        bn = {"scale": jnp.asarray(z[f"{prefix}bn{i}_weight"]), "bias": jnp.asarray(z[f"{prefix}bn{i}_bias"])}
+        bn = {"scale": z[f"{prefix}bn{i}_weight"], "bias": z[f"{prefix}bn{i}_bias"]}
         params[f"block{i}"] = {"theta": theta(i), "bn": bn}
         running[f"block{i}"] = {
-            "mean": jnp.asarray(z[f"{prefix}bn{i}_running_mean{stats}"]),
-            "var": jnp.asarray(z[f"{prefix}bn{i}_running_var{stats}"]),
+            "mean": z[f"{prefix}bn{i}_running_mean{stats}"],
+            "var": z[f"{prefix}bn{i}_running_var{stats}"],
         }
     params["output"] = theta(depth + 1)
     return params, running
@@ -154,7 +154,7 @@ def test_total(name: str, dtype: str, x64: None) -> None:
     z = {key: value.astype(dtype) if value.dtype == np.float64 else value for key, value in z.items()}
     depth, labels = meta["num_hidden_layers"], jnp.asarray(z["labels"])
     params, stats = network(z, depth)
-    whole = {"distributions": {k: jnp.asarray(z[k]) for k in ("means", "log_vars")}, "hgnn": params}
+    whole = {"distributions": {k: z[k] for k in ("means", "log_vars")}, "hgnn": params}
     config = hist.Config(
         embedding_dim=meta["D"],
         hidden_dim=meta["hidden"],
@@ -255,14 +255,14 @@ def test_training_trace(name: str, x64: None) -> None:
     method = hist.build(config, backbone, TrainingSet(meta["C"], meta["C"]))
     optimizer = optimizers.build(train, method, schedule, warmup_steps=warm * epoch)
 
-    def layer(key: str) -> dict[str, jax.Array]:
-        return {"kernel": jnp.asarray(z[f"init_{key}_weight"].T), "bias": jnp.asarray(z[f"init_{key}_bias"])}
+    def layer(key: str) -> dict[str, np.ndarray]:
+        return {"kernel": z[f"init_{key}_weight"].T, "bias": z[f"init_{key}_bias"]}
 
     hgnn, stats = network(z, 1, "init_")
     params = {
         "backbone": layer("body"),
         "embedding": layer("embedding"),
-        "distributions": {key: jnp.asarray(z[f"init_{key}"]) for key in ("means", "log_vars")},
+        "distributions": {key: z[f"init_{key}"] for key in ("means", "log_vars")},
         "hgnn": hgnn,
     }
     state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}, "hgnn": stats}, optimizer.init(params))

@@ -57,16 +57,16 @@ def configure(meta: dict[str, Any], **more: Any) -> mpn.Config:
     )
 
 
-def linear(z: dict[str, np.ndarray], *keys: str) -> dict[str, jax.Array]:
+def linear(z: dict[str, np.ndarray], *keys: str) -> dict[str, np.ndarray]:
     """Torch weights [out, in], concatenated along `out`, as one kernel [in, out]."""
-    params = {"kernel": jnp.asarray(np.concatenate([z[f"{key}.weight"].T for key in keys], axis=1))}
+    params = {"kernel": np.concatenate([z[f"{key}.weight"].T for key in keys], axis=1)}
     if f"{keys[0]}.bias" in z:
-        params["bias"] = jnp.asarray(np.concatenate([z[f"{key}.bias"] for key in keys]))
+        params["bias"] = np.concatenate([z[f"{key}.bias"] for key in keys])
     return params
 
 
-def affine(z: dict[str, np.ndarray], key: str) -> dict[str, jax.Array]:
-    return {"scale": jnp.asarray(z[f"{key}.weight"]), "bias": jnp.asarray(z[f"{key}.bias"])}
+def affine(z: dict[str, np.ndarray], key: str) -> dict[str, np.ndarray]:
+    return {"scale": z[f"{key}.weight"], "bias": z[f"{key}.bias"]}
 
 
 def dense(params: Any, x: jax.Array) -> jax.Array:
@@ -96,7 +96,7 @@ def all_heads(z: dict[str, np.ndarray], prefix: str, count: int) -> dict[str, An
     """Parameters of the message passing network and of the auxiliary classifier."""
     network = layers(z, f"{prefix}gnn_model.node_model.", count)
     network["projection"] = linear(z, f"{prefix}dim_red")
-    network["neck"] = {"scale": jnp.asarray(z[f"{prefix}bottleneck.0.weight"])}
+    network["neck"] = {"scale": z[f"{prefix}bottleneck.0.weight"]}
     network["classifier"] = linear(z, f"{prefix}fc.0")
     return {"auxiliary": linear(z, f"{prefix}aux_fc"), "mpn": network}
 
@@ -157,10 +157,10 @@ def test_stack(name: str, dtype: str, x64: None) -> None:
 
     def scalar(x: jax.Array, params: Any) -> tuple[jax.Array, Any]:
         outputs = network.apply({"params": params}, x, method="propagate")
-        return jnp.sum(jnp.asarray(z["cotangent"]) * outputs[-1][0]), outputs
+        return jnp.sum(z["cotangent"] * outputs[-1][0]), outputs
 
     run = jax.jit(jax.value_and_grad(scalar, (0, 1), has_aux=True))
-    (_, outputs), (grad_x, grads) = run(jnp.asarray(z["x"]), params)
+    (_, outputs), (grad_x, grads) = run(z["x"], params)
     assert grad_x.dtype == dtype
     np.testing.assert_allclose(outputs[-1][0], z["out"], **tolerance)
     np.testing.assert_allclose(np.stack([h for h, _ in outputs]), z["layer_out"], **tolerance)
@@ -180,8 +180,8 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
     }
     selected = LOSSES[frozenset(meta["losses"].split("_"))]
     params = all_heads(z, "param/", meta["num_layers"])
-    stats = {"neck": {key: jnp.asarray(z[f"bn_running_{key}_before"]) for key in ("mean", "var")}}
-    labels = jnp.asarray(z["labels"])
+    stats = {"neck": {key: z[f"bn_running_{key}_before"] for key in ("mean", "var")}}
+    labels = z["labels"]
 
     classes = params["mpn"]["classifier"]["kernel"].shape[1]
     network, both = (
@@ -211,7 +211,7 @@ def test_loss(name: str, dtype: str, x64: None) -> None:
             "grad": torch_layout(grads),
         }
 
-    ours = compute(params, jnp.asarray(z["fc7"]))
+    ours = compute(params, z["fc7"])
     compare(ours.pop("grad"), z, "grad/", tolerance)
     for key, value in ours.items():
         np.testing.assert_allclose(value, z[key], **tolerance, err_msg=key)
@@ -302,12 +302,9 @@ def test_training_trace(name: str, x64: None) -> None:
         return {key.removeprefix(f"{moment}/"): value for key, value in z.items() if key.startswith(f"{moment}/")}
 
     params = {"backbone": {}, "embedding": linear(at("init"), "body")} | all_heads(at("init"), "", meta["num_layers"])
-    stats = {key: jnp.asarray(z[f"bn_running_{key}_init"]) for key in ("mean", "var")}
+    stats = {key: z[f"bn_running_{key}_init"] for key in ("mean", "var")}
     state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}, "neck": stats}, optimizer.init(params))
-    batches = [
-        Batch(jnp.asarray(z["inputs"][t][None]), jnp.asarray(z["labels"][t]), jnp.arange(meta["num_nodes"]))
-        for t in range(meta["steps"])
-    ]
+    batches = [Batch(z["inputs"][t][None], z["labels"][t], np.arange(meta["num_nodes"])) for t in range(meta["steps"])]
     update, key = jax.jit(step.build(method, optimizer)), jax.random.key(0)
     tolerance = meta["tolerance"]["float64"]
     objective = lambda p: step.loss(method, p, state.model_state, batches[0], state.step, key)[0]  # noqa: E731
