@@ -88,9 +88,9 @@ def small(request: pytest.FixtureRequest) -> tuple[ModuleType, Any]:
 
 
 def run(backbone: Backbone, *, train: bool, key: jax.Array | None = None) -> tuple[np.ndarray, PyTree, PyTree]:
-    """(features, new stats, parameters) for random inputs."""
-    params, stats = backbone.init(jax.random.key(0), (16, 16))
-    x = np.random.default_rng(1).normal(size=(4, 16, 16, 3)).astype(np.float32)
+    """(features, new stats, parameters) for random inputs, no larger than MiT needs."""
+    params, stats = backbone.init(jax.random.key(0), (32, 32))
+    x = np.random.default_rng(1).normal(size=(4, 32, 32, 3)).astype(np.float32)
     features, new = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=train, key=key))(params, stats, x)
     return np.asarray(features), new, params
 
