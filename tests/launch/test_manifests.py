@@ -46,12 +46,17 @@ def test_what_slurm_requeues(code: int, requeued: bool, tmp_path: Path) -> None:
 
 def test_slurm_copies_the_data_to_the_nodes(tmp_path: Path) -> None:
     """With a stand-in for srun that executes the copy and prints the rest."""
-    (tmp_path / "srun").write_text('#!/bin/sh\ncase $1 in cp) exec "$@";; *) printf "%s\\n" "$@";; esac\n')
+    (tmp_path / "srun").write_text('#!/bin/sh\ncase $3 in cp) shift 2; exec "$@";; *) printf "%s\\n" "$@";; esac\n')
     (tmp_path / "srun").chmod(0o755)
     (tmp_path / "data" / "sop").mkdir(parents=True)
     (tmp_path / "data" / "sop" / "prepared.json").write_text("{}")
     (tmp_path / "node").mkdir()
-    job = {"SLURM_JOB_ID": "77", "SLURM_CPUS_PER_TASK": "1", "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    job = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NUM_NODES": "1",
+        "SLURM_CPUS_PER_TASK": "1",
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
     given = {"STAGE": str(tmp_path / "data" / "sop"), "SLURM_TMPDIR": str(tmp_path / "node")}
     for _ in range(2):
         printed = subprocess.run(
