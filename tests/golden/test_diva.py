@@ -190,7 +190,7 @@ def psi_of(data: dict[str, np.ndarray], prefix: str = "psi_") -> dict[str, Any]:
             "hidden": {"kernel": w1.T, "bias": b1},
             "output": {"kernel": w2.T, "bias": b2},
         }
-    return jax.tree.map(jnp.asarray, layers)
+    return layers
 
 
 def psi_width(psi: dict[str, Any]) -> int:
@@ -206,8 +206,8 @@ def check_psi(psi: Any, data: dict[str, np.ndarray], meta: dict[str, Any], prefi
         close(layers["output"]["bias"], data[f"{name}_b2"], meta, f"{name}_b2")
 
 
-def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, jax.Array]:
-    return {task: jnp.asarray(data[f"emb_{task}"]) for task in diva.TASKS}
+def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {task: data[f"emb_{task}"] for task in diva.TASKS}
 
 
 def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
@@ -332,9 +332,9 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def model_of(data: dict[str, np.ndarray], prefix: str) -> dict[str, Any]:
-    def layer(name: str) -> dict[str, jax.Array]:
+    def layer(name: str) -> dict[str, np.ndarray]:
         weight, bias = (data[f"{prefix}/{name}.{kind}"] for kind in ("weight", "bias"))
-        return {"kernel": jnp.asarray(weight.T), "bias": jnp.asarray(bias)}
+        return {"kernel": weight.T, "bias": bias}
 
     return {"backbone": layer("body"), "heads": {task: layer(f"head_{task}") for task in diva.TASKS}}
 
