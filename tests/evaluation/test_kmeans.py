@@ -88,7 +88,7 @@ def test_empty_clusters_move_to_the_farthest_points():
 def test_equal_centers_tie_to_the_lower_index():
     points = blobs(10, count=100)
     for k in (2, 7, 30):
-        result = kmeans._assign(points, np.repeat(points[:1], k, axis=0))
+        result = jax.jit(kmeans._assign)(points, np.repeat(points[:1], k, axis=0))
         np.testing.assert_array_equal(result, 0)
 
 

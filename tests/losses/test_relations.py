@@ -69,8 +69,8 @@ def test_all_triplets(squared: bool, x64: None) -> None:
 
 def test_easy_and_semi_hard_positives() -> None:
     d = D.astype(np.float32)
-    easy = mining.mine("easy_positive", None, d, POSITIVE, NEGATIVE, dim=5)
-    semi = mining.mine("semi_hard_positive", None, d, POSITIVE, NEGATIVE, dim=5)
+    easy = jax.jit(partial(mining.mine, "easy_positive", None, dim=5))(d, POSITIVE, NEGATIVE)
+    semi = jax.jit(partial(mining.mine, "semi_hard_positive", None, dim=5))(d, POSITIVE, NEGATIVE)
     assert list(easy.valid) == list(POSITIVE.any(axis=1))
     for i in np.flatnonzero(easy.valid):
         p, n = np.flatnonzero(POSITIVE[i]), np.flatnonzero(NEGATIVE[i])
@@ -88,11 +88,12 @@ def test_easy_and_semi_hard_positives() -> None:
 def test_an_upper_cut_off_of_the_distance() -> None:
     d = jnp.asarray(D, jnp.float32)
     limit = float(np.median(D[NEGATIVE]))
+    mine = jax.jit(partial(mining.mine, "distance_weighted", dim=5), static_argnames="farthest")
     for seed in range(5):
-        drawn = mining.mine("distance_weighted", jax.random.key(seed), d, POSITIVE, NEGATIVE, dim=5, farthest=limit)
+        drawn = mine(jax.random.key(seed), d, POSITIVE, NEGATIVE, farthest=limit)
         chosen = np.asarray(d)[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
         assert chosen.max() <= limit
-    assert not mining.mine("distance_weighted", KEY, d, POSITIVE, NEGATIVE, dim=5, farthest=1e-3).valid.any()
+    assert not mine(KEY, d, POSITIVE, NEGATIVE, farthest=1e-3).valid.any()
 
 
 def test_a_distance_of_ones_own(x64: None) -> None:
