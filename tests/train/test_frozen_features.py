@@ -20,6 +20,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, other_models
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.step import TrainState
 from tests.train.experiments import values
 
 pytestmark = pytest.mark.usefixtures("few_images", "patches")
@@ -76,18 +77,25 @@ def test_same_as_a_frozen_backbone(tmp_path: Path) -> None:
     np.testing.assert_allclose(rows, wanted, atol=1e-5)
 
 
-def test_features_are_kept_and_follow_the_weights(tmp_path: Path) -> None:
-    first = with_features(build(feature_views=2), tmp_path)
+def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, initial_state = build(feature_views=2), other_models.initial_state
+    first = with_features(experiment, tmp_path)
     files = {path: path.read_bytes() for path in (tmp_path / "features").iterdir()}
     assert len(files) == 2
     for path in files:  # what is on disk is used
         np.save(path, np.load(path) + 1)
-    again = with_features(build(feature_views=2), tmp_path)
+    again = with_features(experiment, tmp_path)
     np.testing.assert_array_equal(again.features, first.features + 1)
-    other = build(feature_views=2)
-    seeded = other._replace(config=replace(other.config, seed=1))  # other random weights
-    with_features(seeded, tmp_path)
+
+    def larger(*arguments: Any) -> TrainState:
+        state = initial_state(*arguments)
+        return state._replace(model_state=jax.tree.map(lambda x: np.asarray(x) + np.float32(1), state.model_state))
+
+    monkeypatch.setattr(other_models, "initial_state", larger)
+    with_features(experiment, tmp_path)
     assert len(list((tmp_path / "features").iterdir())) == 4
+    seeded = experiment._replace(config=replace(experiment.config, seed=1))  # other crops
+    assert frozen_features.digest(seeded, {}) != frozen_features.digest(experiment, {})
 
 
 def test_methods_that_need_maps_are_refused(tmp_path: Path) -> None:
