@@ -42,6 +42,7 @@ def test_embeddings_are_those_of_the_whole_network(
     """Of pooled features and of whole maps, up to the half precision of the maps."""
     experiment, state = head.trained(3)
     assert experiment.config.seed == 3
+    assert head.update._cache_size() == 1
     network = experiments.build(config())
     parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
     params, stats = map(traverse_util.flatten_dict, parts)
