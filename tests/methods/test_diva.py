@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet
 from dml_jax.methods.diva import equations
 from dml_jax.train import step
+from dml_jax.train.step import TrainState
 from tests import toys
 
 SMALL = diva.Config(embedding_dim=6, psi_dim=5, queue_batches=2, rho=(3.0,), temperature=0.1)
@@ -24,6 +26,13 @@ DATA = TrainingSet(classes=4, images=16)
 
 def batch(seed: int = 0) -> Batch:
     return toys.batch(2, seed=seed)
+
+
+@cache
+def initial() -> tuple[Any, Any, Any]:
+    """(method, parameters, state of the method) with the options of `SMALL`."""
+    method = diva.build(SMALL, toys.backbone(), DATA)
+    return method, *jax.tree.map(np.asarray, jax.jit(method.init)(jax.random.key(0), batch()))
 
 
 def loss(method: Any) -> Any:
@@ -107,17 +116,15 @@ def keys_by_hand(network: Any, images: jax.Array) -> np.ndarray:
 
 def test_momentum_network_and_queue() -> None:
     """Filled with first views; then second views are appended; the key network's batch statistics stay constant."""
-    method = diva.build(SMALL, toys.backbone(), DATA)
-    optimizer = optax.sgd(0.1)
-    state = jax.jit(lambda key: step.initial(method, optimizer, key, batch()))(jax.random.key(0))
-    first = jax.tree.map(np.asarray, state.params)
-    filled = method.hooks.fill(state.params, state.model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
+    method, first, model_state = initial()
+    filled = method.hooks.fill(first, model_state, iter([batch(seed=5), batch(seed=6), batch(seed=7)]))
     by_hand = np.concatenate([keys_by_hand(first, batch(seed=seed).images[0]) for seed in (5, 6)])
     np.testing.assert_allclose(filled["queue"], by_hand, rtol=1e-4, atol=1e-5)
 
-    update = jax.jit(step.build(method, optimizer), donate_argnums=0)
+    optimizer = optax.sgd(0.1)
+    update = jax.jit(step.build(method, optimizer))
     network = {"backbone": first["backbone"], "heads": first["heads"]}
-    state, queue = state._replace(model_state=filled), by_hand
+    state, queue = TrainState(np.int32(0), first, filled, optimizer.init(first)), by_hand
     for seed in range(3):
         state, _ = update(state, batch(seed=seed), jax.random.key(1))
         queue = np.concatenate([queue[16:], keys_by_hand(network, batch(seed=seed).images[1])])
@@ -130,14 +137,13 @@ def test_momentum_network_and_queue() -> None:
             state.model_state["key"][name],
             expected,
         )
-    assert float(jnp.abs(state.model_state["backbone"]["bn"]["mean"]).max()) > 0.01
+    assert np.abs(state.model_state["backbone"]["bn"]["mean"]).max() > 0.01
     np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["mean"], np.zeros(12))
     np.testing.assert_array_equal(state.model_state["key"]["stats"]["bn"]["var"], np.ones(12))
 
 
 def test_a_queue_that_cannot_be_filled() -> None:
-    method = diva.build(SMALL, toys.backbone(), DATA)
-    params, model_state = jax.jit(method.init)(jax.random.key(0), batch())
+    method, params, model_state = initial()
     with pytest.raises(DataError, match=r"16 images cannot fill a queue of 32: lower method\.queue_batches"):
         method.hooks.fill(params, model_state, [batch()])
 
@@ -150,7 +156,8 @@ def test_weights_are_equal_where_all_entries_are_cut_off(dance: Any) -> None:
     similarities = rng.uniform(0.1, 0.95, (5, 7))
     cut_off = (slice(None), 2) if dance == "original" else (2, slice(None))
     similarities[cut_off] = rng.uniform(-1, -0.1, similarities[cut_off].shape)
-    weights = equations.dance_weights(jnp.asarray(similarities, jnp.float32), 128, config)
+    weights_of = jax.jit(partial(equations.dance_weights, dim=128, config=config))
+    weights = np.asarray(weights_of(similarities.astype(np.float32)))
     np.testing.assert_allclose(weights[cut_off], 1 / similarities[cut_off].size, rtol=1e-6)
     np.testing.assert_allclose(weights.sum(axis=0 if dance == "original" else 1), 1, rtol=1e-5)
 
