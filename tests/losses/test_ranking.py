@@ -10,25 +10,24 @@ from dml_jax import losses
 from dml_jax.losses import ranking
 from tests.losses import test_public as public
 
-LABELS = jnp.asarray(public.LABELS)
+LABELS = public.LABELS
 
 
 @pytest.mark.parametrize("name", ["smooth_ap", "recall_at_k"])
 def test_gradients_are_those_of_the_values(name: str, x64: None) -> None:
     loss = jax.jit(lambda x: public.CALLS[name][0](x, LABELS))
-    check_grads(loss, (jnp.asarray(public.X),), order=1, modes="rev", rtol=1e-6)
+    check_grads(loss, (public.X,), order=1, modes="rev", rtol=1e-6)
 
 
 def test_gradient_of_each_rank(x64: None) -> None:
     """A random weight for each rank, with candidates that are neither wanted nor counted."""
     rng = np.random.default_rng(0)
-    s, weights = jnp.asarray(rng.normal(size=(4, 9))), jnp.asarray(rng.normal(size=(4, 9)))
-    wanted, among = jnp.asarray(rng.random((4, 9)) < 0.4), jnp.asarray(rng.random((4, 9)) < 0.7)
-    wanted = wanted.at[0].set(True)  # more than in any other row
+    s, weights = rng.normal(size=(2, 4, 9))
+    wanted, among = rng.random((4, 9)) < 0.4, rng.random((4, 9)) < 0.7
+    wanted[0] = True  # more than in any other row
     weighted = jax.jit(lambda s: jnp.sum(weights * ranking.soft_ranks(s, wanted, among, 0.5)))
     check_grads(weighted, (s,), order=1, modes="rev", rtol=1e-6)
     ranks = jax.jit(lambda s: ranking.soft_ranks(s, wanted, among, 1e-9))(s)
-    s, among = np.asarray(s), np.asarray(among)
     hard = [
         [1 + sum(s[i, k] > s[i, j] for k in range(9) if among[i, k] and k != j) for j in range(9)] for i in range(4)
     ]
@@ -37,6 +36,6 @@ def test_gradient_of_each_rank(x64: None) -> None:
 
 def test_memory_grows_with_the_number_of_pairs() -> None:
     """No array of value and gradient has more than a few times N^2 elements; the naive form has N^3."""
-    x, labels = jnp.zeros((64, 8)), jnp.repeat(jnp.arange(16), 4)
+    x, labels = np.zeros((64, 8), np.float32), np.repeat(np.arange(16), 4)
     program = jax.jit(jax.grad(lambda x: losses.smooth_ap(x, labels))).lower(x).compile()
     assert program.memory_analysis().temp_size_in_bytes < 64**3  # a quarter of N^3 float32

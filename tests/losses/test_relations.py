@@ -25,16 +25,17 @@ WEIGHTS = SHARED * NEAR
 @pytest.mark.parametrize("name", PAIR_LOSSES)
 def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None) -> None:
     options: dict[str, Any] = {"key": KEY} if name in ("triplet", "margin", "n_pair") else {}
-    table = (jnp.ones(6),) if name == "margin" else ()
+    table = (np.ones(6),) if name == "margin" else ()
     masks = {"positive": POSITIVE | np.eye(12, dtype=bool), "negative": NEGATIVE}  # a row is not its own positive
-    if name == "n_pair":  # draws other pairs among candidates, without the weight of the lengths
-        options["candidates"] = losses.Candidates(jnp.asarray(X), jnp.asarray(POSITIVE), jnp.asarray(NEGATIVE))
-        expected = jax.jit(lambda x: LOSSES[name](x, LABELS, **options))(X)
-        found = jax.jit(lambda x: LOSSES[name](x, None, positive=POSITIVE, negative=NEGATIVE, key=KEY))(X)
-    else:
-        expected = jax.jit(lambda x: LOSSES[name](x, jnp.asarray(LABELS), *table, **options))(X)
-        labels = jnp.asarray(LABELS) if table else None
-        found = jax.jit(lambda x: LOSSES[name](x, labels, *table, **masks, **options))(X)
+    # N-pair draws other pairs among candidates, without the weight of the lengths.
+    among = {"candidates": losses.Candidates(X, POSITIVE, NEGATIVE)} if name == "n_pair" else {}
+
+    @jax.jit
+    def both(x: jax.Array, labels: jax.Array, *table: jax.Array) -> tuple[jax.Array, jax.Array]:
+        of_masks = LOSSES[name](x, labels if table else None, *table, **masks, **options)
+        return of_masks, LOSSES[name](x, labels, *table, **options, **among)
+
+    found, expected = both(X, LABELS, *table)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
@@ -48,10 +49,11 @@ def test_masks_of_equal_labels_give_the_loss_of_the_labels(name: str, x64: None)
     ],
 )
 def test_weights_of_pairs(name: str, expected: Any, options: dict[str, Any], x64: None) -> None:
-    """Of shared tags; masks are weights of 1."""
-    for positive in (WEIGHTS, NEAR):
-        call = lambda x, positive=positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
-        value, gradient = jax.jit(jax.value_and_grad(call))(X)
+    """Of shared tags, and weights of 1; masks are compared with labels above."""
+    call = lambda x, positive: LOSSES[name](x, positive=positive, negative=FAR, **options)  # noqa: E731
+    weighted = jax.jit(jax.value_and_grad(call))
+    for positive in (WEIGHTS, NEAR.astype(float)):
+        value, gradient = weighted(X, positive)
         np.testing.assert_allclose(value, expected(positive, FAR), rtol=1e-9)
         assert np.isfinite(gradient).all()
 
@@ -86,12 +88,12 @@ def test_easy_and_semi_hard_positives() -> None:
 
 
 def test_an_upper_cut_off_of_the_distance() -> None:
-    d = jnp.asarray(D, jnp.float32)
+    d = D.astype(np.float32)
     limit = float(np.median(D[NEGATIVE]))
     mine = jax.jit(partial(mining.mine, "distance_weighted", dim=5), static_argnames="farthest")
     for seed in range(5):
         drawn = mine(jax.random.key(seed), d, POSITIVE, NEGATIVE, farthest=limit)
-        chosen = np.asarray(d)[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
+        chosen = d[np.arange(12), drawn.negatives][np.asarray(drawn.valid)]
         assert chosen.max() <= limit
     assert not mine(KEY, d, POSITIVE, NEGATIVE, farthest=1e-3).valid.any()
 
@@ -103,14 +105,16 @@ def test_a_distance_of_ones_own(x64: None) -> None:
     d = np.abs(X[:, None] - X[None]).sum(axis=2)  # of embeddings as they are
     hinges = [d[a, p] - d[a, n] + 0.2 for a in range(12) for p in range(12) for n in range(12)
               if POSITIVE[a, p] and NEGATIVE[a, n]]  # fmt: skip
-    found = losses.triplet(X, LABELS, mining="all", squared=False, distance=manhattan)
+    triplet = partial(losses.triplet, squared=False, distance=manhattan)
+    contrastive = partial(losses.contrastive, negative_margin=9.0, distance=manhattan)
+    found, hard, pairs = jax.jit(
+        lambda x, y: (triplet(x, y, mining="all"), triplet(x, y, mining="hard"), contrastive(x, y))
+    )(X, LABELS)
     np.testing.assert_allclose(found, np.mean(np.maximum(hinges, 0)), rtol=1e-12)
-    hard = losses.triplet(X, LABELS, mining="hard", squared=False, distance=manhattan)
     expected = [max(d[i][POSITIVE[i]].max() - d[i][NEGATIVE[i]].min() + 0.2, 0) for i in range(12) if POSITIVE[i].any()]
     np.testing.assert_allclose(hard, np.mean(expected), rtol=1e-12)
     push = np.maximum(9 - d, 0)[NEGATIVE]
-    contrastive = losses.contrastive(X, LABELS, negative_margin=9.0, distance=manhattan)
-    np.testing.assert_allclose(contrastive, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
+    np.testing.assert_allclose(pairs, d[POSITIVE].mean() + push[push > 0].mean(), rtol=1e-12)
 
 
 @pytest.mark.parametrize(
