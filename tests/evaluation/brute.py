@@ -63,15 +63,15 @@ def check(found, expected):
 
 
 def far_groups(dtype=np.float32):
-    """400 rows of 20 classes, each in one of ten groups that are much farther apart than the rows of a group."""
+    """168 rows of 21 classes, each in one of ten groups that are much farther apart than the rows of a group."""
     rng = np.random.default_rng(0)
-    labels = np.arange(400) % 20
-    points = 1e4 * np.sign(rng.normal(size=(10, 8)))[labels % 10] + rng.normal(size=(20, 8))[labels]
+    labels = np.arange(168) % 21
+    points = 1e4 * np.sign(rng.normal(size=(10, 14)))[labels % 10] + rng.normal(size=(21, 14))[labels]
     return (points + 0.3 * rng.normal(size=points.shape)).astype(dtype), labels
 
 
-def narrow_cone(spread=1e-4):
-    """400 rows float64 of 20 classes, in nearly the same direction."""
+def narrow_cone(spread=1e-4, count=168):
+    """Rows float64 of 21 classes, in nearly the same direction."""
     rng = np.random.default_rng(1)
-    labels = np.arange(400) % 20
-    return 1 + spread * (rng.normal(size=(20, 16))[labels] + 0.7 * rng.normal(size=(400, 16))), labels
+    labels = np.arange(count) % 21
+    return 1 + spread * (rng.normal(size=(21, 16))[labels] + 0.7 * rng.normal(size=(count, 16))), labels

@@ -115,13 +115,13 @@ def test_far_from_the_origin_and_out_of_the_range_of_squares(shift, scale):
 @pytest.mark.parametrize("init", ["k-means++", "given"])
 def test_far_groups(init):
     points, _ = brute.far_groups()
-    result = kmeans.fit(points, 20, init=points[:20] if init == "given" else init, restarts=5)
+    result = kmeans.fit(points, 21, init=points[:21] if init == "given" else init, restarts=5)
     assert result.centers.dtype == np.float32
     if init == "given":
-        centers, nearest, inertia, _ = lloyd(points, points[:20], 300)
+        centers, nearest, inertia, _ = lloyd(points, points[:21], 300)
         np.testing.assert_array_equal(result.assignments, nearest)
         assert result.inertia == pytest.approx(inertia, rel=1e-6)
         np.testing.assert_allclose(result.centers, centers, rtol=1e-6)
-    means = np.stack([points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(20)])
+    means = np.stack([points[result.assignments == i].mean(axis=0, dtype=np.float64) for i in range(21)])
     distances = np.linalg.norm(points[:, None].astype(np.float64) - means[None], axis=-1)
     np.testing.assert_array_equal(result.assignments, distances.argmin(axis=1))

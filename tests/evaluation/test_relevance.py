@@ -47,7 +47,7 @@ def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_abo
 
 def test_close_rows_are_ranked_in_float64():
     points, labels = brute.narrow_cone()
-    groups = np.arange(400) // 20 % 4
+    groups = np.arange(168) // 21 % 4
     found = metrics.retrieval(points, labels, ks=KS, groups=groups, full_ranking=True, per_query=True)
     same = labels[:, None] == labels
     omitted = same & (groups[:, None] == groups)
