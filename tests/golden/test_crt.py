@@ -7,7 +7,6 @@ import functools
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -34,10 +33,8 @@ def test_every_file_is_known() -> None:
     assert set(fixtures.names("crt")) == {*HEADS, *LOSSES, *METRICS, *TRACES}
 
 
-def ms_options(hyper: dict[str, float], **others: Any) -> Any:
-    return crt.MultiSimilarity(
-        alpha=hyper["alpha"], beta=hyper["beta"], base=hyper["lam"], epsilon=hyper["eps"], **others
-    )
+def ms_options(hyper: dict[str, float]) -> dict[str, float]:
+    return {"alpha": hyper["alpha"], "beta": hyper["beta"], "base": hyper["lam"], "epsilon": hyper["eps"]}
 
 
 def params_of(z: dict[str, np.ndarray], dtype: str, prefix: str = "") -> Any:
@@ -80,7 +77,7 @@ def config_of(
         lambda2=meta["lambda2"],
         w_div=meta.get("w_div", 1.0),
         consistency=consistency,
-        multi_similarity=ms_options(meta["ms"]),
+        multi_similarity=crt.MultiSimilarity(**ms_options(meta["ms"])),
     )
 
 
@@ -107,20 +104,15 @@ def test_head(name: str, dtype: str) -> None:
         config = config_of(z, meta)
         check = functools.partial(close, dtype=dtype, meta=meta)
 
-        def heads(p: Any, x: jax.Array) -> dict[str, jax.Array]:
-            found = {}
-            for b, f in enumerate(crt.Branches(config).apply({"params": p}, x), start=1):
+        def losses(p: Any, x: jax.Array) -> Any:
+            embeddings, found = crt.Branches(config).apply({"params": p}, x), {}
+            for b, f in enumerate(embeddings, start=1):
                 trunk = p[f"branch{b}"] if "prototypes" in p[f"branch{b}"] else p["branch1"]
                 found[f"r{b}"] = crt.coded_residuals(trunk["prototypes"], x)
                 found |= {f"f{b}": f, f"e{b}": unit(f), f"S{b}": pairwise.cosine(f, f)}
                 found[f"L_DIV{b}"] = crt.diversity(trunk["prototypes"])
-            return found
 
-        for key, ours in jax.jit(heads)(params, x).items():
-            check(ours, z[key], note=key)
-
-        def losses(p: Any, x: jax.Array) -> Any:
-            embeddings, prototypes = crt.Branches(config).apply({"params": p}, x), crt.own_prototypes(p)
+            prototypes = crt.own_prototypes(p)
             mean, terms = crt.loss(prototypes, embeddings, labels, config)
             total, sums = crt.loss(prototypes, embeddings, labels, config_of(z, meta, "sum"))
             parts = {
@@ -130,16 +122,14 @@ def test_head(name: str, dtype: str) -> None:
                 "ms1": terms["multi_similarity1"],
                 "div": sum(term for key, term in terms.items() if key.startswith("diversity")),
             }
-            return parts, (parts, terms["multi_similarity2"], terms["consistency"])
+            found |= {"L_total_mean": mean, "L_total_sum": total}
+            found |= {"L_MS1": terms["multi_similarity1"], "L_MS2": terms["multi_similarity2"]}
+            found |= {"L_CON_sum": sums["consistency"], "L_CON_mean": terms["consistency"]}
+            return parts, found
 
-        gradients = jax.jit(jax.jacrev(losses, argnums=(0, 1), has_aux=True))
-        grads, (parts, multi_similarity2, consistency) = gradients(params, x)
-        check(parts["total_mean"], z["L_total_mean"], note="L_total_mean")
-        check(parts["total_sum"], z["L_total_sum"], note="L_total_sum")
-        check(parts["ms1"], z["L_MS1"], note="L_MS1")
-        check(multi_similarity2, z["L_MS2"], note="L_MS2")
-        check(parts["con_sum"], z["L_CON_sum"], note="L_CON_sum")
-        check(consistency, z["L_CON_mean"], note="L_CON_mean")
+        grads, found = jax.jit(jax.jacrev(losses, argnums=(0, 1), has_aux=True))(params, x)
+        for key, ours in found.items():
+            check(ours, z[key], note=key)
         for part, (grad_params, grad_x) in jax.tree.map(np.asarray, grads).items():
             for key, ours in ({"x": grad_x} | torch_layout(grad_params)).items():
                 theirs = z.get(f"grad.{part}.{key}", np.zeros(ours.shape))  # not stored if independent
@@ -155,25 +145,25 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@jax.jit
+@functools.partial(jax.jacrev, has_aux=True)
+def multi_similarity(e: jax.Array, labels: jax.Array, options: dict[str, jax.Array]) -> Any:
+    """Gradients of the loss by variant, cosines, details by variant."""
+    s, details = pairwise.cosine(e, e), {}
+    for variant, chosen in VARIANTS.items():
+        complete = vars(crt.MultiSimilarity(**chosen)) | options
+        details[variant] = ms.multi_similarity_loss(s, *pairwise.masks(labels), **complete)
+    return {variant: loss for variant, (loss, *_) in details.items()}, (s, details)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LOSSES)
 def test_multi_similarity(name: str, dtype: str) -> None:
     z, meta = fixtures.load("crt", name)
     with precision(dtype):
-        positive, negative = jax.jit(pairwise.masks)(z["labels"])
-        embeddings = z["emb"].astype(dtype)
         check = functools.partial(close, dtype=dtype, meta=meta)
-        check(jax.jit(pairwise.cosine)(embeddings, embeddings), z["S"], note="S")
-
-        def values(e: jax.Array) -> Any:
-            s = pairwise.cosine(e, e)
-            losses, details = {}, {}
-            for variant, chosen in VARIANTS.items():
-                details[variant] = ms.multi_similarity_loss(s, positive, negative, **vars(ms_options(meta, **chosen)))
-                losses[variant] = details[variant][0]
-            return losses, details
-
-        grads, details = jax.jit(jax.jacrev(values, has_aux=True))(embeddings)
+        grads, (s, details) = multi_similarity(z["emb"].astype(dtype), z["labels"], ms_options(meta))
+        check(s, z["S"], note="S")
         for variant, (loss, each, kept_positive, kept_negative) in details.items():
             check(loss, z[f"{variant}.loss"], note=f"{variant}.loss")
             check(each, z[f"{variant}.per_anchor"], note=f"{variant}.per_anchor")
@@ -234,7 +224,7 @@ def test_trace(name: str, x64: None) -> None:
     np.testing.assert_allclose([meta["lr"] * schedule(i) for i in range(meta["steps"])], z["lrs"], rtol=1e-6)
     optimizer = optimizers.build(train, method, schedule)
     params = trace_params(z, "init")
-    state = TrainState(jnp.zeros((), jnp.int32), params, {"backbone": {}}, optimizer.init(params))
+    state = TrainState(np.int32(0), params, {"backbone": {}}, jax.jit(optimizer.init)(params))
     update = jax.jit(step.build(method, optimizer))
 
     gate = meta["tolerance"]["float64"]
@@ -243,9 +233,8 @@ def test_trace(name: str, x64: None) -> None:
         logged["diversity2"] = "div2"
     counted = ("positives1", "negatives1", "positives2", "negatives2")
     for i in range(len(z["losses"])):
-        images = jnp.asarray(z["inputs"][i][None, :, :, None, :])
-        labels = jnp.asarray(z["labels"][i], jnp.int32)
-        state, terms = update(state, Batch(images, labels, jnp.arange(len(labels))), jax.random.key(0))
+        images, labels = z["inputs"][i][None, :, :, None, :], z["labels"][i].astype(np.int32)
+        state, terms = update(state, Batch(images, labels, np.arange(len(labels))), jax.random.key(0))
         note = f"step {i + 1}"
         np.testing.assert_allclose(terms["loss"], z["losses"][i], **gate, err_msg=note)
         for ours, theirs in logged.items():
@@ -254,10 +243,12 @@ def test_trace(name: str, x64: None) -> None:
         if i == 0:
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "step1"))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **gate), state.params, trace_params(z, "final"))
-    encode = jax.jit(functools.partial(method.encode, train=False))
-    (f1, f2), _ = encode(state.params, state.model_state, images)
+
+    @jax.jit
+    def evaluated(params: Any, model_state: Any, images: jax.Array) -> Any:
+        return method.encode(params, model_state, images, train=False)[0], method.embed(params, model_state, images[0])
+
+    (f1, f2), embeddings = evaluated(state.params, state.model_state, images)
     np.testing.assert_allclose(f1, z["eval_f1"], **gate)
     np.testing.assert_allclose(f2, z["eval_f2"], **gate)
-    np.testing.assert_allclose(
-        jax.jit(method.embed)(state.params, state.model_state, np.asarray(images)[0]), z["eval_embedding"], **gate
-    )
+    np.testing.assert_allclose(embeddings, z["eval_embedding"], **gate)

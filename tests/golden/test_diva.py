@@ -43,7 +43,7 @@ def constants(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def triplets_of(indices: np.ndarray) -> Triplets:
-    return Triplets(*jnp.asarray(indices).T, valid=jnp.ones(len(indices), bool))
+    return Triplets(*indices.T, valid=np.ones(len(indices), bool))
 
 
 def normalised(logits: np.ndarray, allowed: np.ndarray) -> np.ndarray:
@@ -115,18 +115,21 @@ def check_margin(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
 
 def check_triplet(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    for suffix, squared in (("", True), ("_eq1_oracle", False)):
+    triplets = triplets_of(data["triplets"])
 
-        def loss(emb: jax.Array, squared: bool = squared) -> jax.Array:
-            return pair_losses.triplet_loss(emb, triplets_of(data["triplets"]), margin=meta["margin"], squared=squared)
+    def losses(emb: jax.Array) -> Any:
+        loss = partial(pair_losses.triplet_loss, emb, triplets, margin=meta["margin"])
+        values = {"": loss(squared=True), "_eq1_oracle": loss(squared=False)}
+        return values, values
 
-        value, grad = jax.jit(jax.value_and_grad(loss))(jnp.asarray(data["emb"]))
+    grads, values = jax.jit(jax.jacrev(losses, has_aux=True))(data["emb"])
+    for suffix, value in values.items():
         close(value, data[f"loss{suffix}"], meta, f"loss{suffix}")
-        close(grad, data[f"grad_emb{suffix}"], meta, f"grad_emb{suffix}")
+        close(grads[suffix], data[f"grad_emb{suffix}"], meta, f"grad_emb{suffix}")
 
 
 def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    query, key, queue = (jnp.asarray(data[name]) for name in ("query", "key", "queue"))
+    key, queue = data["key"], data["queue"]
     variants = {
         "nce": (diva.Config(dance="off"), ""),
         "dance_orig": (diva.Config(dance="original"), ""),
@@ -136,48 +139,57 @@ def check_dance(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         "eq6": (diva.Config(equations="paper", dance_lambda=meta["lambda_paper"]), "_oracle"),
     }
 
+    weights_of = {"w_orig": "dance_orig", "w_fixed": "dance_fixed", "w_paper": "eq6"}
+
     @jax.jit
-    def gradients(query: jax.Array, tau: jax.Array) -> dict[str, Any]:
+    def everything(query: jax.Array, tau: jax.Array, similarities: jax.Array) -> Any:
         def loss(query: jax.Array, tau: jax.Array, config: diva.Config) -> jax.Array:
             return equations.dance(query, key, queue, tau, config).mean()
 
         gradient = jax.value_and_grad(loss, (0, 1))
-        return {name: gradient(query, tau, config) for name, (config, _) in variants.items()}
+        gradients = {name: gradient(query, tau, config) for name, (config, _) in variants.items()}
+        weights = {
+            name: equations.dance_weights(similarities, meta["D"], variants[variant][0])
+            for name, variant in weights_of.items()
+        }
+        return gradients, weights
 
-    for name, (value, (grad_query, grad_tau)) in gradients(query, meta["tau"]).items():
+    gradients, weights = everything(data["query"], meta["tau"], data["query"] @ queue.T)
+    for name, (value, (grad_query, grad_tau)) in gradients.items():
         suffix = variants[name][1]
         close(value, data[f"{name}_loss{suffix}"], meta, name)
         close(grad_query, data[f"{name}_grad_query{suffix}"], meta, name)
         if f"{name}_grad_tau" in data:
             close(grad_tau, data[f"{name}_grad_tau"], meta, name)
-    similarities = data["query"] @ data["queue"].T
-    for name, variant in (("w_orig", "dance_orig"), ("w_fixed", "dance_fixed"), ("w_paper", "eq6")):
-        weights = jax.jit(partial(equations.dance_weights, dim=meta["D"], config=variants[variant][0]))
-        close(weights(similarities), data[name], meta, name)
+    for name, found in weights.items():
+        close(found, data[name], meta, name)
 
 
 def check_w_curve(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    d = data["d"]
-    clamped = np.maximum(d, meta["lower_cutoff"])
-    density = jax.jit(mining.log_inverse_density, static_argnums=1)
-    for dim in meta["Ds"]:
-        close(density(d, dim), data[f"log_q_inv_D{dim}"], meta)
-        close(density(clamped, dim), data[f"log_q_inv_clamped_D{dim}"], meta)
-        for cut in meta["lambdas"]:
-            config = diva.Config(equations="paper", dance_lambda=cut)
-            weights_of = jax.jit(partial(equations.dance_weights, dim=dim, config=config))
-            weights = np.asarray(weights_of((1 - d * d / 2)[None]))[0]
-            close(weights, data[f"w_D{dim}_lam{cut:g}"], meta, f"D={dim}, lambda={cut}")
+    @jax.jit
+    def curves(d: jax.Array) -> dict[str, jax.Array]:
+        found = {}
+        for dim in meta["Ds"]:
+            found[f"log_q_inv_D{dim}"] = mining.log_inverse_density(d, dim)
+            clamped = jnp.maximum(d, meta["lower_cutoff"])
+            found[f"log_q_inv_clamped_D{dim}"] = mining.log_inverse_density(clamped, dim)
+            for cut in meta["lambdas"]:
+                config = diva.Config(equations="paper", dance_lambda=cut)
+                found[f"w_D{dim}_lam{cut:g}"] = equations.dance_weights((1 - d * d / 2)[None], dim, config)[0]
+        return found
+
+    for name, found in curves(data["d"]).items():
+        close(found, data[name], meta, name)
 
 
 def check_queue(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
-    queue = jnp.asarray(data["queue0"])
+    queue = data["queue0"]
     for i in range(len(meta["enqueue_sizes"])):
-        queue = cross_batch_memory.enqueue(queue, jnp.asarray(data[f"enq{i}"]))
+        queue = jax.jit(cross_batch_memory.enqueue)(queue, data[f"enq{i}"])
         close(queue, data[f"queue{i + 1}"], meta, f"queue{i + 1}")
-    network = jnp.asarray(data["ema_key0"])
+    network, average = data["ema_key0"], jax.jit(moving_average)
     for model, expected in zip(data["ema_model"], data["ema_key"], strict=True):
-        network = moving_average(network, jnp.asarray(model), meta["momentum"])
+        network = average(network, model, meta["momentum"])
         close(network, expected, meta, "ema_key")
 
 
@@ -213,22 +225,23 @@ def embeddings_of(data: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 def check_decorrelation(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     psi, embeddings = psi_of(data), embeddings_of(data)
     config = diva.Config(directions=tuple(meta["directions"]), rho=tuple(data["rho"].tolist()), psi_dim=psi_width(psi))
-    labels = jnp.zeros(len(data["emb_discriminative"]), int)
+    paper = dataclasses.replace(config, equations="paper")
+    labels = np.zeros(len(data["emb_discriminative"]), int)
 
-    def loss(psi: Any, embeddings: Any) -> jax.Array:
-        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0]
+    def loss(psi: Any, embeddings: Any) -> Any:
+        correlations = []
+        for direction in meta["directions"]:
+            source, target = (embeddings[task] for task in direction.split("-"))
+            correlations.append([equations.correlation(psi[direction], source, target, c) for c in (config, paper)])
+        return equations.loss({"psi": psi}, embeddings, labels, {}, None, None, config)[0], correlations
 
-    value, (grad_psi, grad_emb) = jax.jit(jax.value_and_grad(loss, (0, 1)))(psi, embeddings)
+    gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
+    (value, correlations), (grad_psi, grad_emb) = gradient(psi, embeddings)
     close(value, data["loss"], meta, "loss")
     check_psi(grad_psi, data, meta, "grad_psi_")
     for task, grad in grad_emb.items():
         close(grad, data[f"grad_emb_{task}"], meta, task)
-    paper = dataclasses.replace(config, equations="paper")
-    correlation = jax.jit(equations.correlation, static_argnums=3)
-    for i, direction in enumerate(meta["directions"]):
-        source, target = (embeddings[task] for task in direction.split("-"))
-        close(correlation(psi[direction], source, target, config), data["corr"][i], meta)
-        close(correlation(psi[direction], source, target, paper), data["corr_paper_oracle"][i], meta)
+    close(correlations, np.stack([data["corr"], data["corr_paper_oracle"]], axis=1), meta, "correlation")
 
 
 RANKED = ("discriminative", "shared", "intra")
@@ -248,12 +261,12 @@ def check_total(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
         margin=meta["margin"],
     )
     triplets = {task: triplets_of(data[f"triplets_{task}"]) for task in RANKED}
-    key, queue, labels = (jnp.asarray(data[name]) for name in ("key", "queue", "labels"))
+    key, queue, labels = data["key"], data["queue"], data["labels"]
 
     def loss(params: Any, embeddings: Any) -> tuple[jax.Array, dict[str, jax.Array]]:
         return equations.loss(params, embeddings, labels, triplets, key, queue, config)
 
-    params = {"psi": psi, "beta": {task: jnp.asarray(data[f"beta_{task}"]) for task in RANKED}}
+    params = {"psi": psi, "beta": {task: data[f"beta_{task}"] for task in RANKED}}
     gradient = jax.jit(jax.value_and_grad(loss, (0, 1), has_aux=True))
     (value, terms), (grads, grad_emb) = gradient(params, embeddings_of(data))
     close(value, data["loss_total"], meta, "total")
@@ -324,9 +337,9 @@ def check_metrics(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     seen |= {"mAP_c", "mAP_lim_oracle"}
 
     tasks = {task: data[f"task_{task}"] for task in diva.TASKS}
-    ensemble = jax.jit(equations.ensemble, static_argnums=1)
-    for row, expected in zip(data["weights"], data["combined"], strict=True):
-        close(ensemble(tasks, diva.Config(ensemble=tuple(row.tolist()))), expected, meta, f"weights {row}")
+    configs = [diva.Config(ensemble=tuple(row.tolist())) for row in data["weights"]]
+    combine = jax.jit(lambda tasks: [equations.ensemble(tasks, config) for config in configs])
+    close(combine(tasks), data["combined"], meta, "ensemble")
     seen |= {"weights", "combined", *(f"task_{task}" for task in diva.TASKS)}
     assert set(data) <= seen, f"unknown fields {sorted(set(data) - seen)}"
 
@@ -396,24 +409,24 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
 
     params = model_of(data, "init") | {"psi": psi_of(data, "init/psi_")}
     if config.base == "margin":
-        params["beta"] = {task: jnp.asarray(data[f"init/beta_{task}"]) for task in RANKED}
+        params["beta"] = {task: data[f"init/beta_{task}"] for task in RANKED}
     model_state = {
         "backbone": {},
         "key": {**model_of(data, "init"), "stats": {}},
-        "queue": jnp.zeros((meta["K"], meta["D"])),
+        "queue": np.zeros((meta["K"], meta["D"])),
     }
 
     def batch(t: int) -> Batch:
         views = np.stack([data["inputs"][t], data["key_inputs"][t]])
         return Batch(views, data["labels"][t], np.full(meta["N"], t))
 
-    filling = [Batch(jnp.asarray(part[None]), None, None) for part in np.array_split(data["queue_inputs"], 2)]
+    filling = [Batch(part[None], None, None) for part in np.array_split(data["queue_inputs"], 2)]
     model_state = method.hooks.fill(params, model_state, filling)
     tolerance = meta["tolerance"]["float64"]
     close(model_state["queue"], data["queue_init"], tolerance, "queue_init")
 
     update = jax.jit(step.build(method, optimizer), donate_argnums=0)
-    state = TrainState(jnp.zeros((), jnp.int32), params, model_state, optimizer.init(params))
+    state = TrainState(np.int32(0), params, model_state, jax.jit(optimizer.init)(params))
     logged = []
     for t in range(meta["steps"]):
         state, terms = update(state, batch(t), jax.random.key(0))
@@ -431,10 +444,11 @@ def check_trace(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
     close(state.model_state["queue"], data["queue_final"], tolerance, "queue_final")
     check_params(state.params, data, "final", tolerance)
     check_model(state.model_state["key"], data, "final_key", tolerance)
-    for weights, expected in zip(data["test_weights"], data["test_embedding"], strict=True):
-        weighted = dataclasses.replace(config, ensemble=tuple(weights.tolist()))
-        embed = jax.jit(diva.build(weighted, backbone, data_set).embed)
-        close(embed(state.params, state.model_state, jnp.asarray(data["test_inputs"])), expected, tolerance, "embed")
+    configs = [dataclasses.replace(config, ensemble=tuple(weights.tolist())) for weights in data["test_weights"]]
+    methods = [diva.build(weighted, backbone, data_set) for weighted in configs]
+    embed = jax.jit(lambda *inputs: [method.embed(*inputs) for method in methods])
+    embeddings = embed(state.params, state.model_state, data["test_inputs"])
+    close(embeddings, data["test_embedding"], tolerance, "embed")
 
 
 def check_elsewhere(data: dict[str, np.ndarray], meta: dict[str, Any]) -> None:
