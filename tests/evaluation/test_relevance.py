@@ -7,7 +7,6 @@ from dml_jax.errors import DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation._engine import plan, tiles
 from tests.evaluation import brute
-from tests.evaluation.test_retrieval import sample
 
 KS = (1, 2, 10)
 
@@ -18,9 +17,9 @@ def _small_tiles(monkeypatch):
     monkeypatch.setattr(tiles, "choose_tile_size", lambda rows, mesh: 64)
 
 
-def integers(seed, rows, classes):
+def integers(rows=300, classes=30):
     """Points with small integer coordinates, so that Euclidean distances tie exactly, and their classes."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return rng.integers(0, 3, (rows, 5)).astype(np.float32), rng.integers(0, classes, rows), rng
 
 
@@ -28,7 +27,7 @@ def integers(seed, rows, classes):
 @pytest.mark.parametrize("separate", [True, False])
 def test_groups_leave_out_rows_of_the_same_class_and_group(monkeypatch, sort_above, separate):
     monkeypatch.setattr(plan, "SORT_ABOVE", sort_above)
-    points, labels, rng = integers(0, 300, 30)
+    points, labels, rng = integers()
     cameras = np.array(["a", "b", "c"])[rng.integers(0, 3, 300)]
     cameras[labels < 4] = "a"  # these queries leave out every row of their class
     queries = slice(0, 100) if separate else slice(None)
@@ -56,30 +55,30 @@ def test_close_rows_are_ranked_in_float64():
 
 def test_groups_of_queries_that_begin_the_gallery():
     """A query under another group in the gallery leaves out its own row, too."""
-    points, labels, rng = integers(1, 200, 20)
-    groups = rng.integers(0, 3, 200)
+    points, labels, rng = integers()
+    groups = rng.integers(0, 3, 300)
     gallery = {"gallery": points, "gallery_labels": labels, "gallery_groups": groups, "exclude_self": True}
-    moved = (groups[:80] + np.arange(80) % 2) % 3
+    moved = (groups[:100] + np.arange(100) % 2) % 3
     options = {"metric": "euclidean", "full_ranking": True, "per_query": True}
-    found = metrics.retrieval(points[:80], labels[:80], ks=KS, groups=moved, **gallery, **options)
-    same = labels[:80, None] == labels
-    omitted = (same & (moved[:, None] == groups)) | np.eye(80, 200, dtype=bool)
-    expected = brute.retrieval(brute.distances(points[:80], points, "euclidean"), same & ~omitted, KS, omitted=omitted)
+    found = metrics.retrieval(points[:100], labels[:100], ks=KS, groups=moved, **gallery, **options)
+    same = labels[:100, None] == labels
+    omitted = (same & (moved[:, None] == groups)) | np.eye(100, 300, dtype=bool)
+    expected = brute.retrieval(brute.distances(points[:100], points, "euclidean"), same & ~omitted, KS, omitted=omitted)
     brute.check(found, expected)
 
 
 @pytest.mark.parametrize("separate", [True, False])
 def test_several_classes_per_row(separate):
-    points, _, rng = integers(2, 200, 1)
-    hot = rng.random((200, 9)) < 0.15
+    points, _, rng = integers()
+    hot = rng.random((300, 9)) < 0.15
     hot[:, 8] = False  # a class without rows; some rows have no class
     hot[0] = False
-    queries = slice(0, 60) if separate else slice(None)
+    queries = slice(0, 100) if separate else slice(None)
     options = {"ks": KS, "metric": "euclidean", "full_ranking": True, "per_query": True}
     gallery = {"gallery": points, "gallery_labels": hot, "exclude_self": True} if separate else {}
     found = metrics.retrieval(points[queries], hot[queries], **gallery, **options)
     common = hot[queries].astype(int) @ hot.T.astype(int) > 0
-    omitted = np.eye(len(common), 200, dtype=bool)
+    omitted = np.eye(len(common), 300, dtype=bool)
     brute.check(
         found,
         brute.retrieval(brute.distances(points[queries], points, "euclidean"), common & ~omitted, KS, omitted=omitted),
@@ -95,22 +94,23 @@ def test_several_classes_per_row(separate):
 
 
 def test_nothing_is_relevant():
-    points, labels, _ = integers(5, 20, 3)
-    one_group = metrics.retrieval(points, labels, ks=KS, groups=np.zeros(20, int))
-    no_classes = metrics.retrieval(points, np.zeros((20, 3), bool), ks=KS)
-    empty_lists = metrics.retrieval(points, [[]] * 20, ks=KS)
+    points, labels, _ = integers()
+    options = {"ks": KS, "metric": "euclidean"}
+    one_group = metrics.retrieval(points, labels, groups=np.zeros(300, int), **options)
+    no_classes = metrics.retrieval(points, np.zeros((300, 3), bool), **options)
+    empty_lists = metrics.retrieval(points, [[]] * 300, **options)
     for found in (one_group, no_classes, empty_lists):
-        assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 20)
+        assert (found["recall@10"], found["mrr"], found["lone_queries"]) == (0, 0, 300)
         assert np.isnan([found["r_precision"], found["map@r"]]).all()
 
 
 def test_results_do_not_depend_on_the_memory(monkeypatch):
-    points, labels = sample(7, [3, 9, 40, 60])
-    groups = np.arange(112) % 3
+    points, labels, rng = integers()
+    groups = rng.integers(0, 3, 300)
     options = {"labels": labels, "groups": groups}, {"labels": [[label] for label in labels]}
-    expected = [metrics.retrieval(points, **each) for each in options]
-    monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 20_000)
-    assert [metrics.retrieval(points, **each) for each in options] == expected
+    expected = [metrics.retrieval(points, metric="euclidean", **each) for each in options]
+    monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 1)
+    assert [metrics.retrieval(points, metric="euclidean", **each) for each in options] == expected
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_results_do_not_depend_on_the_memory(monkeypatch):
     ],
 )
 def test_invalid_arguments(options, message):
-    points, labels, _ = integers(8, 20, 3)
+    points, labels, _ = integers(20, 3)
     with pytest.raises(DataError, match=message):
         metrics.retrieval(points, **{"labels": labels} | options)
 
 
 def test_classes_of_queries_and_gallery_must_fit():
-    points, labels, _ = integers(9, 20, 3)
+    points, labels, _ = integers(20, 3)
     gallery = {"gallery": points + 1, "ks": (1,)}
     with pytest.raises(DataError, match=r"labels: are .* give both as strings or both as integers"):
         metrics.retrieval(points, [["a"]] * 20, gallery_labels=[[1]] * 20, **gallery)
