@@ -15,7 +15,7 @@ from dml_jax.backbones.layers import Dense
 from dml_jax.config import Data
 from dml_jax.data.formats import digits
 from dml_jax.data.split import Split, take
-from dml_jax.methods.contract import Batch, TrainingSet
+from dml_jax.methods.contract import Batch, Method, TrainingSet
 
 SIDE, PATCH = 8, 4
 
@@ -69,6 +69,14 @@ def linear(channels: int = 7, dtype: Any = jnp.float32) -> Backbone:
         channels=channels,
         preprocess=lambda images: images.astype(jnp.float32) / 255 - 0.5,
     )
+
+
+def drawn(method: Method, views: int = 1, size: int = 16) -> tuple[Any, Any]:
+    """Parameters drawn with NumPy, because compiling a method's own initial values takes longer, and its state."""
+    examples, rng = batch(views, size=size), np.random.default_rng(0)
+    shapes, _ = jax.eval_shape(method.init, jax.random.key(0), examples)
+    params = jax.tree.map(lambda leaf: 0.3 * rng.normal(size=leaf.shape).astype(leaf.dtype), shapes)
+    return params, jax.jit(lambda key: method.init(key, examples)[1])(jax.random.key(0))
 
 
 def training_set(classes: int, images: int = 64) -> TrainingSet:

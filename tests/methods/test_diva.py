@@ -30,8 +30,9 @@ def batch(seed: int = 0) -> Batch:
 
 @cache
 def initial() -> tuple[Any, Any, Any]:
-    """(method, parameters, state of the method) with the options of `SMALL`."""
-    method = diva.build(SMALL, toys.backbone(), DATA)
+    """(method, parameters, state of the method) with two tasks."""
+    config = dataclasses.replace(SMALL, tasks=("discriminative", "selfsimilarity"))
+    method = diva.build(config, toys.backbone(), DATA)
     return method, *jax.tree.map(np.asarray, jax.jit(method.init)(jax.random.key(0), batch()))
 
 

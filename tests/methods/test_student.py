@@ -80,7 +80,7 @@ def test_relational_loss_of_equal_embeddings() -> None:
 
 def build(config: student.Config) -> tuple[Method, Any, Any]:
     method = student.build(config, toys.backbone(), DATA)
-    return method, *jax.jit(method.init)(jax.random.key(0), toys.batch(1))
+    return method, *toys.drawn(method)
 
 
 def teach(method: Method, params: Any, state: Any, batch: Batch) -> Teaching:
@@ -156,7 +156,7 @@ def cross_entropy_method(name: str) -> Method:
 )
 def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
     method, batch = cross_entropy_method(name), toys.batch(1)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
+    params, state = toys.drawn(method)
     outputs = teach(method, params, state, batch)
     p = softmax(np.asarray(outputs.logits, float))
     expected = -np.log(p[np.arange(16), np.asarray(batch.labels)]).mean()
@@ -169,7 +169,7 @@ def test_mpn_teaches_refined_embeddings() -> None:
     """Without dropout, and with the running statistics of the neck."""
     config = mpn.Config(embedding_dim=8, layers=2, concatenate=True, dropout=0.5)
     method, batch = mpn.build(config, toys.backbone(), DATA), toys.batch(1)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
+    params, state = toys.drawn(method)
     network = mpn.MessagePassingNetwork(config, CLASSES)
 
     @jax.jit
@@ -184,7 +184,8 @@ def test_mpn_teaches_refined_embeddings() -> None:
 
     h = np.asarray(both_layers(params, state, batch.images[0]), float)
     # The running mean and variance start at 0 and 1.
-    logits = h / np.sqrt(1 + 1e-5) @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
+    scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
+    logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
     taught = teach(method, params, state, batch)
     np.testing.assert_allclose(taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
     np.testing.assert_allclose(taught.logits, logits, atol=1e-5)
@@ -193,7 +194,7 @@ def test_mpn_teaches_refined_embeddings() -> None:
 def test_methods_without_a_classifier_teach_no_logits() -> None:
     batch = toys.batch(1)
     method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
-    params, state = jax.jit(method.init)(jax.random.key(0), batch)
+    params, state = toys.drawn(method)
     outputs = teach(method, params, state, batch)
     assert outputs.logits is None
     embeddings = jax.jit(method.embed)(params, state, batch.images[0])
