@@ -34,10 +34,9 @@ os.environ["XLA_FLAGS"] = xla_flags.with_known(
     "--xla_cpu_parallel_codegen_split_count=1",
     "--xla_llvm_disable_expensive_passes=true",
 )
-if "JAX_COMPILATION_CACHE_DIR" not in os.environ:  # shared with the processes that tests start
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="dml_jax-compiled-")
-    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.2")
+# Shared with the processes that tests start, and with later runs of the tests.
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "compiled"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.02")
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")  # no lines of Python in programs: lowered faster
 
 import jax
