@@ -166,17 +166,8 @@ def main() -> None:
         implementation, config, precision, batch = options.measure.split(",")
         print(json.dumps(measure(implementation, config, precision, int(batch), options.steps)))
         return
-    head = (
-        "configuration",
-        "precision",
-        "implementation",
-        "images",
-        "ms (slowest round)",
-        "images/s",
-        "bound, ms",
-        "GiB",
-    )
-    print(f"| {' | '.join(head)} | ready, s |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
+    print("| configuration | precision | implementation | images | ms (slowest round) | images/s", end=" ")
+    print("| bound, ms | GiB | ready, s |\n|---|---|---|--:|--:|--:|--:|--:|--:|")
     for case in options.cases:
         peers = options.torch.split(",") if case.startswith("cars_hist,") and options.torch else []
         for implementation in ("dml_jax", *peers):
