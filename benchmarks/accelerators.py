@@ -21,7 +21,7 @@ import jax
 from dml_jax import files
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
-from dml_jax.train import compile as compiling
+from dml_jax.lab import compilation
 
 GIB = 2**30
 CUB = (
@@ -72,7 +72,7 @@ def cases() -> Iterator[Case]:
 
 def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
     """The facts of the training step, compiled unless its program is among the stored ones."""
-    topology = compiling.find_topology(case.topology)
+    topology = compilation.find_topology(case.topology)
     name, _, classes = case.config.partition("@")
     file, _, variant = name.partition(":")
     path = f"configs/{file}.py" + (f":{variant}" if variant else "")
@@ -83,14 +83,14 @@ def facts(case: Case, stored: dict[str, Any]) -> dict[str, Any]:
         step = config.data.images_per_class * devices
         overrides["data.batch_size"] = str(-(-size // step) * step)
         config = config_files.resolved(path, overrides)
-    experiment = compiling.describe(config, topology, int(classes or 0))
-    lower = next(iter(compiling.programs_of(experiment)))[1]
+    experiment = compilation.describe(config, topology, int(classes or 0))
+    lower = next(iter(compilation.programs_of(experiment)))[1]
     digest = hashlib.sha256(f"{case} {jax.__version__}\n{lower().as_text()}".encode()).hexdigest()
     if (known := stored.get(str(case), {})).get("program") == digest:
         return known
     started = time.monotonic()
-    found = compiling.compiled(lower, topology)
-    found |= compiling.bound(experiment, topology, found) if "traffic" in found else {}
+    found = compilation.compiled(lower, topology)
+    found |= compilation.bound(experiment, topology, found) if "traffic" in found else {}
     seconds = round(time.monotonic() - started)
     return found | {"program": digest, "batch": config.data.batch_size, "seconds_to_compile": seconds}
 

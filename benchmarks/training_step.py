@@ -40,17 +40,17 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     import jax
 
     from dml_jax.config import files
+    from dml_jax.lab import compilation
     from dml_jax.methods.contract import Batch
-    from dml_jax.train import compile as compiling
     from dml_jax.train.distributed import mesh as meshes
 
     name, _, variant = config.partition(":")
     overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
     resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
     device = jax.devices()[0]
-    chip = next((chip for kind, chip in compiling.CHIPS.items() if kind in device.device_kind.lower()), None)
-    topology = compiling.Topology("", device.platform, meshes.make(), chip, {})  # type: ignore[arg-type]
-    experiment = compiling.describe(resolved, topology)
+    chip = next((chip for kind, chip in compilation.CHIPS.items() if kind in device.device_kind.lower()), None)
+    topology = compilation.Topology("", device.platform, meshes.make(), chip, {})  # type: ignore[arg-type]
+    experiment = compilation.describe(resolved, topology)
     shape = experiment.example_batch()
     size, views = shape.labels.shape[0], shape.images.shape[0]
     labels = jax.numpy.arange(size) // resolved.data.images_per_class % len(experiment.splits["train"].classes)
@@ -60,8 +60,8 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     program = lowered.compile()
     about: dict[str, Any] = {"images": size * views}
     if chip:
-        found = compiling.compiled(lambda: lowered, topology)  # from JAX's cache of compiled programs
-        found |= compiling.bound(experiment, topology, found)
+        found = compilation.compiled(lambda: lowered, topology)  # from JAX's cache of compiled programs
+        found |= compilation.bound(experiment, topology, found)
         about |= {"bound_ms": 1000 * found["bound"]["seconds"], "needed_gib": found["memory"]["needed"] / 2**30}
 
     def run(steps: int) -> None:

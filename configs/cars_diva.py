@@ -7,22 +7,22 @@ is followed here, has another.
 Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """
 
-from configs.recipes import diva
+from configs.diva import recipe
 
 BN_INCEPTION = {
-    "backbone": diva.BN_INCEPTION,
+    "backbone": recipe.BN_INCEPTION,
     "data.image_size": 227,
     "train.milestones": (160,),
     "train.gamma": 0.3,
 }
-PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "cars",
     {
         "triplet": {"method.base": "triplet"},
         "bn_inception": BN_INCEPTION,
         "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224},
-        "printed": {**diva.PRINTED, **diva.alpha(0.1)},
+        "bn_inception-printed": {**BN_INCEPTION, **recipe.PRINTED, "data.image_size": 224},
+        "printed": {**recipe.PRINTED, **recipe.alpha(0.1)},
     },
     alpha=0.15, rho=100.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
     epochs=350, milestone=70, gamma=0.2,

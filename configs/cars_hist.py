@@ -6,7 +6,7 @@
 
 Published for the authors' protocol: R@1 89.8 (best run), 89.6 ± 0.2 (mean of runs); a reproduction (Yuan et al., MLRC
 2022) reports 89.8, and 90.2 with the values that it found (`retuned`). No results are published for a fixed schedule.
-All numbers: configs/published.csv. Cost: 0.6 hours on a V100, 0.9 with BN-Inception (the reproduction).
+All numbers: configs/hist/published.csv. Cost: 0.6 hours on a V100, 0.9 with BN-Inception (the reproduction).
 
 The settings follow the authors' command (github.com/ljin0429/HIST); with BN-Inception, they published only tau, alpha
 and lambda_s, and the other settings are the reproduction's. For the retuned alpha with BN-Inception, the

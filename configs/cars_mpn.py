@@ -8,13 +8,13 @@ The classifier's input is the concatenation of both layers' outputs; the network
 passing has one layer and four heads (`refined`).
 """
 
-from configs.recipes import mpn as recipe
+from configs.recipes import resnet_227
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     "cars",
     {
-        "large": recipe.LARGE,
+        "large": resnet_227.LARGE,
         "refined": {  # Table 3: evaluated also after message passing among reciprocal neighbours
             "evaluation.refine": ("reciprocal",),
             "method.layers": 1,

@@ -5,11 +5,12 @@ learn the refined embeddings (`imitation`) or their distances (`relational`). Pu
 `imitation`, 84.7 for `relational`, 88.1 for MPN itself without test-time batches. Cost: not published.
 """
 
-from configs.recipes import mpn
+from configs.recipes import resnet_227
+from configs.student import recipe
 from dml_jax.methods import student
 
-PAPER_PROTOCOL, VARIANTS, get_config = mpn.on(
-    "cars", mpn.STUDENTS, teacher="runs/cars_mpn-paper",
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
+    "cars", recipe.KINDS, teacher="runs/cars_mpn-paper",
     method=student.Config(
         teacher="runs/cars_mpn", embedding_dim=512, temperature=0.1111111111111, soft_temperature=10.0
     ),

@@ -3,6 +3,6 @@
 Published: R@1 78.98 (Table 3); how the epoch was selected is not stated. Cost: not published.
 """
 
-from configs.recipes import crt
+from configs.crt import recipe
 
-PAPER_PROTOCOL, VARIANTS, get_config = crt.on("cub", batch_size=80, lambda1=(1.0, 0.1))
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on("cub", batch_size=80, lambda1=(1.0, 0.1))

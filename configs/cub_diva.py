@@ -7,24 +7,24 @@ the code, not 0.15 as in the paper.
 Cost: hours not published; 10 to 15 % more than a single task, within 12 GB.
 """
 
-from configs.recipes import diva
+from configs.diva import recipe
 
 BN_INCEPTION = {
-    "backbone": diva.BN_INCEPTION,
+    "backbone": recipe.BN_INCEPTION,
     "data.image_size": 227,
     "method.rho": (300.0,),
-    **diva.alpha(0.1),
+    **recipe.alpha(0.1),
     "train.milestones": (70,),
     "train.gamma": 0.3,
 }
-PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "cub",
     {
         "triplet": {"method.base": "triplet"},
         "bn_inception": BN_INCEPTION,
         "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-        "printed": diva.PRINTED,
-        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.15)},
+        "printed": recipe.PRINTED,
+        "bn_inception-printed": {**BN_INCEPTION, **recipe.PRINTED, "data.image_size": 224, **recipe.alpha(0.15)},
     },
     alpha=0.3, rho=1500.0, ensemble=(1.0, 2.0, 2.0, 2.0), queue_batches=30,
     epochs=350, milestone=55, gamma=0.2,

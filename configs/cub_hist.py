@@ -7,22 +7,22 @@ Published for the authors' protocol: R@1 71.6 (best run), 71.4 ± 0.2 (mean of r
 
 from dataclasses import replace
 
-from configs.recipes import hist
+from configs.hist import recipe
 
 BN_INCEPTION = {
-    "backbone": replace(hist.BN_INCEPTION, freeze_bn=True),
-    "train.groups": hist.groups(1e-4, 1e-4, distributions=5e-2, hgnn=5e-4),
+    "backbone": replace(recipe.BN_INCEPTION, freeze_bn=True),
+    "train.groups": recipe.groups(1e-4, 1e-4, distributions=5e-2, hgnn=5e-4),
     "train.optimizer": "adamw",
     "train.epochs": 30,
     "train.milestones": (5, 10, 15, 20, 25),
 }
-PAPER_PROTOCOL, VARIANTS, get_config = hist.on(
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "cub",
     {
         "retuned": {"method.tau": 24.0, "method.alpha": 1.15},
         "bn_inception": {**BN_INCEPTION, "method.tau": 16.0, "method.alpha": 1.0},
         "bn_inception-retuned": {**BN_INCEPTION, "method.tau": 20.0, "method.alpha": 0.95, "method.lambda_s": 1.2},
     },
-    tau=32.0, alpha=1.1, groups=hist.groups(1.2e-4, 5e-5, distributions=1e-1, hgnn=6e-4),
+    tau=32.0, alpha=1.1, groups=recipe.groups(1.2e-4, 5e-5, distributions=1e-1, hgnn=6e-4),
     epochs=40, every=5, freeze_bn=True,
 )  # fmt: skip

@@ -7,15 +7,15 @@ selection on the test set, the paper reports 67.1 ± 0.7 (Table 9); compare the 
 Batches are 6 classes x 9 images in the paper's tables; the authors' code draws a new factorisation of 54 every epoch.
 """
 
-from configs.recipes import mpn as recipe
+from configs.recipes import resnet_227
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     "cub",
     {
         # As the paper and its reproduction print the batches; the code draws a new factorisation every epoch.
         "printed": {"data.sampler": "mpn", "data.images_per_class": 9},
-        "large": recipe.LARGE,
+        "large": resnet_227.LARGE,
         # Table 3: evaluated also after message passing among reciprocal neighbours.
         "refined": {"evaluation.refine": ("reciprocal",), "data.images_per_class": 9},
     },

@@ -5,11 +5,12 @@ learn the refined embeddings (`imitation`) or their distances (`relational`). Pu
 `imitation`, 64.9 for `relational`, 70.3 for MPN itself without test-time batches. Cost: not published.
 """
 
-from configs.recipes import mpn
+from configs.recipes import resnet_227
+from configs.student import recipe
 from dml_jax.methods import student
 
-PAPER_PROTOCOL, VARIANTS, get_config = mpn.on(
-    "cub", mpn.STUDENTS, teacher="runs/cub_mpn-paper",
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
+    "cub", recipe.KINDS, teacher="runs/cub_mpn-paper",
     method=student.Config(teacher="runs/cub_mpn", embedding_dim=512, temperature=0.2, soft_temperature=1.0),
     rate=0.0001563663718906821, decay=6.059722614369727e-06,
     sampler="mpn_redraw", batch_size=54,

@@ -1,4 +1,4 @@
-"""Losses from the literature on the built-in digits; the same experiment as `digits_hist.py` except for the method.
+"""Losses from the literature on the built-in digits, with a small network.
 
     python -m dml_jax.main --config=configs/digits_baseline.py                  normalised softmax
     python -m dml_jax.main --config=configs/digits_baseline.py:triplet-memory
@@ -6,7 +6,6 @@
 For the variants, see configs/recipes/small_baseline.py.
 """
 
-from configs import digits_hist
-from configs.recipes import small_baseline
+from configs.recipes import small, small_baseline
 
-VARIANTS, get_config = small_baseline.on(digits_hist.SECTIONS, learning_rate=1e-3, evaluate_every=300)
+VARIANTS, get_config = small_baseline.on(small.DIGITS, learning_rate=1e-3, evaluate_every=300)

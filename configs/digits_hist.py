@@ -6,18 +6,12 @@ No paper reports results on this data set. Raw pixels reach a Recall@1 of about 
 """
 
 from functools import partial
-from typing import Any
 
 from configs.base import experiment
-from dml_jax.backbones import resnet
-from dml_jax.config import Data, Evaluation, Group, Train
+from configs.recipes import small
+from dml_jax.config import Group, Train
 from dml_jax.methods import hist
 
-SECTIONS: dict[str, Any] = {
-    "data": Data(name="digits", batch_size=64, images_per_class=4, threads=1),  # more would wait for Python's lock
-    "backbone": resnet.Config(block="basic", depths=(1, 1, 1), widths=(16, 32, 64), stem="small"),
-    "evaluation": Evaluation(controls=True),
-}
 get_config = partial(
     experiment,
     "digits_hist",
@@ -33,5 +27,5 @@ get_config = partial(
         schedule="cosine",
         evaluate_every=300,
     ),
-    **SECTIONS,
+    **small.DIGITS,
 )

@@ -12,54 +12,22 @@ images in random crops of 128 pixels; claims are tested on them with `--on=photo
 """
 
 from dataclasses import replace
-from typing import Any
 
 from ml_collections import ConfigDict
 
 from configs.base import experiment
 from configs.folder_baseline import BACKBONE, DATA, EVALUATION, ON_FEATURES
+from configs.recipes import own_photos
+from configs.recipes.own_photos import FROZEN, LAYER, NETWORK, Head
 from dml_jax.config import Group
-from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn
+from dml_jax.methods import baseline
 
-FROZEN = Group(0.0, freeze=True)
-NETWORK = Group(1e-4, weight_decay=1e-4)
-LAYER = Group(3e-4, weight_decay=1e-4)
-FASTER = Group(1e-3, weight_decay=1e-4)
-METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # with the groups beside the backbone
-    "hist": (
-        hist.Config(embedding_dim=256, hidden_dim=256, pooling="avg", tau=8.0, alpha=1.0),
-        {"embedding": FASTER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
-    ),
-    "mpn": (
-        mpn.Config(embedding_dim=256, pooling="avg", temperature=0.2),
-        {"embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
-    ),
-    "group_loss": (
-        group_loss.Config(embedding_dim=256, pooling="avg", anchors=1),
-        {"embedding": LAYER, "classifier": LAYER},
-    ),
-    "crt": (
-        crt.Config(embedding_dims=(128, 256), prototypes=(16, 16), hidden_dim=128),
-        {"prototypes": FASTER, "embedding": FASTER},
-    ),
-    "diva": (
-        diva.Config(
-            embedding_dim=64,
-            base="triplet",
-            rho=(15.0,),
-            temperature=0.1,
-            ensemble=(1.0, 1.0, 1.0, 1.0),
-            queue_batches=10,
-        ),
-        {"model": FASTER, "beta": Group(5e-4), "psi": LAYER},
-    ),
-    **{
-        name: (baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)})
-        for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
-    },
+HEADS = {name: module.HEAD for name, module in own_photos.papers().items()} | {
+    name: Head(baseline.make_config(name, embedding_dim=256), {"embedding": LAYER, "loss": Group(1e-2)})
+    for name in ("proxy_anchor", "multi_similarity", "normalized_softmax")
 }
 STAGES = ("backbone/blocks_1[1-5]", "backbone/conv_head", "backbone/bn1")  # the last two stages and the head
-VARIANTS = (*METHODS, *(f"{name}-stages" for name in METHODS if name != "diva"))
+VARIANTS = (*HEADS, *(f"{name}-stages" for name, head in HEADS.items() if head.backbone))
 
 
 def file_of(data: str, method: str) -> str:
@@ -68,12 +36,11 @@ def file_of(data: str, method: str) -> str:
     return f"configs/folder_heads.py:{variants[data]}" if data in variants else f"configs/{data}_{method}.py"
 
 
-def get_config(variant: str = "hist") -> ConfigDict:
+def get_config(variant: str = "proxy_anchor") -> ConfigDict:
     name, _, stages = variant.partition("-")
-    method, groups = METHODS[name]
-    if name != "diva":
-        groups = {"backbone": FROZEN, **groups}
-    data = replace(DATA, training_size=0, batch_size=32 if name == "crt" else 64)
+    head = HEADS[name]
+    groups = {**({head.backbone: FROZEN} if head.backbone else {}), **head.groups}
+    data = replace(DATA, training_size=0, batch_size=head.batch_size)
     train = replace(ON_FEATURES, groups=groups, steps=200)
     if stages:
         data = replace(data, training_size=128, batch_size=32)
@@ -83,7 +50,7 @@ def get_config(variant: str = "hist") -> ConfigDict:
         variant,
         data=data,
         backbone=BACKBONE,
-        method=method,
+        method=head.method,
         train=train,
-        evaluation=replace(EVALUATION, controls=False, cluster=name == "mpn"),
+        evaluation=replace(EVALUATION, controls=False, cluster=head.cluster),
     )

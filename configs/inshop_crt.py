@@ -3,6 +3,6 @@
 Published: R@1 94.48 (Table 4); how the epoch was selected is not stated. Cost: not published.
 """
 
-from configs.recipes import crt
+from configs.crt import recipe
 
-PAPER_PROTOCOL, VARIANTS, get_config = crt.on("inshop", batch_size=180, lambda1=(1.0, 0.9))
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on("inshop", batch_size=180, lambda1=(1.0, 0.9))

@@ -4,8 +4,8 @@ No results or settings are published for this data set, which the authors' code 
 of Stanford Online Products, which also has thousands of classes with few images each. Cost: not published.
 """
 
-from configs.recipes import diva
+from configs.diva import recipe
 
 # Without k-means, which is slow with these classes.
-PROTOCOL = {key: value for key, value in diva.MANY_CLASSES.items() if not key.startswith("evaluation.kmeans")}
-PAPER_PROTOCOL, VARIANTS, get_config = diva.on("inshop", {}, PROTOCOL, **diva.SOP)
+PROTOCOL = {key: value for key, value in recipe.MANY_CLASSES.items() if not key.startswith("evaluation.kmeans")}
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on("inshop", {}, PROTOCOL, **recipe.SOP)

@@ -7,6 +7,6 @@ et al. 2021, Table 2). Cost: not published.
 """
 
 from configs import base
-from configs.recipes import hist
+from configs.hist import recipe
 
-PAPER_PROTOCOL, VARIANTS, get_config = hist.on("inshop", {}, base.PAPER_PROTOCOL, **hist.SOP)
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on("inshop", {}, base.PAPER_PROTOCOL, **recipe.SOP)

@@ -9,11 +9,11 @@ Test-time batches (`--config.evaluation.refine=reciprocal --config.method.k_r=4`
 images.
 """
 
-from configs.recipes import mpn as recipe
+from configs.recipes import resnet_227
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
-    "inshop", {"large": recipe.LARGE},
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
+    "inshop", {"large": resnet_227.LARGE},
     method=mpn.Config(temperature=0.18591347176280537, layers=1, heads=4, embedding_dim=512),
     rate=0.00011265974954242144, decay=1.0554824926510768e-07,
     sampler="mpn", batch_size=56, images_per_class=4,

@@ -1,4 +1,4 @@
-"""Losses from the literature on Omniglot; the same experiment as `omniglot_hist.py` except for the method.
+"""Losses from the literature on Omniglot, with a small network.
 
     python -m dml_jax.main --config=configs/omniglot_baseline.py                  normalised softmax
     python -m dml_jax.main --config=configs/omniglot_baseline.py:triplet-memory
@@ -6,7 +6,6 @@
 For the variants, see configs/recipes/small_baseline.py.
 """
 
-from configs import omniglot_hist
-from configs.recipes import small_baseline
+from configs.recipes import small, small_baseline
 
-VARIANTS, get_config = small_baseline.on(omniglot_hist.SECTIONS, learning_rate=4e-3, evaluate_every=600)
+VARIANTS, get_config = small_baseline.on(small.OMNIGLOT, learning_rate=4e-3, evaluate_every=600)

@@ -3,7 +3,7 @@
 python -m dml_jax.main --config=configs/omniglot_crt.py
 """
 
-from configs.omniglot_hist import on_omniglot
+from configs.recipes.small import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import crt
 

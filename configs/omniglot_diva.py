@@ -7,10 +7,10 @@ because the key network needs a second view of every image.
 
     python -m dml_jax.main --config=configs/omniglot_diva.py
 
-The ablations of the paper are studies, configs/studies/diva.py (e.g. `diva:tasks-omniglot`).
+The ablations of the paper are studies, configs/diva/studies.py (e.g. `diva:tasks-omniglot`).
 """
 
-from configs.omniglot_hist import on_omniglot
+from configs.recipes.small import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import diva
 

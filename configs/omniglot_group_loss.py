@@ -5,7 +5,7 @@ One of the four images per class is an anchor, and the priors are sharper than f
     python -m dml_jax.main --config=configs/omniglot_group_loss.py
 """
 
-from configs.omniglot_hist import on_omniglot
+from configs.recipes.small import on_omniglot
 from dml_jax.config import Group
 from dml_jax.methods import group_loss
 

@@ -11,8 +11,8 @@ probabilities needs a classifier, as MPN and the classification losses have. The
 `configs/omniglot_mpn.py --config.method.losses=auxiliary`.
 """
 
-from configs.omniglot_hist import on_omniglot
-from configs.recipes.mpn import STUDENTS as VARIANTS
+from configs.recipes.small import on_omniglot
+from configs.student.recipe import KINDS as VARIANTS
 from dml_jax.config import Group
 from dml_jax.methods import student
 

@@ -1,4 +1,4 @@
-"""The numbers that papers and their reproductions print, from `published.csv`: one line per number.
+"""The numbers that papers and their reproductions print, from `*/published.csv`: one line per number.
 
 Columns:
 
@@ -23,7 +23,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from dml_jax.studies.definition import Study
+from dml_jax.lab.definition import Study
 
 SELECTED = {"paper": "selected on test", "clean": "not selected on test", "not stated": "selection not stated"}
 
@@ -59,9 +59,12 @@ class Entry(NamedTuple):
 
 @cache
 def entries() -> tuple[Entry, ...]:
-    """All lines, in the order of the file."""
-    with open(Path(__file__).with_suffix(".csv"), encoding="utf-8", newline="") as lines:
-        return tuple(Entry(**line | {"of": tuple(line["of"].split("; "))}) for line in csv.DictReader(lines))
+    """All lines of all papers, in the order of the files."""
+    found: list[Entry] = []
+    for path in sorted(Path(__file__).parent.glob("*/published.csv")):
+        with path.open(encoding="utf-8", newline="") as lines:
+            found += (Entry(**line | {"of": tuple(line["of"].split("; "))}) for line in csv.DictReader(lines))
+    return tuple(found)
 
 
 def results(of: str) -> Iterator[list[Entry]]:

@@ -4,8 +4,9 @@ Published: R@1 83.41 (Table 4); how the epoch was selected is not stated. Cost: 
 `devices16` are not the paper's: see configs/recipes/large_batch.py.
 """
 
-from configs.recipes import crt, large_batch
+from configs.crt import recipe
+from configs.recipes import large_batch
 
-PAPER_PROTOCOL, VARIANTS, get_config = crt.on(
-    "sop", {**crt.VARIANTS, **large_batch.variants(180, per_device=60)}, batch_size=180, lambda1=(1.0, 0.9)
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+    "sop", {**recipe.VARIANTS, **large_batch.variants(180, per_device=60)}, batch_size=180, lambda1=(1.0, 0.9)
 )

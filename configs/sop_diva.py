@@ -8,25 +8,26 @@ Cost: hours not published; 10 to 15 % more than a single task, within 12 GB. `de
 paper's: see configs/recipes/large_batch.py; their queues are about as long as the paper's.
 """
 
-from configs.recipes import diva, large_batch
+from configs.diva import recipe
+from configs.recipes import large_batch
 
 BN_INCEPTION = {
-    "backbone": diva.BN_INCEPTION,
+    "backbone": recipe.BN_INCEPTION,
     "data.image_size": 227,
-    **diva.alpha(0.1),
+    **recipe.alpha(0.1),
     "train.milestones": (80,),
 }
 LARGE = large_batch.variants(112, per_device=64)
-PAPER_PROTOCOL, VARIANTS, get_config = diva.on(
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "sop",
     {
         "triplet": {"method.base": "triplet"},
         "bn_inception": BN_INCEPTION,
         "bn_inception-triplet": {**BN_INCEPTION, "method.base": "triplet"},
-        "printed": diva.PRINTED,
-        "bn_inception-printed": {**BN_INCEPTION, **diva.PRINTED, "data.image_size": 224, **diva.alpha(0.2)},
+        "printed": recipe.PRINTED,
+        "bn_inception-printed": {**BN_INCEPTION, **recipe.PRINTED, "data.image_size": 224, **recipe.alpha(0.2)},
         "devices8": {**LARGE["devices8"], "method.queue_batches": 15},
         "devices16": {**LARGE["devices16"], "method.queue_batches": 8},
     },
-    diva.MANY_CLASSES, **diva.SOP,
+    recipe.MANY_CLASSES, **recipe.SOP,
 )  # fmt: skip

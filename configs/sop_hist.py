@@ -5,10 +5,11 @@ Published for the authors' protocol: R@1 81.6 (best run), 81.4 ± 0.2 (mean of r
 (the reproduction). `devices8` and `devices16` are not the paper's: see configs/recipes/large_batch.py.
 """
 
-from configs.recipes import hist, large_batch
+from configs.hist import recipe
+from configs.recipes import large_batch
 
-BN_INCEPTION = {"backbone": hist.BN_INCEPTION, "train.optimizer": "adamw"}
-PAPER_PROTOCOL, VARIANTS, get_config = hist.on(
+BN_INCEPTION = {"backbone": recipe.BN_INCEPTION, "train.optimizer": "adamw"}
+PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "sop",
     {
         "retuned": {"method.tau": 20.0, "method.alpha": 2.1, "method.lambda_s": 0.5},
@@ -16,5 +17,5 @@ PAPER_PROTOCOL, VARIANTS, get_config = hist.on(
         "bn_inception-retuned": {**BN_INCEPTION, "method.tau": 12.0, "method.alpha": 1.55, "method.lambda_s": 1.5},
         **large_batch.variants(32, per_device=64),
     },
-    **hist.SOP,
+    **recipe.SOP,
 )

@@ -10,15 +10,14 @@ unknown which of the two gave the published results, both list them. `devices8` 
 configs/recipes/large_batch.py.
 """
 
-from configs.recipes import large_batch
-from configs.recipes import mpn as recipe
+from configs.recipes import large_batch, resnet_227
 from dml_jax.methods import mpn
 
-PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
+PAPER_PROTOCOL, VARIANTS, get_config = resnet_227.on(
     "sop",
     {
         "auxiliary": {"method.losses": "auxiliary", "method.heads": 2},  # heads: the default, as none are trained
-        "large": recipe.LARGE,
+        "large": resnet_227.LARGE,
         **large_batch.variants(90, per_device=60),
     },
     method=mpn.Config(temperature=0.6046908988578005, layers=1, heads=8, embedding_dim=512),

@@ -145,13 +145,13 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
 
     jax.config.update("jax_platforms", "cpu")  # whatever devices this machine has, none is used
     from dml_jax.console import Console
-    from dml_jax.train import compile as compiling
+    from dml_jax.lab import compilation
 
     console = Console(quiet=options.quiet)
-    topology = compiling.find_topology(options.topology)
-    found = compiling.programs(config, topology, console.print)
+    topology = compilation.find_topology(options.topology)
+    found = compilation.programs(config, topology, console.print)
     title = f"{config.name}, batch {config.data.batch_size}, {config.train.precision}, on {topology.name}"
-    console.rich.print(compiling.table(title, found, topology.chip))
+    console.rich.print(compilation.table(title, found, topology.chip))
     file = Path(directory) / "compile.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     facts = {"name": config.name, "topology": topology.name, "batch_size": config.data.batch_size, "programs": found}

@@ -1,7 +1,7 @@
 """Hooks of mkdocs: the parts of the site that are made from code and configurations, so that they cannot drift.
 
 A line `<!-- generated: NAME -->` in a page is replaced by what the function NAME in PARTS returns. Each notebook
-becomes a page, each of `configs/papers.py`, and so do the reports in `benchmarks/`.
+becomes a page, each `configs/*/paper.py`, and so do the reports in `benchmarks/`.
 """
 
 import dataclasses
@@ -21,18 +21,18 @@ from markdown.extensions.toc import slugify
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+from configs import papers as stated_papers
 from configs import published
-from configs.papers import PAPERS, Paper, Place
+from configs.papers import Paper, Place
 from dml_jax.__main__ import COMMANDS, main
 from dml_jax.config import choices, module
 from dml_jax.config import files as config_files
 from dml_jax.config.sections import Data, Evaluation, Group, Train
 from dml_jax.config.show import meanings, type_name
+from dml_jax.lab import claims as ledger
+from dml_jax.lab import outcomes, plan
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
-from dml_jax.studies import claims as ledger
-from dml_jax.studies import outcomes, plan
-from dml_jax.studies.definition import CLAIMED
 
 ROOT = Path(__file__).parents[1]
 DATA_SETS = {"cub": "CUB-200-2011", "cars": "Cars196", "sop": "Stanford Online Products", "inshop": "In-Shop Clothes"}
@@ -102,8 +102,15 @@ def stored_results(place: Place) -> tuple[list[str], list[str]]:
     studies = set(re.findall(r"--study=(\w+:\w+)-", " ".join(place.commands)))
     sections = re.split(r"^## ", (ROOT / "benchmarks/RESULTS.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     headings = [part.partition("\n")[0] for part in sections[1:] if any(f"`{name}-" in part for name in studies)]
-    files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
-    return headings, [path.stem for path in files if studies & {line["study"] for line in ledger.read(path)}]
+    return headings, [data for data, lines in measurements().items() if studies & {line["study"] for line in lines}]
+
+
+def measurements() -> dict[str, ledger.Lines]:
+    """The measurements of claims, `benchmarks/claims/PAPER/DATA.csv`, by data set."""
+    found: dict[str, ledger.Lines] = {}
+    for path in sorted((ROOT / "benchmarks/claims").glob("*/*.csv")):
+        found.setdefault(path.stem, []).extend(ledger.read(path))
+    return dict(sorted(found.items()))
 
 
 def paper_page(paper: Paper) -> str:
@@ -148,18 +155,16 @@ def papers() -> str:
 def studies() -> str:
     """The tables and figures of the papers and their reproductions, with the command of each and published numbers."""
     rows, text = [], []
-    for path in sorted((ROOT / "configs/studies").glob("*.py")):
+    for own, path in sorted(config_files.known_files("--study").items()):
         variants = config_files.run_file("--study", str(path)).VARIANTS
         # A study of several data sets is listed once.
         for variant in {name.partition("-")[0]: name for name in reversed(variants)}.values():
             _, study = plan.load(f"{path}:{variant}")
-            rows.append(
-                [study.title.rpartition(":")[0], study.source, f"`dml-jax study --study={path.stem}:{variant}`"]
-            )
+            rows.append([study.title.rpartition(":")[0], study.source, f"`dml-jax study --study={own}:{variant}`"])
         found: dict[str, dict[str, str]] = {}  # by study with its variant, then by row
         for of in (of for entry in published.entries() for of in entry.of):
             name, _, row = of.partition("/")
-            if row and name.partition(":")[0] == path.stem:
+            if row and name.partition(":")[0] == own:
                 found.setdefault(name, {})[of] = row
         text += [f"### {name}\n\n{numbers('row', names)}" for name, names in found.items()]
     return table(["study", "source", "command"], rows) + "\n" + "\n".join(text)
@@ -168,8 +173,8 @@ def studies() -> str:
 def claims() -> str:
     """The claims of each paper, and the verdicts on every data set of which there are measurements."""
     text, verdicts = [], []
-    measured = {path.stem: ledger.read(path) for path in sorted((ROOT / "benchmarks/claims").glob("*.csv"))}
-    for paper in CLAIMED:
+    measured = measurements()
+    for paper in ledger.papers():
         title, stated = ledger.load(paper)
         text.append(f"## {title}\n\nEvery claim, and where it stands:\n")
         text += [f"- `{claim.name}`: {claim.says} ({claim.where}; `{claim.study}`)" for claim in stated]
@@ -247,6 +252,13 @@ def notebook(path: Path) -> str:
     return "\n\n".join(text) + f"\n\n[Download this notebook]({path.name})\n"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Lists the pages of the papers, below "Results"."""
+    pages = [{paper.title: f"papers/{name}.md"} for name, paper in stated_papers.known().items()]
+    next(section["Results"] for section in config.nav or () if "Results" in section).insert(2, {"Papers": pages})
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made from files of other kinds."""
     for path in sorted(Path(config.docs_dir, "notebooks").glob("*.ipynb")):
@@ -254,7 +266,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for page in ("results.md", "TIMINGS.md", "ACCELERATORS.md"):
         content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(encoding="utf-8")
         files.append(File.generated(config, page, content=content))
-    for name, paper in PAPERS.items():
+    for name, paper in stated_papers.known().items():
         files.append(File.generated(config, f"papers/{name}.md", content=paper_page(paper)))
     return files
 

@@ -106,7 +106,7 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "enroll": "dml_jax.load",
     "export": "dml_jax.commands.export.export",
     "serve": "dml_jax.commands.serve.listen",
-    "study": "dml_jax.studies.plan.read_facts",
+    "study": "dml_jax.lab.plan.read_facts",
     "analyse": "dml_jax.commands.analyse_models.locate",
     "check": "dml_jax.commands.check.found",
     "explore": "dml_jax.commands.analyse_models.locate",
@@ -125,7 +125,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
     "hist.py:layers": "needs Cars196 or Omniglot, and hours",
-    "--claims=": "takes hours; tests/studies/test_claims.py",
+    "--claims=": "takes hours; tests/lab/test_claims.py",
     "hist-layers": "needs such a study",
     "studies/comparison": "needs such a study",
     "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
@@ -207,7 +207,7 @@ def test_every_command_resolves(
         monkeypatch.setattr(f"dml_jax.commands.evaluate_results.{further}", reach)
     monkeypatch.setattr("dml_jax.main.compile_programs", reach)
     monkeypatch.setattr("signal.signal", lambda *_: None)  # of servers, whose handler would stay in this process
-    monkeypatch.setattr("dml_jax.studies.claims.planned", reach)
+    monkeypatch.setattr("dml_jax.lab.claims.planned", reach)
     monkeypatch.setattr("dml_jax.inference.ray_engine.start", reach)
     monkeypatch.setattr("dml_jax.inference.large_search.table", reach)
     monkeypatch.setattr("dml_jax.inference.model.locate", reach)

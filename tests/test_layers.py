@@ -19,7 +19,7 @@ LAYERS = (
     {"analysis"},
     {"serving"},
     {"run"},
-    {"studies"},
+    {"lab"},
     {"commands"},
 )
 COMMANDS = len(LAYERS)
@@ -53,9 +53,9 @@ def test_layers() -> None:
 
 
 def test_experiments_are_private() -> None:
-    """After training there are a model and tables of embeddings; only `train` and `run` know experiments."""
+    """After training there are a model and tables of embeddings; only `train`, `run` and `lab` know experiments."""
     for path in sorted(ROOT.rglob("*.py")):
-        if path.relative_to(ROOT).parts[0] not in ("train", "run.py"):
+        if path.relative_to(ROOT).parts[0] not in ("train", "run.py", "lab"):
             assert not [name for name in imports(path) if name.startswith("dml_jax.train.experiment")], path
 
 

@@ -82,8 +82,8 @@ def test_an_installed_package_trains_and_studies(installed: Path, tmp_path: Path
 def test_a_file_that_does_not_exist_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match=r"=car_hist: there is no such file; did you mean configs/cars_hist\.py\?"):
         config_files.find_file("--config", "car_hist")
-    with pytest.raises(ConfigError, match=r"did you mean configs/studies/hist_search\.py\?"):
-        config_files.find_file("--study", "configs/studies/hist_serach.py")
+    with pytest.raises(ConfigError, match=r"did you mean configs/hist/search\.py\?"):
+        config_files.find_file("--study", "configs/hist/serach.py")
     with pytest.raises(ConfigError, match=r"=elsewhere/cars_hist\.py: there is no such file"):
         config_files.find_file("--config", "elsewhere/cars_hist.py")
 
@@ -115,7 +115,7 @@ def test_importing_the_package_imports_no_other() -> None:
 
 def test_studies_import_no_jax() -> None:
     """Each trial begins with them, in a process of its own."""
-    assert "jax" not in imported("import dml_jax.studies.claims, dml_jax.studies.search")
+    assert "jax" not in imported("import dml_jax.lab.claims, dml_jax.lab.search")
 
 
 HELP = f"""

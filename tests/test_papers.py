@@ -5,18 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from configs import published
-from configs.papers import PAPERS
+from configs import papers, published
 from dml_jax.commands import analyse, analyse_models
 from dml_jax.config import files as config_files
-from dml_jax.studies import claims as ledger
-from dml_jax.studies import plan
-from dml_jax.studies.definition import CLAIMED
+from dml_jax.lab import claims as ledger
+from dml_jax.lab import plan
 from docs import generate
 
 ROOT = Path(__file__).parents[1]
+PAPERS = papers.known()
 CAPTIONS = {  # tables and figures of each paper, counted in it
-    "mpn": (9, 20), "mpn_reproduction": (3, 2), "hist_reproduction": (9, 5), "crt": (10, 3), "diva": (3, 5),
+    "mpn": (9, 20), "re_mpn": (3, 2), "hist": (9, 5), "crt": (10, 3), "diva": (3, 5),
 }  # fmt: skip
 
 
@@ -47,8 +46,7 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
             assert not any(analyse_models.reason_against(what, options) for what in options.what.split(","))
         elif option.startswith("--study="):
             study = option.removeprefix("--study=")
-            file, _, variant = study.partition(":")
-            assert plan.load(f"configs/studies/{file}.py" + (f":{variant}" if variant else ""))
+            assert plan.load(study)
         else:
             file, _, variant = option.removeprefix("--config=").partition(":")
             module = config_files.run_file("--config", file)
@@ -58,8 +56,8 @@ def test_the_commands_of_a_page_exist(name: str) -> None:
 def test_the_page_of_claims() -> None:
     """Has every claim, and a verdict on each that has a study on a data set with measurements."""
     text = generate.claims()
-    files = sorted((ROOT / "benchmarks/claims").glob("*.csv"))
-    for paper in CLAIMED:
+    files = sorted((ROOT / "benchmarks/claims").glob("*/*.csv"))
+    for paper in ledger.papers():
         for claim in ledger.load(paper)[1]:
             assert f"- `{claim.name}`: {claim.says}" in text
     assert all(f", on {file.stem}\n" in text for file in files)

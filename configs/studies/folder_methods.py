@@ -17,41 +17,27 @@ photographs of fruit and vegetables, see docs/guides/photos.md.
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from configs.folder_baseline import DATA, EVALUATION, HEAD, ON_FEATURES
-from dml_jax.config import Group, Train
-from dml_jax.methods import baseline, crt, diva, hist, mpn
-from dml_jax.studies.definition import Row, Study
+from configs.recipes import own_photos
+from configs.recipes.own_photos import Whole
+from dml_jax.config import Train
+from dml_jax.lab.definition import Row, Study
+from dml_jax.methods import baseline
 
 VARIANTS = ("all", "frozen")
 CONFIG = "configs/folder_baseline.py:frozen"
 STEPS = 150
-DIMENSIONS = 512
-WITHOUT_CONTROLS = replace(EVALUATION, controls=False)
+WITHOUT_CONTROLS = {"evaluation": replace(EVALUATION, controls=False)}
 CROPS = replace(DATA, training_size=128)
-NETWORK = Group(1e-4, weight_decay=1e-4)
-LAYER = HEAD["embedding"]
-WITH_LOSS = {"backbone": NETWORK, **HEAD}
-loss = partial(baseline.make_config, embedding_dim=DIMENSIONS)  # a linear layer and a loss
-METHODS: dict[str, tuple[Any, dict[str, Group]]] = {  # by row: the method and its parameter groups
-    "Proxy-Anchor": (loss("proxy_anchor"), WITH_LOSS),
-    "HIST": (
-        hist.Config(embedding_dim=DIMENSIONS, hidden_dim=DIMENSIONS, pooling="avg", tau=8.0, alpha=1.0),
-        {"backbone": NETWORK, "embedding": LAYER, "distributions": Group(1e-1, weight_decay=1e-4), "hgnn": Group(1e-3)},
-    ),
-    "MPN": (
-        mpn.Config(embedding_dim=DIMENSIONS, pooling="avg", temperature=1.0),
-        {"backbone": NETWORK, "embedding": LAYER, "auxiliary": LAYER, "mpn": LAYER},
-    ),
-    "CRT": (
-        crt.Config(embedding_dims=(DIMENSIONS, 1024), prototypes=(16, 16), hidden_dim=128),
-        {"backbone": NETWORK, "prototypes": LAYER, "embedding": LAYER},
-    ),
-    "multi-similarity": (loss("multi_similarity"), WITH_LOSS),
-    "normalised softmax": (loss("normalized_softmax"), WITH_LOSS),
-    "DiVA": (diva.Config(), {"model": NETWORK, "beta": Group(5e-4), "psi": Group(1e-4)}),
-}
+WITH_LOSS = {"backbone": own_photos.NETWORK, **HEAD}
+loss = partial(baseline.make_config, embedding_dim=own_photos.DIMENSIONS)  # a linear layer and a loss
+METHODS = (
+    Whole("Proxy-Anchor", loss("proxy_anchor"), WITH_LOSS, frozen=True),
+    Whole("multi-similarity", loss("multi_similarity"), WITH_LOSS, frozen=True),
+    Whole("normalised softmax", loss("normalized_softmax"), WITH_LOSS),
+    *(paper.WHOLE for paper in own_photos.papers().values() if paper.WHOLE),
+)
 
 
 def get_study(variant: str = "all") -> Study:
@@ -62,15 +48,13 @@ def get_study(variant: str = "all") -> Study:
     }
     rows = [Row("no training", CONFIG, untrained)]
     frozen = ON_FEATURES.groups["backbone"]
-    for name in ("Proxy-Anchor", "HIST", "multi-similarity"):
-        method, groups = METHODS[name]
+    for row, method, groups, on_features in METHODS:
         train = replace(ON_FEATURES, groups={**groups, "backbone": frozen})
-        rows.append(Row(f"frozen: {name}", CONFIG, {"method": method, "train": train, "evaluation": WITHOUT_CONTROLS}))
-    for name, (method, groups) in METHODS.items() if variant == "all" else ():
+        if on_features:
+            rows.append(Row(f"frozen: {row}", CONFIG, {"method": method, "train": train, **WITHOUT_CONTROLS}))
+    for row, method, groups, _ in METHODS if variant == "all" else ():
         train = Train(groups=groups, steps=STEPS, optimizer="adamw", schedule="cosine")
-        rows.append(
-            Row(name, CONFIG, {"data": CROPS, "method": method, "train": train, "evaluation": WITHOUT_CONTROLS})
-        )
+        rows.append(Row(row, CONFIG, {"data": CROPS, "method": method, "train": train, **WITHOUT_CONTROLS}))
     return Study(
         title=f"Photographs in folders, methods on EfficientNet-Lite0: {variant}",
         source="No paper reports these; the guide `Train on your photos` shows results on fruit and vegetables.",

@@ -6,20 +6,23 @@ Variants: the four papers and cross-entropy; every method and baseline; pair los
     dml-jax study --study=configs/studies/omniglot_methods.py:all --config.train.steps=600
 """
 
-from configs.recipes.small_baseline import MEMORIES, OPTIONS
-from dml_jax.studies.definition import Row, Study
+from pathlib import Path
 
-PAPERS = ("hist", "mpn", "crt", "diva")
+from configs.recipes.small_baseline import MEMORIES, OPTIONS
+from dml_jax.lab.definition import Row, Study
+
+OWN = {path.stem.removeprefix("omniglot_") for path in Path(__file__).parents[1].glob("omniglot_*.py")}
+PAPERS = tuple(sorted(OWN - {"baseline", "group_loss", "student"}))  # a student needs a teacher
 VARIANTS = ("papers", "all", "memory")
 
 
 def get_study(variant: str = "papers") -> Study:
     papers = tuple(Row(name, f"configs/omniglot_{name}.py") for name in PAPERS)
-    group_loss = Row("group_loss", "configs/omniglot_group_loss.py")
+    group_loss = tuple(Row(name, f"configs/omniglot_{name}.py") for name in OWN & {"group_loss"})
     baselines = {name: Row(name, f"configs/omniglot_baseline.py:{name}") for name in (*OPTIONS, *MEMORIES)}
     rows = {
         "papers": (*papers, baselines["cross_entropy"]),
-        "all": (*papers, group_loss, *(baselines[name] for name in OPTIONS)),
+        "all": (*papers, *group_loss, *(baselines[name] for name in OPTIONS)),
         "memory": tuple(baselines[name] for pair in MEMORIES.items() for name in reversed(pair)),
     }
     return Study(

@@ -31,11 +31,11 @@ from dml_jax.data import formats
 from dml_jax.errors import ConfigError, UserError
 from dml_jax.evaluation import own_distances
 from dml_jax.export import programs
+from dml_jax.lab import runner
+from dml_jax.lab.plan import Trial
 from dml_jax.losses import signature
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import TrainingSet, zeros
-from dml_jax.studies import runner
-from dml_jax.studies.plan import Trial
 
 ROWS, CLASSES, WIDTH = 16, 4, 6  # of the batches by which functions are examined
 STEP = 1e-7  # length of a finite difference: short, as hinges of losses are kinks

@@ -25,8 +25,8 @@ from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
 from dml_jax.inference.large_search import Table as Parts
-from dml_jax.studies import tables
-from dml_jax.studies.tables import Table
+from dml_jax.lab import tables
+from dml_jax.lab.tables import Table
 from dml_jax.train.records import workdir
 
 EXPORTED = {"embeddings", "queries.npz", "results.json", manifest.NAME}

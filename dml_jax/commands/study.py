@@ -1,6 +1,6 @@
 """Trains the missing runs of a study, and prints its table:
 
-    dml-jax study --study=configs/studies/hist.py:layers-cars [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
+    dml-jax study --study=hist:layers-cars [--seeds=0,1,2] [--jobs=2] [--config.KEY=VALUE …]
     dml-jax study --compare configs/a.py [configs/b.py:variant …] --seeds=0,1,2
     dml-jax study --runs runs/a-0 runs/a-1 runs/b-0 [--metric=map@r] [--output=DIRECTORY]
 
@@ -22,20 +22,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dml_jax.commands import cli
-from dml_jax.errors import UserError
-from dml_jax.studies.definition import CLAIMED
+from dml_jax.errors import UserError, suggest
 
 if TYPE_CHECKING:
-    from dml_jax.studies.definition import Study
-    from dml_jax.studies.plan import Settings
+    from dml_jax.lab.definition import Study
+    from dml_jax.lab.plan import Settings
 
 
 def parser() -> cli.Parser:
     flags = cli.Parser(__doc__)
     what = flags.add_mutually_exclusive_group(required=True)
-    what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/hist.py:layers-cars")
+    what.add_argument("--study", metavar="FILE[:VARIANT]", help="study file, e.g. configs/studies/omniglot_methods.py")
     what.add_argument("--compare", nargs="+", metavar="CONFIG", help="configurations instead of a study")
-    what.add_argument("--claims", choices=(*CLAIMED, "all"), help="test what a paper claims, or all papers")
+    what.add_argument("--claims", metavar="PAPER|all", help="test what a paper (its folder in configs/) claims")
     what.add_argument("--runs", nargs="+", metavar="DIRECTORY", help="of a study, or work directories of runs")
     flags.add_argument("--on", metavar="DATA", help="of --claims: photos, photos_stages, omniglot, cub, …")
     flags.add_argument("--root", metavar="DIRECTORY", help="of the study; default: runs/studies/<name of the study>")
@@ -68,7 +67,7 @@ def execute(arguments: list[str]) -> None:
         return
     from dml_jax import files
     from dml_jax.console import Console
-    from dml_jax.studies import outcomes, plan, runner, tables
+    from dml_jax.lab import outcomes, plan, runner, tables
 
     name, study = plan.load(options.study) if options.study else plan.comparison(options.compare)
     root = files.expand_path("--root", options.root) if options.root else Path("runs/studies") / name
@@ -103,9 +102,11 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
     """
     from dml_jax import files
     from dml_jax.console import Console
-    from dml_jax.studies import claims, plan, runner, tables
+    from dml_jax.lab import claims, plan, runner, tables
 
-    papers = CLAIMED if options.claims == "all" else (options.claims,)
+    known = claims.papers()
+    papers = known if options.claims == "all" else (options.claims,)
+    cli.require({*papers} <= {*known}, f"--claims={options.claims}: {suggest(options.claims, [*known, 'all'])}")
     data = options.on
     cli.require(data, "--on: missing; give the data set on which the claims are tested, e.g. --on=omniglot")
     root = files.expand_path("--root", options.root) if options.root else Path("runs/claims") / data
@@ -141,7 +142,7 @@ def test_claims(options: Namespace, overrides: dict[str, str]) -> None:
 def make_table(options: Namespace) -> None:
     from dml_jax import buckets, files
     from dml_jax.console import Console
-    from dml_jax.studies import plan, search, tables
+    from dml_jax.lab import plan, search, tables
 
     directories = [
         buckets.read_copy("--runs", name) if files.is_url(name) else files.expand_path("--runs", name)
@@ -166,7 +167,7 @@ def make_table(options: Namespace) -> None:
 def run_search(name: str, study: Study, settings: Settings, options: Namespace) -> None:
     """Runs a search and prints its table."""
     from dml_jax.console import Console
-    from dml_jax.studies import plan, runner, search
+    from dml_jax.lab import plan, runner, search
 
     assert study.search is not None
     wanted = study.search if options.trials is None else replace(study.search, trials=options.trials)

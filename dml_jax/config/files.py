@@ -30,6 +30,19 @@ def configs_root() -> Path:
     return next(root for root in (package / "shipped", package.parent) if (root / "configs").is_dir())
 
 
+def known_files(option: str) -> dict[str, Path]:
+    """The files of the package that an option can name: configurations; the studies and searches of a paper, in its
+    folder, and those over several papers; or, for `--claims`, the claims of a paper."""
+    root = configs_root() / "configs"
+    if option == "--study":
+        searches = {f"{file.parent.name}/search": file for file in root.glob("*/search.py")}
+        papers = {file.parent.name: file for file in root.glob("*/studies.py")}
+        return papers | searches | {file.stem: file for file in root.glob("studies/*.py")}
+    if option == "--claims":
+        return {file.parent.name: file for file in sorted(root.glob("*/claims.py"))}
+    return {file.stem: file for file in root.glob("*.py")}
+
+
 def find_file(option: str, path: str) -> Path:
     """A configuration or, with `option="--study"`, a study: the user's own file, or one of the package.
 
@@ -38,12 +51,12 @@ def find_file(option: str, path: str) -> Path:
     file = expand_path(option, path)
     if file.is_file():
         return file
-    folder = {"--study": "configs/studies", "--claims": "configs/claims"}.get(option, "configs")
-    known = {file.stem: file for file in (configs_root() / folder).glob("*.py")}
-    name = path.removeprefix(f"{folder}/").removesuffix(".py")
+    known, shown = known_files(option), f"{configs_root()}/"
+    known |= {str(file).removeprefix(shown).removesuffix(".py"): file for file in known.values()}
+    name = path.removesuffix(".py")
     if name in known:
         return known[name]
-    near = [f"; did you mean {folder}/{match}.py?" for match in get_close_matches(name, known, 1)]
+    near = [f"; did you mean {str(known[m]).removeprefix(shown)}?" for m in get_close_matches(name, known, 1)]
     raise ConfigError(f"{option}={path}: there is no such file{''.join(near)}")
 
 

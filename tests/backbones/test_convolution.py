@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from dml_jax.backbones.batch_norm import standardize
 from dml_jax.backbones.layers import Conv, MaxPool
-from dml_jax.train import hlo
+from dml_jax.lab import hlo
 
 
 class Case(NamedTuple):

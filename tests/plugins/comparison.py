@@ -1,6 +1,6 @@
 """The method against HIST and Proxy-Anchor, for `dml-jax study`."""
 
-from dml_jax.studies.definition import Row, Study
+from dml_jax.lab.definition import Row, Study
 
 SHORT = {"train.steps": 300}
 

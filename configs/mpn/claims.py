@@ -1,0 +1,80 @@
+"""Claims of MPN (Seidenschwarz et al., ICML 2021).
+
+dml-jax study --claims=mpn --on=photos
+"""
+
+from configs.papers import installed
+from dml_jax.lab.definition import Claim
+
+TITLE = "MPN"
+GROUP_LOSS = Claim(
+    "group-loss", "MPN is better than the Group Loss, by 4.8 points of R@1 on CUB.",
+    "Section 4.3, Table 1", "mpn:group_loss", ("Group Loss", "MPN"),
+)  # fmt: skip
+STUDENTS = Claim(
+    "students", "A student that learns the class probabilities does not reach training without a teacher.",
+    "Appendix C.4, Table 8", "mpn:students", ("no teacher", "distillation"), "lower",
+)  # fmt: skip
+CLAIMS = (
+    Claim(
+        "message-passing",
+        "Training with message passing is better than the auxiliary loss alone, by 2.8 points of R@1.",
+        "Section 4.4, Table 3", "mpn:losses", ("auxiliary loss", "both losses"),
+    ),
+    Claim(
+        "message-passing-nmi", "Training with message passing raises the NMI, by 4.2 points.",
+        "Section 4.4, Table 3", "mpn:losses", ("auxiliary loss", "both losses"), metric="nmi",
+    ),
+    Claim(
+        "auxiliary-loss", "The auxiliary loss on the backbone improves R@1, by 2.2 points on CUB.",
+        "Section 4.4, Table 3", "mpn:losses", ("MPN loss", "both losses"),
+    ),
+    Claim(
+        "mpn-loss-alone", "The MPN loss alone is already better than the auxiliary loss alone.",
+        "Section 4.4, Table 3", "mpn:losses", ("auxiliary loss", "MPN loss"),
+    ),
+    Claim(
+        "test-time", "Message passing at test time improves R@1, by 0.5 points.",
+        "Section 4.4, Table 3", "mpn:losses", ("both losses", "both losses + reciprocal"),
+    ),
+    Claim(
+        "test-time-not-needed", "Message passing at test time is not needed: it changes R@1 by less than a point.",
+        "Section 3.5, Table 3", "mpn:losses", ("both losses", "both losses + reciprocal"), "equal", 0.01,
+    ),
+    Claim(
+        "test-time-clusters", "Batches from k-means do not improve on the backbone's embeddings at test time.",
+        "Appendix C.1, Table 8", "mpn:test_time", ("backbone", "backbone + kmeans"), "lower",
+    ),
+    Claim(
+        "test-time-neighbours", "Batches of nearest neighbours do not improve on the backbone's embeddings.",
+        "Appendix C.2, Table 8", "mpn:test_time", ("backbone", "backbone + neighbors"), "lower",
+    ),
+    Claim(
+        "layers", "More layers do not result in a large drop (less than 2 points from one to four).",
+        "Section 4.4, Figure 3", "mpn:layers_heads", ("layers=1 heads=2", "layers=4 heads=2"), "equal", 0.02,
+    ),
+    Claim(
+        "heads", "More attention heads do not result in a large drop (less than 2 points from two to eight).",
+        "Section 4.4, Figure 3", "mpn:layers_heads", ("layers=1 heads=2", "layers=1 heads=8"), "equal", 0.02,
+    ),
+    Claim(
+        "embedding-size", "Performance grows with the size of the embedding.",
+        "Section 4.4, Figure 5, Table 5", "mpn:embedding_size", ("64 dimensions", "512 dimensions"),
+        rows_on=dict.fromkeys(("omniglot", "photos"), ("embedding_dim=16", "embedding_dim=128")),
+    ),
+    Claim(
+        "batches", "The composition of the batches matters by less than 3 points.",
+        "Appendix H, Figures 18 and 19", "mpn:batches", ("classes=5 images=10", "classes=10 images=5"), "equal", 0.03,
+    ),
+    Claim(
+        "image-size", "Larger images are better.",
+        "Appendix B, Table 7", "mpn:image_size", ("227 pixels", "256 pixels"),
+        rows_on={"omniglot": ("48 pixels", "64 pixels")},
+    ),
+    Claim(
+        "ensemble", "Two networks are better than one, by 1.9 points of R@1 on CUB.",
+        "Section 4.4, Table 4", "mpn:ensembles", ("network 1", "2 networks"),
+    ),
+    *((GROUP_LOSS,) if installed("group_loss") else ()),
+    *((STUDENTS,) if installed("student") else ()),
+)  # fmt: skip

@@ -1,0 +1,47 @@
+"""What the folder of a paper states about its method on EfficientNet-Lite0 and the user's own image folders."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dml_jax.config import Group
+
+FROZEN = Group(0.0, freeze=True)
+NETWORK = Group(1e-4, weight_decay=1e-4)
+LAYER = Group(3e-4, weight_decay=1e-4)
+FASTER = Group(1e-3, weight_decay=1e-4)
+DIMENSIONS = 512  # of the embeddings where the whole network is trained
+
+
+class Head(NamedTuple):
+    """A method on frozen features, a variant of `folder_heads.py`.
+
+    Attributes:
+      method: its `Config`.
+      groups: the parameter groups beside the backbone's.
+      batch_size: images per step.
+      backbone: name of the backbone's parameter group; empty if it shares one with the head.
+      cluster: whether NMI is evaluated.
+    """
+
+    method: Any
+    groups: Mapping[str, Group]
+    batch_size: int = 64
+    backbone: str = "backbone"
+    cluster: bool = False
+
+
+class Whole(NamedTuple):
+    """A method that trains the whole network, a row of `studies/folder_methods.py`."""
+
+    row: str
+    method: Any  # its `Config`
+    groups: Mapping[str, Group]
+    frozen: bool = False  # whether the study also has it on frozen features
+
+
+def papers() -> dict[str, Any]:
+    """The modules `folder.py` of the papers, with `HEAD` and `WHOLE`, by the name of the method."""
+    folders = sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/folder.py"))
+    return {name: import_module(f"configs.{name}.folder") for name in folders}

@@ -1,0 +1,295 @@
+"""The ledger of claims: statements of the papers, as tests that can fail.
+
+A claim names two rows of a study (`definition.Claim`). Both are trained with the same seeds, and the effect is the mean
+of their paired differences. Two t-tests compare it with the claim's margin, one for the claim and one against it; a
+claim's p-value is twice the smaller of both, and the p-values of a paper on a data set are corrected by Holm. Below
+5 % the claim is supported or refuted, otherwise undecided. Which row is the reference is fixed in the claim.
+
+Rows with the same configuration are trained once, whichever studies they are from.
+"""
+
+import csv
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dml_jax.config import files as config_files
+from dml_jax.errors import ConfigError, suggest
+from dml_jax.lab import outcomes, plan
+from dml_jax.lab.definition import Claim, Study
+from dml_jax.lab.plan import Settings, Trial
+from dml_jax.lab.tables import Table
+
+SEEDS = 8  # with fewer, no claim is decided
+LEVEL, POWER = 0.05, 0.8
+MOST = 1000  # seeds beyond which it does not matter how many
+NEAR_ONE = ("photos", "photos_stages")  # data sets where Recall@1 is near 1, so that MAP@R is compared
+METRICS = ("recall@1", "recall@2", "recall@4", "recall@8", "map@r", "nmi", "density", "spectral_decay",
+           "attention_divergence", "attention_own_class")  # fmt: skip
+PERCENT = METRICS[:6]
+COLUMNS = ("study", "row", "seed", *METRICS, "seconds", "data", "code", "machine")
+Verdict = Literal["supported", "refuted", "undecided"]
+Lines = list[dict[str, str]]
+
+
+def papers() -> tuple[str, ...]:
+    """The papers with claims."""
+    return tuple(config_files.known_files("--claims"))
+
+
+def load(paper: str) -> tuple[str, tuple[Claim, ...]]:
+    """The title and the claims of a paper, from `configs/PAPER/claims.py`."""
+    module = config_files.run_file("--claims", paper)
+    return module.TITLE, module.CLAIMS
+
+
+def study_of(claim: Claim, data: str) -> Study | None:
+    """The study of a claim on a data set; None if it has no such variant."""
+    file, _, name = claim.study.partition(":")
+    module = config_files.run_file("--study", file)
+    variant = f"{name}-{data}"
+    return module.get_study(variant) if variant in module.VARIANTS else None
+
+
+def listed(papers: Iterable[str], data: str) -> Iterator[str]:
+    """The claims of some papers, each with the rows that decide it on a data set."""
+    for paper in papers:
+        for claim in load(paper)[1]:
+            rows = " against ".join(reversed(rows_of(claim, data)))
+            where = f"{claim.study}-{data}: {rows}" if study_of(claim, data) else f"no study on {data}"
+            yield f"{paper}  {claim.name}: {claim.says} [{claim.where}; {where}]"
+
+
+def rows_of(claim: Claim, data: str) -> tuple[str, str]:
+    """The names of the two rows on a data set."""
+    return claim.rows_on.get(data, claim.rows)
+
+
+# Trials by study, row (without the kind of refinement) and seed; equal ones are one object.
+Owners = dict[tuple[str, str, int], Trial]
+
+
+def distinct(owners: Owners) -> list[Trial]:
+    """Each trial once, seed by seed."""
+    return list({trial.name: trial for trial in owners.values()}.values())
+
+
+def planned(papers: Iterable[str], data: str, settings: Settings) -> Owners:
+    """The trials that decide the claims of some papers on a data set.
+
+    Raises ConfigError if a claim names a row that its study does not have, or no claim has a study on the data set.
+    """
+    studies: dict[str, tuple[Study, list[str]]] = {}
+    for claim in (claim for paper in papers for claim in load(paper)[1]):
+        if (study := study_of(claim, data)) is None:
+            continue
+        names = studies.setdefault(claim.study, (study, []))[1]
+        known = {row.name: row for row in study.rows}
+        for name in (row.partition(" + ")[0] if row not in known else row for row in rows_of(claim, data)):
+            if name not in known:
+                raise ConfigError(
+                    f"claim {claim.name}: {claim.study}-{data} has no row {name!r}; {suggest(name, known)}"
+                )
+            names += [*known[name].members, name]
+    if not studies:
+        raise ConfigError(f"--on={data}: no claim has a study on this data set")
+    owners: Owners = {}
+    trained: dict[str, Trial] = {}
+    for name, (study, names) in studies.items():
+        rows = [row for row in study.rows if row.name in names]
+        names += [value[1:] for row in rows for value in row.overrides.values() if str(value)[:1] == "@"]
+        folder = replace(settings, root=settings.root / plan.slug(name))
+        made = plan.trials(replace(study, rows=tuple(row for row in study.rows if row.name in names)), folder)
+        needed = {other for trial in made for other in trial.needs}
+        prefix = f"{folder.root.name}/"
+        for trial in made:
+            # What others read is in the directory where they expect it.
+            own = trial.config is None or trial.name in needed
+            same = f"{trial.seed} {trial.directory if own else plan.evaluated_as(trial)}"
+            trial = replace(trial, name=prefix + trial.name, needs=tuple(prefix + other for other in trial.needs))
+            owners[name, trial.row, trial.seed] = trained.setdefault(same, trial)
+    return owners
+
+
+def measurements(owners: Owners) -> Lines:
+    """A line with COLUMNS for each row, refined rows included, and seed that is finished."""
+    found = []
+    for (study, row, seed), trial in owners.items():
+        if not (results := outcomes.read(trial.directory)):
+            continue
+        facts = outcomes.read(trial.directory, "config.json")
+        parts = {row: results | results.get("geometry", {})}
+        parts |= {f"{row} + {kind}": part for kind, part in results.get("refined", {}).items()}
+        for name, part in parts.items():
+            line = dict.fromkeys(COLUMNS, "") | {"study": study, "row": name, "seed": str(seed)}
+            line |= {key: f"{part[key]:.6f}" for key in METRICS if isinstance(part.get(key), float | int)}
+            line["seconds"] = f"{results.get('timing', {}).get('seconds', 0.0):.1f}"
+            line["data"] = facts.get("data_hash", "")[:12]
+            line["code"] = (facts.get("code") or facts.get("commit") or "")[:12]
+            found.append(line | {"machine": results.get("machine", "")})
+    return found
+
+
+def merged(old: Lines, new: Lines) -> Lines:
+    """Lines by study, row and seed; new ones replace old ones."""
+    keyed = {(line["study"], line["row"], line["seed"]): line for line in [*old, *new]}
+    return sorted(keyed.values(), key=lambda line: (line["study"], line["row"], int(line["seed"])))
+
+
+def read(path: Path) -> Lines:
+    """The measurements in a CSV file; empty if there is none."""
+    if not path.exists():
+        return []
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@dataclass(frozen=True)
+class Test:
+    """The statistics of a claim: differences of the rows, second minus first, one per seed."""
+
+    differences: tuple[float, ...]
+    mean: float
+    low: float  # bounds of the 95 % confidence interval of the mean
+    high: float
+    p: float  # twice the smaller p-value, not corrected
+    favours: bool  # whether the smaller p-value is of the test for the claim
+
+
+def test(claim: Claim, differences: Sequence[float]) -> Test:
+    """The paired tests of a claim for two or more differences.
+
+    "higher" tests a mean above the margin against one below it, "lower" likewise, and "equal" a mean within the margins
+    (two one-sided tests; Schuirmann, 1987) against one outside.
+    """
+    from scipy import stats  # slow to import
+
+    values = np.asarray(differences, np.float64)
+    mean, error = float(values.mean()), _deviation(values) / math.sqrt(len(values))
+    t = stats.t(len(values) - 1)
+
+    def beyond(effect: float) -> tuple[float, float]:
+        """p-values of an effect above the margin and of one below it."""
+        return float(t.sf((effect - claim.margin) / error)), float(t.cdf((effect - claim.margin) / error))
+
+    if claim.expects == "equal":
+        (above, not_above), (below, not_below) = beyond(mean), beyond(-mean)
+        for_it, against = max(not_above, not_below), min(above, below)
+    else:
+        for_it, against = beyond(-mean if claim.expects == "lower" else mean)
+    half = float(t.ppf(0.975)) * error
+    p = min(1.0, 2 * min(for_it, against))
+    return Test(tuple(differences), mean, mean - half, mean + half, p, for_it < against)
+
+
+def _deviation(values: Sequence[float] | np.ndarray) -> float:
+    return max(float(np.std(values, ddof=1)), 1e-9)
+
+
+def seeds_needed(claim: Claim, found: Test, tests: int) -> int:
+    """The smallest number of seeds with which the claim would be decided with probability POWER, if the effect and its
+    spread are as observed and the p-value is multiplied by the number of tests; MOST + 1 if that is not enough."""
+    from scipy import stats
+
+    effect = {"higher": found.mean, "lower": -found.mean, "equal": abs(found.mean)}[claim.expects]
+    ratio = abs(effect - claim.margin) / _deviation(found.differences)
+    for count in range(SEEDS, MOST + 1):
+        limit = stats.t.ppf(1 - LEVEL / 2 / tests, count - 1)
+        if stats.nct.sf(limit, count - 1, ratio * math.sqrt(count)) >= POWER:
+            return count
+    return MOST + 1
+
+
+@dataclass
+class Entry:
+    """A claim in the ledger."""
+
+    claim: Claim
+    metric: str
+    found: Test | None
+    seconds: float  # of training the rows
+    reason: str  # why it is undecided
+    p: float = math.nan  # corrected
+    verdict: Verdict = "undecided"
+
+
+def ledger(claims: Sequence[Claim], lines: Lines, data: str) -> list[Entry]:
+    """The claims of a paper with their verdicts on a data set.
+
+    Raises ConfigError if the rows of a claim were run with different data or code.
+    """
+    values: dict[tuple[str, str], dict[int, dict[str, str]]] = {}
+    for line in lines:
+        values.setdefault((line["study"], line["row"]), {})[int(line["seed"])] = line
+    entries = []
+    for claim in claims:
+        metric = claim.metric
+        if metric == "retrieval":
+            metric = "map@r" if data in NEAR_ONE else "recall@1"
+        first, second = (values.get((claim.study, row), {}) for row in rows_of(claim, data))
+        seeds = [seed for seed in sorted(first.keys() & second.keys()) if first[seed][metric] and second[seed][metric]]
+        pairs = [(first[seed], second[seed]) for seed in seeds]
+        for key, what in (("data", "data"), ("code", "versions of the code")):
+            if len(different := {line[key] for pair in pairs for line in pair}) > 1:
+                raise ConfigError(
+                    f"claim {claim.name}: its rows were run with different {what}, {', '.join(sorted(different))}; "
+                    "run them again"
+                )
+        found, reason = None, f"no study on {data}"
+        if len(seeds) >= SEEDS:
+            found, reason = test(claim, [float(b[metric]) - float(a[metric]) for a, b in pairs]), ""
+        elif seeds or study_of(claim, data):
+            reason = f"{len(seeds)} of {SEEDS} seeds"
+        seconds = sum(float(line["seconds"]) for pair in pairs for line in pair)
+        entries.append(Entry(claim, metric, found, seconds, reason))
+    tested = [(entry, entry.found) for entry in entries if entry.found]
+    for (entry, found), p in zip(tested, outcomes.holm([found.p for _, found in tested]), strict=True):
+        entry.p = p
+        if p < LEVEL:
+            entry.verdict = "supported" if found.favours else "refuted"
+        else:
+            count = seeds_needed(entry.claim, found, len(tested))
+            entry.reason = f"{count if count <= MOST else f'more than {MOST:,}'} seeds would decide"
+    return entries
+
+
+HEAD = ("claim", "metric", "expected", "effect [95 % interval]", "seeds", "p (Holm)", "verdict", "time")
+
+
+def table(paper: str, lines: Lines, data: str) -> Table:
+    """The ledger of a paper on a data set."""
+    title, stated = load(paper)
+    rows = [cells(entry) for entry in ledger(stated, lines, data)]
+    return Table(f"{title}: claims on {data}", (), dict(zip(HEAD, zip(*rows, strict=True), strict=True)))
+
+
+def cells(entry: Entry) -> tuple[str, ...]:
+    """A row of the table: claim, rows, effect, seeds, corrected p, verdict, time."""
+    claim, found = entry.claim, entry.found
+    factor, digits, unit = (100, 2, " points") if entry.metric in PERCENT else (1, 3, "")
+    margin = f"{factor * claim.margin:g}{unit}"
+    below = f"−{margin}" if claim.margin else margin
+    wanted = {"higher": f"> {margin}", "lower": f"< {below}", "equal": f"within ±{margin}"}[claim.expects]
+    effect = "–"
+    if found:
+        mean, low, high = (f"{factor * value:+.{digits}f}" for value in (found.mean, found.low, found.high))
+        effect = f"{mean} [{low}, {high}]"
+    verdict = entry.verdict + (f" ({entry.reason})" if entry.reason else "")
+    return (
+        claim.name, entry.metric, wanted, effect, str(len(found.differences)) if found else "–",
+        outcomes.p_text(entry.p) if found else "–", verdict,
+        outcomes.duration(entry.seconds),
+    )  # fmt: skip
+
+
+def on_maps(trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that train heads on stored maps, in groups by row; ensembles follow their members."""
+    heads = [trial for trial in trials if trial.config and trial.config.train.feature_views]
+    places = {name: i for i, name in enumerate(dict.fromkeys((t.directory.parent, t.row) for t in heads))}
+    heads.sort(key=lambda trial: places[trial.directory.parent, trial.row])
+    known = {trial.directory for trial in heads}
+    return heads + [trial for trial in trials if trial.members and known.issuperset(trial.members)]

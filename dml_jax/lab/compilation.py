@@ -1,0 +1,329 @@
+"""Compiles the programs of a configuration for devices that need not be present, and reads their costs.
+
+XLA compiles for them on any machine that has JAX's wheels for their platform.
+
+The bound of a step's time is the largest of three times at the vendor's peak figures: its products, its memory traffic
+and its transfers between devices. No run can be faster. The utilisation that the bound allows is the share of it that
+the products take.
+"""
+
+import importlib.util
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import AxisType, Mesh
+from rich.table import Table
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.data import formats
+from dml_jax.data.split import Split
+from dml_jax.errors import ConfigError
+from dml_jax.evaluation import kmeans
+from dml_jax.evaluation._engine import counting_kernels, tiles
+from dml_jax.lab import hlo
+from dml_jax.train import experiment as experiments
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed.mesh import AXIS
+from dml_jax.train.experiment import Experiment
+
+GIB = 2**30
+CHUNKS = (2, 4, 8, 16)  # values of train.chunks that are tried where a step does not fit
+STEP = "training step"
+Facts = dict[str, Any]
+H100 = """
+    gpu_device_info {
+      threads_per_block_limit: 1024 threads_per_warp: 32 shared_memory_per_block: 49152
+      shared_memory_per_core: 233472 threads_per_core_limit: 2048 core_count: 132 fpus_per_core: 128
+      block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+      memory_bandwidth: 3352320000000 l2_cache_size: 52428800 clock_rate_ghz: 1.98 device_memory_size: 84942979072
+      shared_memory_per_block_optin: 232448 cuda_compute_capability { major: 9 minor: 0 }
+      registers_per_core_limit: 65536 registers_per_block_limit: 65536
+    }
+    platform_name: "CUDA" dnn_version_info { major: 9 minor: 8 patch: 0 }
+    runtime_version { major: 12 minor: 9 patch: 0 } device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+class Chip(NamedTuple):
+    """The vendor's peak figures of one device, per second and in bytes."""
+
+    flops: dict[str, float]  # dense products by precision
+    bandwidth: float  # of its memory
+    memory: int
+    network: float  # to the other devices of a host, in one direction
+
+
+class Topology(NamedTuple):
+    """Devices to compile for."""
+
+    name: str
+    platform: str  # "cuda" or "tpu"
+    mesh: Mesh
+    chip: Chip
+    options: dict[str, bool]  # of the compiler
+
+
+CHIPS = {
+    "h100": Chip({"float32": 67e12, "tensorfloat32": 494e12, "bfloat16": 989e12}, 3.35e12, 84_942_979_072, 450e9),
+    # A product of float32 takes six passes of bfloat16.
+    "v5e": Chip({"float32": 197e12 / 6, "bfloat16": 197e12}, 819e9, 16 * 2**30, 200e9),
+}
+WHEELS = {"h100": ("jax_cuda12_plugin", "requirements-cuda.txt"), "v5e": ("libtpu", "requirements-tpu.txt")}
+KNOWN = "h100:N or h100:HOSTSxN (GPUs of a host), v5e:2x2, v5e:2x4, v5e:4x4, v5e:8x8 or v5e:16x16"
+
+
+def find_topology(name: str) -> Topology:
+    """The devices that a name such as "h100:8", "h100:2x8" or "v5e:4x4" stands for.
+
+    Raises ConfigError if the name is unknown or the wheels of its platform are not installed.
+    """
+    found = re.fullmatch(r"(h100):(?:([1-9]\d{0,3})x)?([1-9]\d{0,2})|(v5e):(2x2|2x4|4x4|8x8|16x16)", name)
+    if found is None:
+        raise ConfigError(f"--topology={name}: is unknown; give {KNOWN}")
+    kind = found[1] or found[4]
+    module, requirements = WHEELS[kind]
+    if importlib.util.find_spec(module) is None:
+        raise ConfigError(f"--topology={name}: JAX cannot compile for it; pip install -r {requirements}")
+    if kind == "h100":
+        shape = f"{found[2] or 1}x1x{found[3]}"
+        devices = topologies.get_topology_desc(
+            platform="cuda", topology_name="any", topology=shape, target_config=H100
+        ).devices
+        # Without a device to measure them on, Triton finds no sizes for the tiles of some products.
+        options = {"xla_gpu_enable_triton_gemm": False}
+    else:
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")  # the service that tells a TPU's host about itself
+        devices, options = topologies.get_topology_desc(platform="tpu", topology_name=name).devices, {}
+    platform = "cuda" if kind == "h100" else "tpu"
+    return Topology(name, platform, Mesh(np.array(devices), (AXIS,), axis_types=(AxisType.Auto,)), CHIPS[kind], options)
+
+
+def programs(config: Config, topology: Topology, announce: Callable[[str], None]) -> dict[str, Facts]:
+    """The facts of the training step, the embedding and the evaluation programs, by name.
+
+    Raises ConfigError if the batch does not fit the devices, the data set has no published size and is not there, or
+    the step needs more memory than a device has.
+    """
+    experiment = describe(config, topology)
+    found = {}
+    for name, lower in programs_of(experiment):
+        announce(f"compiling {name}")
+        started = time.monotonic()
+        found[name] = compiled(lower, topology)
+        found[name]["seconds_to_compile"] = round(time.monotonic() - started, 1)
+        if name == STEP:
+            _check_memory(config, topology, found[name], announce)
+            found[name] |= bound(experiment, topology, found[name])
+    return found
+
+
+def describe(config: Config, topology: Topology, classes: int = 0) -> Experiment:
+    """The experiment of a configuration on the devices of a topology, with random weights and images of no content.
+
+    `classes`, if given, are so many training classes of two images, whatever the data set has.
+    """
+    config = replace(config, backbone=replace(config.backbone, pretrained="none"), init_from="")
+    if getattr(config.method, "teacher", ""):
+        raise ConfigError("method.teacher: a step that needs a trained model cannot be compiled without it")
+    recipe = getattr(configs.module("data", config.data.name), "RECIPE", None)
+    if recipe is None or recipe.counts is None:
+        splits = formats.load(config.data)
+    else:  # of the published sizes
+        splits = {name: _blank_split(config, *sizes) for name, sizes in recipe.counts.items()}
+    if classes:
+        splits["train"] = _blank_split(config, 2 * classes, classes)
+    return experiments.build(config, splits, topology.mesh)
+
+
+def _blank_split(config: Config, images: int, classes: int) -> Split:
+    side = config.data.resize or config.data.image_size or 256
+
+    def blank(index: int, rng: np.random.Generator | None) -> np.ndarray:
+        return np.zeros((side, side, 3), np.uint8)
+
+    return Split(np.arange(images) % classes, range(images), blank, range(classes))  # type: ignore[arg-type]
+
+
+def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
+    """Shapes of the state, the batch and the key of the training step, with their places on the devices."""
+    mesh = experiment.mesh
+    rows = lambda x: _shape(x, meshes.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
+    batch = jax.tree.map(rows, experiment.example_batch())
+    return experiment.template(), batch, _shape(experiment.key, meshes.replicated(mesh))
+
+
+def _shape(array: Any, sharding: Any) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+
+def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.stages.Lowered]]]:
+    """The name of each program, and a function that lowers it."""
+    mesh, test = experiment.mesh, experiment.splits["test"]
+    state, batch, key = arguments(experiment)
+    yield STEP, partial(experiment.jitted_step().lower, state, batch, key)
+
+    embedder = experiment.embedder(experiment.method.embed)
+    images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
+    pixels = _shape(images, meshes.row_sharded(mesh))
+    yield "embedding", partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels)
+
+    width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[1]
+    count, classes = len(test.labels), len(test.classes)
+    everywhere, split = meshes.replicated(mesh), meshes.row_sharded(mesh)
+    tile = tiles.choose_tile_size(count, mesh)
+    number = -(-count // tile)
+    rows = jax.ShapeDtypeStruct((number, tile, width), np.float32, sharding=everywhere)
+    pairs = jax.ShapeDtypeStruct((mesh.size, 2), np.int32, sharding=split)
+    product = partial(tiles.product.lower, rows, rows, pairs, mesh, as_keys=True)
+    yield "retrieval, products", product
+
+    targets = min(-(-count // classes), 16)  # images of a class
+    side: Any = counting_kernels.Side(
+        *(
+            _shape(jax.ShapeDtypeStruct(shape, np.int32), everywhere)
+            for shape in ((number,), (number, tile), (number, targets + 1, tile), *[(number, targets, tile)] * 2)
+        )
+    )
+    sums = jax.ShapeDtypeStruct((mesh.size, number, targets, tile), np.int32, sharding=split)
+    keys = jax.ShapeDtypeStruct((mesh.size, tile, tile), np.int32, sharding=split)
+    counter = counting_kernels.make_counter(2 if targets % 2 == 0 else 1, False)
+    yield (
+        "retrieval, counting",
+        partial(counting_kernels.accumulate.lower, keys, (side, side), (sums, sums), pairs, pairs, mesh, counter),
+    )
+
+    # k-means runs on one device of each process.
+    first = jax.sharding.SingleDeviceSharding(mesh.devices.flat[0])
+    points = jax.ShapeDtypeStruct((count, width), np.float32, sharding=first)
+    centers = jax.ShapeDtypeStruct((classes, width), np.float32, sharding=first)
+    yield "clustering", partial(kmeans.lloyd.lower, points, centers, 20, scatter=False)
+
+
+def compiled(lower: Callable[[], jax.stages.Lowered], topology: Topology) -> Facts:
+    """Memory of a device in bytes, and the operations of the optimised program on it."""
+    try:
+        program = lower().compile(compiler_options=dict(topology.options))
+    except jax.errors.JaxRuntimeError as error:
+        if not str(error).startswith("RESOURCE_EXHAUSTED"):
+            raise
+        used = re.search(r"Used ([\d.]+)([MG]) of", str(error))
+        size = float(used[1]) * {"M": 2**20, "G": GIB}[used[2]] if used else float("inf")
+        return {"memory": {"needed": size}}
+    memory: Any = program.memory_analysis()
+    text = program.as_text() or ""
+    needed = memory.argument_size_in_bytes + memory.temp_size_in_bytes + memory.output_size_in_bytes
+    return {
+        "memory": {
+            "arguments": memory.argument_size_in_bytes,
+            "temporary": memory.temp_size_in_bytes,
+            "needed": needed - memory.alias_size_in_bytes,
+        },
+        "traffic": hlo.traffic(text),
+        "collectives": hlo.collectives(text),
+        "products": hlo.products(text),
+        "copies": hlo.copies(text),
+    }
+
+
+def _check_memory(config: Config, topology: Topology, found: Facts, announce: Callable[[str], None]) -> None:
+    """Raises ConfigError if the step does not fit, with the first number of chunks that does."""
+    available, needed = topology.chip.memory, found["memory"]["needed"]
+    if needed <= available:
+        return
+    remedy = "give a smaller data.batch_size, or more devices"
+    for chunks in CHUNKS:
+        if chunks <= config.train.chunks or config.data.batch_size % (chunks * topology.mesh.size):
+            continue
+        announce(f"needs {needed / GIB:.1f} GiB; compiling with train.chunks={chunks}")
+        try:
+            smaller = describe(replace(config, train=replace(config.train, chunks=chunks)), topology)
+        except ConfigError:  # batch norm needs the whole batch
+            break
+        size = compiled(next(iter(programs_of(smaller)))[1], topology)["memory"]["needed"]
+        if size <= available:
+            remedy = f"train.chunks={chunks} needs {size / GIB:.1f}"
+            break
+    raise ConfigError(
+        f"data.batch_size={config.data.batch_size}: the training step needs {needed / GIB:.1f} GiB of the "
+        f"{available / GIB:.1f} of {topology.name}; {remedy}"
+    )
+
+
+def bound(experiment: Experiment, topology: Topology, found: Facts) -> Facts:
+    """FLOPs, memory by kind, and the lower bound of the time of a training step."""
+    chip, devices = topology.chip, experiment.mesh.size
+    state, batch, key = arguments(experiment)
+    flops = hlo.flops(experiment.jitted_step(), state, batch, key, platform=topology.platform)
+    precision = experiment.config.train.precision
+    sent = sum(
+        collective["bytes"] * (2 if collective["operation"] == "all-reduce" else 1)
+        for collective in found["collectives"]
+    )
+    seconds = {
+        "compute": flops / devices / chip.flops[precision],
+        "memory": found["traffic"] / chip.bandwidth,
+        "network": sent * (devices - 1) / devices / chip.network,
+    }
+    limit = max(seconds, key=lambda name: seconds[name])
+    kinds = {"parameters": state.params, "optimizer": state.opt_state, "model state": state.model_state}
+    memory = {name: _bytes(tree) for name, tree in kinds.items()} | {"activations": found["memory"]["temporary"]}
+    return {
+        "memory_by_kind": memory,
+        "flops": flops,
+        "precision": precision,
+        "seconds": seconds,
+        "bound": {"by": limit, "seconds": seconds[limit]},
+        "utilisation": seconds["compute"] / seconds[limit],
+        "images_per_second": experiment.config.data.batch_size * experiment.method.hooks.views / seconds[limit],
+    }
+
+
+def _bytes(tree: Any) -> int:
+    """Bytes of a device's part of the arrays of a tree."""
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def table(title: str, found: dict[str, Facts], chip: Chip) -> Table:
+    """The facts of `programs`, one column for each program."""
+    made = Table("a device", *found, title=title, caption="bounds are for the vendor's peak figures; no run is faster")
+    columns = [_column(facts, chip) for facts in found.values()]
+    for name in columns[0]:  # the training step has all rows
+        made.add_row(name, *(column.get(name, "") for column in columns))
+    return made
+
+
+def _column(facts: Facts, chip: Chip) -> dict[str, str]:
+    lines = {name: _size(count) for name, count in facts.get("memory_by_kind", {}).items()}
+    lines[f"memory, of {_size(chip.memory)}"] = _size(facts["memory"]["needed"])
+    lines["memory traffic"] = _size(facts["traffic"])
+    lines["transposes, copies"] = f"{facts['copies']['count']}, {_size(facts['copies']['bytes'])}"
+    lines["products"] = "\n".join(
+        f"{p['count']} {p['operation']} {p['type']} {p['precision']}" for p in facts["products"]
+    )
+    lines["collectives"] = "\n".join(
+        f"{c['count']} {c['operation']} {c['type']} {_size(c['bytes'])}" for c in facts["collectives"]
+    )
+    if "bound" in facts:
+        lines["FLOPs, all devices"] = f"{facts['flops']:.3g}"
+        for kind, seconds in facts["seconds"].items():
+            lines[f"{kind} takes"] = f"{1000 * seconds:.2f} ms"
+        lines["a step takes at least"] = f"{1000 * facts['bound']['seconds']:.2f} ms"
+        lines["utilisation, at most"] = f"{facts['utilisation']:.0%}"
+        lines["images/s, at most"] = f"{facts['images_per_second']:,.0f}"
+    lines["compiled in"] = f"{facts['seconds_to_compile']:.0f} s"
+    return lines
+
+
+def _size(count: float) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB / 10 else f"{count / 2**20:.2f} MiB"

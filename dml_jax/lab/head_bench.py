@@ -1,0 +1,259 @@
+"""Heads on stored feature maps of a frozen backbone: many trials in one process, each in seconds.
+
+    python -m dml_jax.lab.head_bench TRIALS.json
+
+TRIALS.json names a directory for the maps and lists trials, each by the file of its configuration and its work
+directory. Maps are computed once, in half precision: of all images as in evaluation, and of training images also as
+random crops. Data sets, samplers, methods, steps and metrics are the same as in any run; a finished trial leaves
+`config.json` and `results.json`, and an interrupted one starts again.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.backbones.contract import Backbone, Pixels
+from dml_jax.backbones.functional import pooled_cells
+from dml_jax.config import Config
+from dml_jax.config import files as config_files
+from dml_jax.console import Console
+from dml_jax.data import samplers
+from dml_jax.data.split import Split
+from dml_jax.errors import DivergedError, UserError
+from dml_jax.evaluation import geometry
+from dml_jax.methods import mpn
+from dml_jax.methods.contract import PyTree
+from dml_jax.train import evaluations, frozen_features, step
+from dml_jax.train import experiment as experiments
+from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import logs, workdir
+from dml_jax.train.step import TrainState
+
+ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
+CHUNK = 256  # images embedded at once
+
+
+class Maps(NamedTuple):
+    """The maps of the images of a split."""
+
+    rows: dict[str, int]  # row of an image by its name
+    values: np.ndarray  # float16 [N, views, h, w, K]
+    cells: np.ndarray  # float32 [N, views, 1, 2, K], with the same mean and maximum
+
+    def of(self, ids: Sequence[str], *, whole: bool) -> np.ndarray:
+        """The maps of some images, or their cells."""
+        return (self.values if whole else self.cells)[[self.rows[name] for name in ids]]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """The configuration of a network with stored outputs: a backbone without parameters, see `build`."""
+
+    channels: int
+    name: str = "dml_jax.lab.head_bench"
+    pretrained: str = "none"
+    pixels: Pixels = field(default_factory=Pixels)
+
+
+def build(config: Stored) -> Backbone:
+    """A backbone that takes stored maps as inputs."""
+
+    def apply(params: PyTree, stats: PyTree, inputs: jax.Array, **_: Any) -> tuple[jax.Array, PyTree]:
+        return inputs, stats
+
+    return Backbone(lambda key, shape: ({}, {}), apply, config.channels, lambda maps: maps)
+
+
+class Source(NamedTuple):
+    """What all heads on the same data and backbone share."""
+
+    maps: dict[str, Maps]  # by split
+    splits: dict[str, Split]
+    data_hash: str
+
+
+def computed(config: Config, directory: Path, console: Console) -> Source:
+    """The maps of the images of both splits, read from a directory or computed once."""
+    whole = replace(config.data, validation_share=0.0)
+    experiment = experiments.build(replace(config, data=whole, train=replace(config.train, select="last"), seed=0))
+    network = configs.module("backbone", config.backbone.name).build(config.backbone)
+    variables = network.init(jax.random.key(0), experiment.shape)
+    key = frozen_features.digest(experiment, variables)
+
+    def compute(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
+        maps = network.apply(params, model_state, network.preprocess(images), train=False)[0]
+        return maps.astype(jnp.float16)
+
+    embedder, pooled = experiment.embedder(compute), jax.jit(pooled_cells)
+    state = TrainState(jnp.zeros((), jnp.int32), variables[0], variables[1], ())
+    found = {}
+    for name, split in experiment.splits.items():
+        console.print(f"maps of the frozen backbone: {name}")
+        count, stem = config.train.feature_views if name == "train" else 1, directory / f"{key}-{name}"
+        values = frozen_features.views(embedder, state, split, count, 0, stem, dtype=np.float16)
+        cells = [np.asarray(pooled(jnp.asarray(values[:, view], jnp.float32))) for view in range(count)]
+        found[name] = Maps({image: i for i, image in enumerate(split.ids)}, values, np.stack(cells, axis=1))
+    return Source(found, experiment.splits, experiment.data_hash)
+
+
+class Head:
+    """A head of one configuration, compiled once for all seeds."""
+
+    def __init__(self, config: Config, source: Source):
+        maps = source.maps
+        # The network itself would only be compiled and carried along.
+        backbone = Stored(maps["train"].values.shape[-1])
+        stored = replace(config, backbone=backbone, train=replace(config.train, feature_views=0))
+        self.experiment = experiment = experiments.build(stored, dict(source.splits))
+        whole = config.method.name in ON_MAPS
+        self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
+        self.tested = "validation" if config.train.select == "validation" else "test"
+        tested = maps["train" if self.tested == "validation" else "test"]
+        self.points = tested.of(experiment.splits[self.tested].ids, whole=whole)[:, 0]
+        self.update = experiment._replace(augment=lambda images, key: images.astype(jnp.float32)).jitted_step()
+        self.embed = jax.jit(experiment.method.embed)
+
+    def trained(self, seed: int) -> tuple[Experiment, TrainState]:
+        """The state after training with a seed."""
+        config = replace(self.experiment.config, seed=seed)
+        sampler = samplers.build(config.data, self.experiment.splits["train"].labels, seed)
+        experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
+        key = jax.random.fold_in(experiment.key, 2**31 - 1)
+        state = step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
+        state = experiment.filled(meshes.place(experiment.mesh, state))  # where steps leave it, so one is compiled
+        with experiment.batches(0, experiment.steps) as batches:
+            for _ in range(experiment.steps):
+                state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)
+        if not np.isfinite(float(metrics["loss"])):
+            raise DivergedError("training diverged")
+        return experiment, state
+
+    def embedded(self, state: TrainState) -> np.ndarray:
+        """The embeddings float32 [N, D] of the tested images."""
+        rows = []
+        for start in range(0, len(self.points), CHUNK):
+            part = self.points[start : start + CHUNK].astype(np.float32)
+            padded = np.concatenate([part, np.zeros((CHUNK - len(part), *part.shape[1:]), np.float32)])
+            rows.append(np.asarray(self.embed(state.params, state.model_state, padded))[: len(part)])
+        return np.concatenate(rows)
+
+    def results(self, seed: int, console: Console) -> tuple[dict[str, Any], np.ndarray]:
+        """The contents of `results.json` and the embeddings of the tested images."""
+        began = time.monotonic()
+        experiment, state = self.trained(seed)
+        seconds = time.monotonic() - began
+        rows = self.embedded(state)
+        results = measured(experiment, rows, self.tested)
+        if experiment.config.evaluation.refine:
+            results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
+        if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
+            results |= self.attention(experiment, state)
+        results["protocol"] = evaluations.protocol_of(experiment, self.tested)
+        length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
+        results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
+        return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
+
+    def attention(self, experiment: Experiment, state: TrainState) -> dict[str, float]:
+        """Attention in a training batch, averaged over layers, heads and nodes: KL divergence from uniform in nats,
+        and the weight on nodes of the own class."""
+        with experiment.batches(0, 1) as batches:
+            images, labels, _ = next(batches)
+        network = mpn.MessagePassingNetwork(experiment.config.method, len(experiment.splits["train"].classes))
+        maps = jnp.asarray(images, jnp.float32)
+        weights = mpn.batch_attention(experiment.method, network, state.params, state.model_state, maps)
+        found = mpn.attention_statistics(mpn.normalised(weights), labels)
+        return {
+            "attention_divergence": float(found.divergence.mean()),
+            "attention_own_class": float(found.own_class.mean()),
+        }
+
+
+def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
+    """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
+    options, split = experiment.config.evaluation, experiment.splits[tested]
+    found = evaluations.metrics(
+        options, experiment.method.distance, {"test": split}, {"test": rows}, cluster=options.cluster
+    )
+    return found | {
+        "density": geometry.density(rows, split.labels), "spectral_decay": geometry.spectral_decay(rows)
+    }  # fmt: skip
+
+
+class Bench:
+    """Trains heads one after the other, reusing what successive heads share."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.console, self.code = directory, Console(quiet=True), workdir.source_digest()
+        self.sources: dict[str, Source] = {}
+        self.head: Head | None = None
+        self.common = ""  # configuration of the head without its seed
+
+    def prepare(self, config: Config) -> tuple[Source, Head]:
+        """The maps for a configuration, and its head, compiled once for successive seeds."""
+        key = repr((config.data.path, config.backbone, config.train.feature_views))
+        if key not in self.sources:
+            self.sources[key] = computed(config, self.directory, self.console)
+        common = repr(replace(config, seed=0, name="", paper={}))
+        if self.head is None or common != self.common:
+            self.head, self.common = Head(config, self.sources[key]), common
+        return self.sources[key], self.head
+
+    def run(self, trial: dict[str, Any]) -> str:
+        """Trains a trial, or evaluates an ensemble, and writes its files; returns its result in words."""
+        config, directory = config_files.resolved(trial["config"], {}, trust_code=True), Path(trial["directory"])
+        source, head = self.prepare(config)
+        if trial["members"]:
+            rows = ensemble([Path(member) for member in trial["members"]], trial["weights"])
+            results = measured(head.experiment, rows, head.tested)
+        else:
+            results, rows = head.results(config.seed, self.console)
+        directory.mkdir(parents=True, exist_ok=True)
+        split = head.experiment.splits["train"]
+        facts = workdir.provenance(config, source.data_hash, split.classes, len(split.labels), head.experiment.shape)
+        files.write_json(directory / "config.json", facts | {"code": self.code})
+        with files.atomic_write(directory / "embeddings.npy") as draft, draft.open("wb") as file:
+            np.save(file, rows.astype(np.float16))
+        files.write_json(directory / "results.json", results)
+        return f"R@1 {100 * results['recall@1']:.1f}  MAP@R {100 * results['map@r']:.1f}"
+
+
+def main(path: Path) -> int:
+    """Trains the unfinished trials of a file; returns 1 if some fail."""
+    told = json.loads(path.read_text(encoding="utf-8"))
+    bench, code = Bench(Path(told["maps"])), 0
+    for number, trial in enumerate(told["trials"], start=1):
+        directory = Path(trial["directory"])
+        if (directory / "results.json").exists():
+            continue
+        try:
+            result = bench.run(trial)
+        except (UserError, FileNotFoundError) as error:  # the others may still decide their claims
+            result, code = f"failed: {error}", 1
+        print(f"{number} of {len(told['trials'])}  {directory.parent.name}/{directory.name}: {result}", flush=True)
+    return code
+
+
+def ensemble(members: Sequence[Path], weights: Sequence[float]) -> np.ndarray:
+    """The weighted embeddings of finished trials side by side, each of unit length."""
+    rows = [np.load(member / "embeddings.npy").astype(np.float32) for member in members]
+    rows = [part / np.linalg.norm(part, axis=1, keepdims=True) for part in rows]
+    return np.concatenate(
+        [weight * part for weight, part in zip(weights or [1.0] * len(rows), rows, strict=True)], axis=1
+    )
+
+
+if __name__ == "__main__":
+    from dml_jax.lab import head_bench  # the module that `Stored` names, once
+
+    sys.exit(head_bench.main(Path(sys.argv[1])))

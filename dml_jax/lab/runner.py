@@ -1,0 +1,229 @@
+"""Trains the trials of a study, several side by side, each as a process of its own.
+
+A process never outlives this command, so that a trial is never trained twice at a time. The same command continues an
+interrupted trial from its checkpoint.
+"""
+
+import os
+import runpy
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple
+
+from dml_jax import files
+from dml_jax.errors import ConfigError, counted
+from dml_jax.lab import outcomes
+from dml_jax.lab.plan import Trial
+
+POLL = 0.5  # seconds between two looks at a process
+ERROR = "error: "  # begins the last line of a log of a trial that failed
+say = partial(print, flush=True)  # at once
+
+
+class Slot(NamedTuple):
+    """A share of this machine: processor cores, and the environment variables that select its accelerator."""
+
+    cores: frozenset[int]
+    environment: dict[str, str]
+
+    def start(self, arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Starts `python -m ARGUMENTS` and writes its output to a file; it ends when its standard input is closed.
+
+        Also binds this thread to the cores, because the process inherits them.
+        """
+        if self.cores and hasattr(os, "sched_setaffinity"):  # macOS does not bind processes to cores
+            os.sched_setaffinity(0, self.cores)
+        with open(log, "wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "dml_jax.lab.runner", *arguments], stdin=subprocess.PIPE, stdout=output,
+                stderr=subprocess.STDOUT, env={**os.environ, **self.environment}, start_new_session=True,
+            )  # fmt: skip
+
+
+def slots(jobs: int) -> list[Slot]:
+    """Divides the cores and the NVIDIA devices of this machine among jobs."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
+    if not 1 <= jobs <= len(cores):
+        raise ConfigError(f"--jobs={jobs}: must be one of 1 to {len(cores)}, the number of cores")
+    gpus = (str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*")))
+    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(gpus)).split(",") if name]
+    made = []
+    for job in range(jobs):
+        own: dict[str, str] = {}
+        if devices:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(devices[job::jobs] or [devices[job % len(devices)]])
+            if (sharing := -(-jobs // len(devices))) > 1:
+                own["XLA_PYTHON_CLIENT_MEM_FRACTION"] = f"{0.9 / sharing:.2f}"
+        made.append(Slot(frozenset(cores[job::jobs]), own))
+    return made
+
+
+@contextmanager
+def locked(root: Path) -> Iterator[None]:
+    """Excludes other commands that train the trials of a study; raises ConfigError if there is one."""
+    try:
+        with files.locked(root / "trials", wait=False):
+            yield
+    except BlockingIOError:
+        raise ConfigError(f"--root={root}: another command is training this study; wait for its end") from None
+
+
+def file_of(root: Path, name: str, kind: str) -> Path:
+    """A file about a trial: its configuration ("json") or its output ("log"), whose last line says why it failed."""
+    return root / "trials" / f"{name.replace('/', '-')}.{kind}"
+
+
+def failure(root: Path, name: str) -> str:
+    """Why a trial failed when it was trained last; empty if it did not."""
+    line = last_line(file_of(root, name, "log"))
+    return line.removeprefix(ERROR) if line.startswith(ERROR) else ""
+
+
+def run_all(root: Path, trials: Sequence[Trial], jobs: int) -> None:
+    """Trains all trials that are not finished, each after the trials that it needs."""
+    free, busy, failed = slots(jobs), dict[Future[bool], tuple[str, Slot]](), set[str]()
+    with ThreadPoolExecutor(jobs) as pool, stoppable() as stop:
+        while not stop.is_set():
+            done = outcomes.finished(trials)
+            taken = {*done, *failed, *(name for name, _ in busy.values())}
+            ready = [trial for trial in trials if trial.name not in taken and done.issuperset(trial.needs)]
+            for trial in ready[: len(free)]:
+                slot = free.pop(0)
+                busy[pool.submit(execute, root, trial, slot, stop)] = trial.name, slot
+            if not busy:
+                break
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                name, slot = busy.pop(future)
+                free.append(slot)
+                failed |= set() if future.result() else {name}
+
+
+@contextmanager
+def stoppable() -> Iterator[threading.Event]:
+    """An event that SIGTERM, Ctrl-C and errors set, so that the processes of trials are stopped.
+
+    After a signal, it ends in SystemExit with 128 + the number of the signal.
+    """
+    stop, received = threading.Event(), list[int]()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        stop.set()
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        stop.set()
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    if received:
+        say("stopped; the same command continues")
+        sys.exit(128 + received[0])
+
+
+def run_heads(root: Path, trials: Sequence[Trial]) -> None:
+    """Trains heads on stored maps, all in one process (`lab.head_bench`); see `run_all`."""
+    listed = []
+    for trial in trials:
+        source = trial if trial.config else next(t for t in trials if t.directory == trial.members[0])
+        config = file_of(root, source.name, "json")
+        if trial.config:
+            files.write_json(config, {"config": asdict(trial.config)})
+        listed.append({"config": str(config), "directory": str(trial.directory),
+                       "members": [str(member) for member in trial.members], "weights": trial.weights})  # fmt: skip
+    file, log = root / "trials" / "heads.json", root / "trials" / "heads.log"
+    files.write_json(file, {"maps": str(root / "maps"), "trials": listed})
+    say(f"{len(trials)} heads on stored maps; see {log}")
+    with stoppable() as stop:
+        with slots(1)[0].start(["dml_jax.lab.head_bench", str(file)], log) as process:
+            code = wait_for(process, stop)
+        if code and not stop.is_set():
+            say(f"not all heads could be trained; see {log}")
+
+
+def wait_for(process: subprocess.Popen[bytes], stop: threading.Event) -> int:
+    """The exit code of a process, which is stopped with this command."""
+    while (code := process.poll()) is None:
+        if stop.wait(POLL):
+            process.terminate()
+            return process.wait()
+    return code
+
+
+def execute(root: Path, trial: Trial, slot: Slot, stop: threading.Event) -> bool:
+    """Runs a trial to its end, continuing it if it was interrupted; returns whether it finished.
+
+    If it failed, the last line of its log is the reason.
+    """
+    log = file_of(root, trial.name, "log")
+    if trial.members:  # written after the embeddings, by which `outcomes` tells whose results they are
+        (trial.directory / "results.json").unlink(missing_ok=True)
+    began = time.monotonic()
+    say(f"{trial.name}: {'continues' if (trial.directory / 'checkpoints').exists() else 'starts'}")
+    with slot.start(command(root, trial), log) as process:
+        code = wait_for(process, stop)
+    if not outcomes.missing(trial):
+        say(f"{trial.name}: finished ({time.monotonic() - began:.0f} s)")
+        return True
+    if stop.is_set():
+        return False
+    reason = last_line(log).removeprefix(ERROR) or f"exit code {code}"
+    if code < 0:
+        reason = f"its process was killed by signal {-code}; see {log}"
+    if failure(root, trial.name) != reason:
+        with log.open("a", encoding="utf-8") as file:
+            file.write(f"{ERROR}{reason}\n")
+    say(f"{trial.name}: failed: {reason}")
+    return False
+
+
+def command(root: Path, trial: Trial) -> list[str]:
+    """The module of a trial and its arguments, after writing its configuration to a file."""
+    if trial.members:
+        weights = [f"--weights={','.join(map(str, trial.weights))}"] if trial.weights else []
+        members = ",".join(map(str, trial.members))
+        return ["dml_jax", "evaluate", f"--model={members}", f"--export={trial.directory}", *weights]
+    # Written here, so its code is the user's own study.
+    config = file_of(root, trial.name, "json")
+    files.write_json(config, {"config": trial.config and asdict(trial.config)})
+    return ["dml_jax.main", f"--config={config}", f"--workdir={trial.directory}", "--quiet", "--trust_code"]
+
+
+def print_commands(root: Path, trials: Sequence[Trial]) -> None:
+    """Prints a command of each unfinished trial for a shell, with the names of trials that must be finished first."""
+    done = outcomes.finished(trials)
+    for trial in trials:
+        if trial.name not in done:
+            line = shlex.join(["python", "-m", *command(root, trial)])
+            print(f"{line}  # after {', '.join(trial.needs)}" if trial.needs else line)
+    print(f"{counted(len(trials), 'trial')}, {len(done)} finished; then: dml-jax study --runs {root}", file=sys.stderr)
+
+
+def last_line(log: Path) -> str:
+    """The last non-empty line of a log; empty if there is none."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+def _end_with_the_other() -> None:
+    """Ends this process when its standard input, a pipe from the one that started it, closes, for whatever reason."""
+    os.read(0, 1)
+    os.killpg(0, signal.SIGKILL)  # also the workers that read images
+
+
+if __name__ == "__main__":  # runs a module as `python -m` does
+    threading.Thread(target=_end_with_the_other, daemon=True).start()
+    del sys.argv[0]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

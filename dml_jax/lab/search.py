@@ -1,0 +1,173 @@
+"""Searches for the values of options with optuna; its storage holds parameters, results and states of the trials.
+
+A trial is an ordinary run. Trials are compared on held-out training classes, or on the test classes under the authors'
+protocol. An interrupted trial is continued by the next command; the sampler is seeded by the number of trials before.
+Commands with directories of their own may share a storage, e.g. a database server.
+"""
+
+import importlib
+import json
+import threading
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from dml_jax.errors import CheckpointError, ConfigError, UserError
+from dml_jax.evaluation import metric_table
+from dml_jax.lab import outcomes, plan, runner, tables
+from dml_jax.lab.definition import Search
+from dml_jax.lab.plan import Settings, Trial
+from dml_jax.lab.runner import Slot
+from dml_jax.lab.tables import Table
+
+VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
+
+
+def open_storage(url: str, name: str) -> Any:
+    """The optuna study of that name, created if there is none."""
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError:
+        raise ConfigError("a search needs optuna: pip install optuna") from None
+    from sqlalchemy.pool import NullPool  # a requirement of optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    try:
+        # Connections that a pool kept would still be open at the end.
+        storage = optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+        return optuna.create_study(storage=storage, study_name=name, direction="maximize", load_if_exists=True)
+    except Exception as error:  # each database has errors of its own
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConfigError(f"--storage: cannot be used ({reason.replace(url, 'the URL')})") from error
+
+
+def make_trial(search: Search, settings: Settings, name: str, parameters: Mapping[str, Any]) -> Trial:
+    """The trial with given values."""
+    overrides = dict(search.overrides(parameters))
+    if not settings.paper:
+        overrides |= {"data.validation_share": VALIDATION_SHARE, "train.select": "validation"}
+    overrides |= {"seed": settings.seeds[0]}
+    for key in overrides.keys() & settings.overrides.keys():
+        raise ConfigError(f"--config.{key}: the search sets it; leave it out, or change it in the file of the search")
+    return plan.single(settings.root / name, settings.seeds[0], search.config, overrides, settings)
+
+
+def example(search: Search) -> dict[str, Any]:
+    """Values of the parameters with which a configuration can be checked: the first choices and the lower bounds."""
+    return {name: values[0] if isinstance(values, tuple) else values.low for name, values in search.space.items()}
+
+
+def begun(study: Any) -> list[Any]:
+    """The trials that have a work directory."""
+    return [trial for trial in study.get_trials(deepcopy=False) if "directory" in trial.user_attrs]
+
+
+def train(
+    study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: threading.Event
+) -> float | None:
+    """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
+    name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
+    for other in begun(study):
+        if other.state.name == "COMPLETE" and other.params == asked.params:  # the result would be the same
+            runner.say(f"{name}: has the values and so the result of another trial")
+            return float(other.value)
+    try:
+        trial = make_trial(search, settings, name, asked.params)
+    except UserError as error:
+        runner.say(f"{name}: not possible: {error}")
+        return None
+    if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, stop):
+        return None
+    key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
+    runner.say(f"{name}: {metric} {best:.4f} on the {split} classes")
+    return best
+
+
+def run(name: str, search: Search, settings: Settings, metric: str, jobs: int, storage: str) -> None:
+    """Trains the missing trials of a search; see `runner.run_all`."""
+    study, root, next_trial = open_storage(storage, name), settings.root.resolve(), threading.Lock()
+    from optuna import distributions, exceptions, samplers, trial
+
+    warnings.filterwarnings("ignore", category=exceptions.ExperimentalWarning)
+    seed = len(study.trials)
+    random = search.sampler == "random"
+    study.sampler = samplers.RandomSampler(seed) if random else samplers.TPESampler(seed=seed, multivariate=True)
+    space: dict[str, Any] = {}
+    for key, values in search.space.items():
+        if isinstance(values, tuple):
+            space[key] = distributions.CategoricalDistribution(values)
+        else:
+            whole = isinstance(values.low, int) and isinstance(values.high, int)
+            kind = distributions.IntDistribution if whole else distributions.FloatDistribution
+            space[key] = kind(**asdict(values))
+    mine = (found for found in begun(study) if Path(found.user_attrs["directory"]).parent == root)
+    interrupted = [found for found in mine if found.state == trial.TrialState.RUNNING]
+
+    def work(slot: Slot) -> None:
+        while not stop.is_set():
+            with next_trial:
+                if interrupted:
+                    asked = interrupted.pop(0)
+                elif len(begun(study)) < search.trials:
+                    asked = study.ask(space)
+                    asked.set_user_attr("directory", str(root / f"trial-{asked.number:04d}"))
+                else:
+                    return
+            value = train(study, asked, search, settings, metric, slot, stop)
+            if value is not None:
+                study.tell(asked.number, value)
+            elif not stop.is_set():  # else the next command continues it
+                study.tell(asked.number, state=trial.TrialState.FAIL)
+
+    with ThreadPoolExecutor(jobs) as pool, runner.stoppable() as stop:
+        list(pool.map(work, runner.slots(jobs)))
+
+
+def publish(facts: Mapping[str, Any], storage: str, output: Path, console: Console) -> None:
+    """Prints and writes the trials of a search, best first, with the result of the best on the test classes.
+
+    report.csv has one line per trial.
+    """
+    made, metric = begun(open_storage(storage, facts["study"])), facts["metric"]
+    done = [trial for trial in made if trial.state.name == "COMPLETE"]
+    if not done:
+        raise CheckpointError(f"{facts['title']}: no trial of the search is finished; see the logs of the trials")
+    best = max(done, key=lambda trial: (trial.value, -trial.number))
+    ranked = sorted(made, key=lambda trial: -(trial.value or 0.0))
+    heading = f"{metric_table.heading(metric)} {'test' if facts['paper'] else 'validation'}"
+    columns = {
+        "": [Path(trial.user_attrs["directory"]).name for trial in ranked],
+        heading: ["–" if trial.value is None else f"{100 * trial.value:.1f}" for trial in ranked],
+        "state": [trial.state.name.lower() for trial in ranked],
+    }
+    for name in sorted({name for trial in made for name in trial.params}):
+        values = [trial.params.get(name) for trial in ranked]
+        columns[name] = [f"{v:.4g}" if isinstance(v, float) else str(v) for v in values]
+    directory = Path(best.user_attrs["directory"])
+    results = outcomes.read(directory)
+    test = "  ".join(f"{e.heading} {metric_table.cell(results, e)}" for e in metric_table.columns(results))
+    compared = (
+        "THE TEST CLASSES, as the authors did, so that the best value is an optimistic estimate"
+        if facts["paper"] else f"{VALIDATION_SHARE:.0%} of the training classes, held out; the others are trained on"
+    )  # fmt: skip
+    notes = (
+        f"Trials are compared on {compared}.",
+        f"{directory.name} on the test classes: {test}. {results.get('protocol', '')}",
+        f"To train with its values: python -m dml_jax.main --config={directory}/config.json"
+        + ("" if facts["paper"] else " --config.data.validation_share=0 --config.train.select=last"),
+    )
+    table = Table(facts["title"], notes, columns, {(heading, ranked.index(best))})
+    tables.print_table(table, console)
+    tables.write(output, [table], facts["source"])
+    lines = [
+        {"directory": trial.user_attrs["directory"], "state": trial.state.name.lower(), "value": trial.value}
+        | trial.params
+        for trial in made
+    ]
+    tables.write_csv(output / "report.csv", lines)

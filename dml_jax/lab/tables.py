@@ -1,0 +1,349 @@
+"""Tables over runs: on the console, as Markdown, LaTeX and CSV, with heat maps of grids."""
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dml_jax import config as configs
+from dml_jax import files
+from dml_jax.analysis import drawing
+from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
+from dml_jax.evaluation import metric_table
+from dml_jax.evaluation.metric_table import MetricEntry
+from dml_jax.lab import outcomes, plan, runner
+from dml_jax.lab.outcomes import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DIGITS = 1  # decimal places of percentages
+NOT_VARIED = ("paper", "seed", "name")  # keys in which rows differ anyway
+
+
+class Table(NamedTuple):
+    """A table with sentences below it."""
+
+    title: str
+    notes: Sequence[str]
+    columns: Mapping[str, Sequence[str]]  # cells by heading; the first column has the names of the rows
+    best: Collection[tuple[str, int]] = ()  # heading and row of the best cells of each column
+    narrow: Sequence[str] = ()  # headings of the columns that fit on a terminal; empty for all
+
+
+class Summary(NamedTuple):
+    """Finished runs, and trials without results, which have a `problem`; `metric` compares their rows."""
+
+    title: str
+    lead: str  # paragraph below the title
+    metric: str
+    runs: list[Run]
+    reported: Mapping[str, Mapping[str, Any]] = {}  # published metrics by row and source
+
+
+def of_study(root: Path, facts: Mapping[str, Any]) -> Summary:
+    """The finished trials of a study, from its directory and `study.json`."""
+    order = {row["name"]: i for i, row in enumerate(facts["rows"])}
+    runs = []
+    trials = plan.stated_trials(root, facts)
+    done = outcomes.finished(trials)
+    for trial in sorted(trials, key=lambda trial: (order[trial.row], trial.seed)):
+        if trial.name in done:
+            runs.append(outcomes.read_run(trial.directory, trial.row))
+        else:
+            failure = runner.failure(root, trial.name)
+            reason = failure or outcomes.missing(trial) or "its members are not finished"
+            runs.append(Run(trial.directory, trial.row, problem=reason))
+    reported = {row["name"]: row["reported"] for row in facts["rows"]}
+    for row in facts["rows"]:
+        reported |= {f"{row['name']} + {kind}": metrics for kind, metrics in row["refined"].items()}
+    lead = facts["source"]
+    if facts["paper"]:
+        lead = f"Models are selected on the test classes, as the authors did. {lead}"
+    return Summary(facts["title"], lead, facts["metric"], runs, reported)
+
+
+def of_runs(directories: Sequence[Path], metric: str) -> Summary:
+    """Any finished runs."""
+    # A run given twice, e.g. by overlapping patterns, must not count as two seeds.
+    once = {directory.resolve(): directory for directory in directories}
+    runs = outcomes.name_rows([outcomes.read_run(directory) for directory in once.values()])
+    return Summary(f"{len(runs)} runs", "", metric, runs)
+
+
+def table(summary: Summary) -> tuple[Table, dict[str, list[Run]]]:
+    """The table of the runs, and the runs of its rows that were trained.
+
+    Rows without results have dashes and a note with the reason. Raises ConfigError for runs that cannot be compared.
+    """
+    from dml_jax.evaluation import protocol  # imports JAX
+
+    failed = [run for run in summary.runs if run.problem]
+    finished = [run for run in summary.runs if not run.problem]
+    if not finished:
+        reasons = f": {failed[0].directory.name}: {failed[0].problem}" if failed else ""
+        raise CheckpointError(f"{summary.title}: no run is finished{reasons}")
+    for run in finished:
+        found = (entry.name for entry in metric_table.columns(run.results) if entry.percent)  # the best is the highest
+        has = [name for name in found if numbers([run], name)]
+        if summary.metric not in has:
+            raise ConfigError(
+                f"--metric={summary.metric}: {run.directory} has no such result to compare by; it has {', '.join(has)}"
+            )
+    stated, trained = outcomes.comparable(finished)
+    rows = outcomes.all_rows(trained)
+    for run in failed:
+        if run.row not in trained:
+            rows.setdefault(run.row, []).append(run)
+    entries = metric_table.columns({key: 0 for runs in rows.values() for key in runs[0].results})
+    known = [outcomes.published(runs[0], summary.reported.get(name, {})) for name, runs in rows.items()]
+    sources = list(dict.fromkeys(source for found in known for source in found))
+    counts = [sum(not run.problem for run in runs) for runs in rows.values()]
+    columns = {"": [printable(name) for name in rows], "seeds": [str(count) if count else "–" for count in counts]}
+    distances = [protocol.distance_of(runs[0].results.get("protocol", ""))[0] for runs in rows.values()]
+    if len(set(filter(None, distances))) > 1:
+        columns["distance"] = [printable(name) for name in distances]
+    best: set[tuple[str, int]] = set()
+    others: list[str] = []  # columns of published metrics of another kind, e.g. the density
+    for entry in entries:
+        columns[entry.heading], first = _measured(list(rows.values()), entry)
+        best |= {(entry.heading, row) for row in first}
+        for source in sources:
+            cells = [_published(found.get(source, {}), entry) for found in known]
+            if any(cells):
+                columns[f"{entry.heading} {source}"] = cells
+                others += [] if entry.percent else [entry.heading, f"{entry.heading} {source}"]
+    if len(rows) > 1 and (cells := _significance(rows, summary.metric)):
+        columns["p"] = cells
+    columns["time"] = [_time(runs) for runs in rows.values()]
+    main = next(entry.heading for entry in entries if entry.name == summary.metric)
+    beside = (f"{main} {source}" for source in sources)
+    shown = ("", "seeds", "distance", main, *beside, *(others or ("MAP@R", "NMI")), "p", "time")
+    narrow = [heading for heading in columns if heading in shown]
+    problems = {run.problem: name for name, runs in rows.items() for run in runs if run.problem}
+    notes = [f"{name}: –, {problem}." for problem, name in problems.items()]
+    notes += [f"Without {run.directory.name}: {run.problem}." for run in failed if run.row in trained]
+    data = next((run.config["data"]["name"] for run in finished if run.config), "of the members")
+    notes.append(f"Data: {data}. Evaluation: {stated}.")
+    notes += _explanations(
+        trained, main if "p" in columns else "", any(metrics for found in known for metrics in found.values())
+    )
+    return Table(printable(summary.title), [printable(note) for note in notes], columns, best, narrow), trained
+
+
+def publish(summary: Summary, output: Path | None, console: Console, columns: Sequence[str] = ()) -> None:
+    """Prints the table and, unless `output` is None, writes it there as report.md, .tex and .csv, with a heat map.
+
+    `columns` are the headings to show; all of them by default.
+    """
+    made, trained = table(summary)
+    made = only(made, columns) if columns else made
+    print_table(made, console)
+    if output is None:
+        return
+    write(output, [made], summary.lead)
+    write_csv(output / "report.csv", lines(summary.runs))
+    if grid := plot_grid(trained, summary.metric):
+        grid.savefig(output / "grid.png", dpi=130)
+    console.print(f"report: {output / 'report.md'}   also report.tex, report.csv", markup=False, soft_wrap=True)
+
+
+def write(output: Path, tables: Sequence[Table], lead: str) -> None:
+    """Writes tables as report.md, below a first paragraph, and report.tex."""
+    output.mkdir(parents=True, exist_ok=True)
+    texts = {"md": [f"{printable(lead)}\n"] * bool(lead) + [markdown(table) for table in tables]}
+    texts["tex"] = [latex(table) for table in tables]
+    for suffix, found in texts.items():
+        with files.atomic_write(output / f"report.{suffix}") as draft:
+            draft.write_text("\n".join(found), encoding="utf-8")
+
+
+def lines(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One line per run: its row, seed, the options in which runs differ, and all its numbers.
+
+    Metrics are fractions; those after refinement have the kind of batches as a prefix.
+    """
+    flat = [configs.flatten(run.config) for run in runs]
+    keys = dict.fromkeys(key for values in flat for key in values if key.partition(".")[0] not in NOT_VARIED)
+    varied = [key for key in keys if len({repr(values[key]) for values in flat if key in values}) > 1]
+    made = []
+    for run, values in zip(runs, flat, strict=True):
+        refined = run.results.get("refined", {})
+        of_kinds = {f"{kind} {key}": value for kind, part in refined.items() for key, value in part.items()}
+        found = {**run.results, **of_kinds, **run.results.get("timing", {})}
+        made.append(
+            {"row": printable(run.row), "seed": values.get("seed", ""), "directory": printable(str(run.directory))}
+            | {"data": values.get("data.name", ""), "protocol": run.results.get("protocol", "")}
+            | {key: values[key] for key in varied if key in values}
+            | {key: value for key, value in found.items() if isinstance(value, int | float)}
+            | {"problem": printable(run.problem)}
+        )
+    return made
+
+
+def write_csv(path: Path, found: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> None:
+    """Writes lines as a CSV file; its columns are by default the keys of all lines."""
+    columns = columns or list(dict.fromkeys(key for line in found for key in line))
+    files.write_csv(path, [columns, *([line.get(column, "") for column in columns] for line in found)])
+
+
+def only(table: Table, headings: Sequence[str]) -> Table:
+    """The table with some of its columns, in that order, after the names of the rows."""
+    first, *known = table.columns
+    for heading in headings:
+        if heading not in known:
+            raise ConfigError(f"--columns: there is no {heading!r}; {suggest(heading, known)}")
+    return table._replace(columns={heading: table.columns[heading] for heading in (first, *headings)}, narrow=())
+
+
+def _explanations(rows: Mapping[str, Sequence[Run]], compared: str, published: bool) -> list[str]:
+    """Sentences on trained rows, on p-values of the column `compared`, if any, and on published numbers, if any."""
+    notes = [
+        "Retrieval and NMI in %, mean ± standard deviation over seeds; bold: best of a column. Time of the training, "
+        "without compilation and evaluations: median over seeds."
+    ]
+    on_test = [name for name, runs in rows.items() if any(run.results.get("model") == "test" for run in runs)]
+    if on_test:
+        which = "all rows" if len(on_test) == len(rows) else ", ".join(on_test)
+        notes.append(f"Models selected on the test classes, so that their results are optimistic: {which}.")
+    if compared:
+        notes.append(
+            f"p: Welch's test over seeds of the difference to the row with the best {compared}, corrected for the "
+            "number of rows (Holm), but not for the choice of the best one."
+        )
+    if published and len(on_test) < len(rows):
+        others = "the other rows" if on_test else "these runs"
+        notes.append(f"Published numbers are usually of the epoch that is best on the test set; {others} are not.")
+    return notes
+
+
+def numbers(runs: Sequence[Run], metric: str) -> list[float]:
+    """A metric of the runs that have it; an undefined one (no relevant images) is null."""
+    return [run.results[metric] for run in runs if isinstance(run.results.get(metric), float | int)]
+
+
+def _measured(rows: Sequence[Sequence[Run]], entry: MetricEntry) -> tuple[list[str], list[int]]:
+    """Mean ± standard deviation of each row, and the best rows if higher is better."""
+
+    def text(value: float) -> str:
+        return f"{100 * value:.{DIGITS}f}" if entry.percent else f"{value:.3f}"
+
+    found = [numbers(runs, entry.name) for runs in rows]
+    means = [statistics.fmean(values) if values else math.nan for values in found]
+    spreads = [f" ± {text(statistics.stdev(values))}" if len(values) > 1 else "" for values in found]
+    cells = ["–" if math.isnan(mean) else text(mean) + spread for mean, spread in zip(means, spreads, strict=True)]
+    known = {mean for mean in means if not math.isnan(mean)}
+    ranked = entry.percent and len(known) > 1
+    return cells, [row for row, mean in enumerate(means) if ranked and mean == max(known)]
+
+
+def _published(metrics: Mapping[str, float], entry: MetricEntry) -> str:
+    if entry.name not in metrics:
+        return ""
+    if not entry.percent:
+        return f"{metrics[entry.name]:.2f}"
+    return metric_table.cell({**metrics, "digits": metric_table.printed_digits(metrics)}, entry)
+
+
+def _significance(rows: Mapping[str, list[Run]], metric: str) -> list[str]:
+    """p-values of the differences to the best row; none if no row has two seeds to compare."""
+    values = {name: numbers(runs, metric) for name, runs in rows.items()}
+    best = max((name for name in values if values[name]), key=lambda name: statistics.fmean(values[name]))
+    p_values = [math.nan if name == best else outcomes.seed_test(found, values[best]) for name, found in values.items()]
+    known = [p for p in p_values if not math.isnan(p)]
+    corrected = iter(outcomes.holm(known))
+    cells = ["" if math.isnan(p) else outcomes.p_text(next(corrected)) for p in p_values]
+    return cells if known else []
+
+
+def _time(runs: Sequence[Run]) -> str:
+    """The median of the training time over seeds."""
+    seconds = [time for run in runs if (time := run.results.get("timing", {}).get("seconds"))]
+    return outcomes.duration(statistics.median(seconds)) if seconds else ""
+
+
+def print_table(table: Table, console: Console) -> None:
+    """Prints the columns that matter most."""
+    printed = RichTable(title=escape(table.title), title_justify="left")
+    shown = table.narrow or list(table.columns)
+    for i, heading in enumerate(shown):
+        longest = max(map(len, table.columns[heading]), default=0)  # only names and headings are wrapped
+        printed.add_column(escape(heading), justify="right" if i else "left", min_width=longest if i else None)
+    for row, cells in enumerate(zip(*(table.columns[heading] for heading in shown), strict=True)):
+        styles = ("bold" if (heading, row) in table.best else "" for heading in shown)
+        printed.add_row(*map(Text, cells, styles))
+    console.print(printed)
+    for note in table.notes:
+        console.print(note, style="dim", markup=False)
+
+
+def _lines(table: Table, escaped: Callable[[str], str], bold: str) -> list[list[str]]:
+    """The escaped headings and the cells of each row; the format `bold` emphasises the best."""
+    columns = [
+        [(bold if (heading, row) in table.best else "{}").format(escaped(cell)) for row, cell in enumerate(cells)]
+        for heading, cells in table.columns.items()
+    ]
+    return [[escaped(heading) for heading in table.columns], *map(list, zip(*columns, strict=True))]
+
+
+def markdown(table: Table) -> str:
+    """The table in Markdown."""
+    lines = _lines(table, lambda text: text.replace("|", r"\|"), "**{}**")
+    head, *rows = ("| " + " | ".join(line) + " |" for line in lines)
+    rule = "|---" + "|---:" * (len(table.columns) - 1) + "|"
+    return "\n".join([f"## {table.title}", "", head, rule, *rows, "", *table.notes, ""])
+
+
+def latex(table: Table) -> str:
+    """The table in LaTeX, with the package booktabs."""
+    head, *body = ("  " + " & ".join(line) + r" \\" for line in _lines(table, _tex, r"\textbf{{{}}}"))
+    caption = " ".join((f"{table.title}.", *table.notes[:1]))  # data and protocol; further notes are comments
+    return "\n".join(
+        [
+            r"\begin{table}", r"  \centering", rf"  \caption{{{_tex(caption)}}}",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}", r"  \toprule", head, r"  \midrule", *body,
+            r"  \bottomrule", r"  \end{tabular}", *(f"  % {note}" for note in table.notes[1:]), r"\end{table}", "",
+        ]
+    )  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    signs = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\^{}", "<": "$<$", ">": "$>$", "±": r"$\pm$"}
+    escaped = "".join(signs.get(c, f"\\{c}" if c in "&%$#_{}" else c) for c in text)
+    return re.sub("-(?=-)", "-{}", escaped).replace("–", "--")  # keeps two hyphens from becoming a dash
+
+
+def plot_grid(trained: Mapping[str, Sequence[Run]], metric: str) -> "Figure | None":
+    """A heat map of rows such as "layers=1 heads=2"; None unless all rows vary the same two values."""
+    found = {name: re.fullmatch(r"(\S+)=(\S+) (\S+)=(\S+)", name) for name in trained}
+    keys = {(m[1], m[3]) if m else ("", "") for m in found.values()}
+    if len(keys) != 1 or ("", "") in keys:
+        return None
+    ((first, second),) = keys
+    values = {
+        (m[2], m[4]): 100 * statistics.fmean(numbers(trained[name], metric) or [math.nan])
+        for name, m in found.items()
+        if m
+    }
+    rows, columns = (list(dict.fromkeys(key[i] for key in values)) for i in range(2))
+    if min(len(rows), len(columns)) < 2:
+        return None
+    table = [[values.get((row, column), math.nan) for column in columns] for row in rows]
+    figure = drawing.figure(1.8 + 0.75 * len(columns), 1.2 + 0.45 * len(rows))
+    axes = figure.subplots()
+    shown = axes.imshow(table, cmap="Blues", aspect="auto")
+    middle = (max(values.values()) + min(values.values())) / 2
+    for (row, column), value in values.items():
+        colour = "white" if value > middle else drawing.INK
+        axes.text(columns.index(column), rows.index(row), f"{value:.1f}", ha="center", va="center", color=colour)
+    axes.set(xticks=range(len(columns)), xticklabels=columns, yticks=range(len(rows)), yticklabels=rows)
+    axes.set(xlabel=second.replace("_", " "), ylabel=first.replace("_", " "))
+    figure.colorbar(shown, ax=axes, label=f"{metric_table.heading(metric)}, %")
+    return figure

@@ -1,0 +1,168 @@
+"""Compiling for devices that are not there: without the wheels, lowering; what a user may type; with the wheels, facts.
+
+JAX_TOPOLOGIES names the platforms whose wheels are installed, "cuda" or "tpu"; their tests then run in the slow set.
+"""
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from benchmarks import accelerators
+from dml_jax import config as configs
+from dml_jax import main
+from dml_jax.backbones import bn_inception, efficientnet_lite, resnet, vit
+from dml_jax.commands import cli
+from dml_jax.config import files as config_files
+from dml_jax.errors import ConfigError
+from dml_jax.lab import compilation
+from dml_jax.lab.compilation import CHIPS, Topology, find_topology
+from dml_jax.train.distributed import mesh as meshes
+from tests.test_configs import ROOT
+
+# One configuration for each method and kind of network; the slow set lowers all.
+SOME = ["cub_hist", "cub_mpn", "cub_crt", "cub_diva", "cub_vit"]
+ALL = sorted(
+    path.stem
+    for path in (ROOT / "configs").glob("*_*.py")
+    if path.stem.split("_")[0] in ("cub", "cars", "sop", "inshop") and not path.stem.endswith("student")
+)
+
+
+def on_this_machine(devices: int = 2) -> Topology:
+    mesh = jax.sharding.Mesh(jax.devices()[:devices], (meshes.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    return Topology("h100:2", "cuda", mesh, CHIPS["h100"], {})
+
+
+def lowered(name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any) -> dict[str, str]:
+    """The StableHLO of a training step by platform; the network has one block of each stage, or one in all."""
+    config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
+    few = {"depth": 1, "depths": (1,) * len(getattr(config.backbone, "depths", ()))}
+    if name in ("cub_mpn", "cub_diva"):  # the other stages are those of cub_hist
+        few |= {"depths": (1,), "widths": config.backbone.widths[:1]}
+    few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
+    config = replace(config, backbone=replace(config.backbone, **few))
+    experiment = compilation.describe(config, on_this_machine(1))
+    traced = experiment.jitted_step().trace(*compilation.arguments(experiment))
+    return {platform: traced.lower(lowering_platforms=(platform,)).as_text() for platform in platforms}
+
+
+def lines(text: str, operation: str) -> list[str]:
+    return [line for line in text.splitlines() if f"stablehlo.{operation}" in line]
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in ALL])
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    for text in lowered(name).values():
+        products = lines(text, "convolution") + lines(text, "dot_general")
+        assert len(products) > 20
+        for line in products:
+            assert "HIGHEST, HIGHEST" in re.sub(r"#stablehlo<precision (\w+)>", r"\1", line), line
+            assert "bf16" not in line
+        assert "callback" not in text
+        assert "xf64" not in text
+
+
+NETWORKS: dict[str, tuple[Any, int]] = {
+    "resnet": (resnet.Config(depths=(1, 1, 1, 1)), 17),
+    "bn_inception": (bn_inception.Config(), 69),
+    "efficientnet_lite": (efficientnet_lite.Config(depths=(1,) * 7), 22),
+    "vit": (replace(vit.PUBLISHED["dinov2_vits14"], depth=1), 1),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n == "bn_inception" else []) for n in NETWORKS]
+)
+def test_forms_for_cpus_leave_no_trace(name: str) -> None:
+    """Each convolution has two gradients, the first one has one; no gradient is summed in bfloat16."""
+    config, count = NETWORKS[name]
+    backbone = configs.module("backbone", name).build(replace(config, dtype="bfloat16"))
+    params, stats = jax.eval_shape(lambda key: backbone.init(key, (70, 70)), jax.random.key(0))
+
+    def loss(params: Any, stats: Any, images: jax.Array) -> jax.Array:
+        return backbone.apply(params, stats, images, train=True)[0].sum()
+
+    images = jax.ShapeDtypeStruct((2, 70, 70, 3), np.float32)
+    traced = jax.jit(jax.grad(loss)).trace(params, stats, images)
+    for platform in ("cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        convolutions = lines(text, "convolution")
+        assert len(convolutions) == 3 * count - 1
+        for line in convolutions:
+            operands = re.search(r": \(tensor<[x\d]*(\w+)>, tensor<[x\d]*(\w+)>\)", line)
+            assert operands.groups() == ("bf16", "bf16")
+        assert (
+            text.count("optimization_barrier") == text.count("LayoutConstraint") == count
+        )  # of the kernels' gradients
+        over_images = [line for line in lines(text, "reduce(") if "add across dimensions = [0" in line]
+        assert not any("bf16" in line for line in over_images)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--mode=compile"], "--topology: missing; --mode=compile needs devices"),
+        (["--mode=compile", "--topology=v5e:1x1"], "--topology=v5e:1x1: is unknown; give h100:N"),
+        (["--mode=compile", "--topology=h200:8"], "--topology=h200:8: is unknown; give h100:N"),
+    ],
+)
+def test_what_a_user_may_type(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "file"), [("h100:8", "requirements-cuda.txt"), ("v5e:2x2", "requirements-tpu.txt")])
+def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ConfigError, match=f"--topology={name}: JAX cannot compile for it; pip install -r {file}"):
+        find_topology(name)
+
+
+def test_precisions_that_a_device_does_not_have() -> None:
+    """And the type of each product where it has them: the embedding layer's is that of the heads."""
+    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {"train.precision": "tensorfloat32"})
+    text = lowered("cub_hist", ("cuda",), precision="tensorfloat32")["cuda"]
+    asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}
+    assert asked == {"HIGH"}
+    assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
+    tpu = SimpleNamespace(size=1, devices=np.array([SimpleNamespace(platform="tpu")]))
+    with pytest.raises(ConfigError, match=r"train\.precision='tensorfloat32': TPUs do not have it; use bfloat16"):
+        compilation.describe(config, on_this_machine(1)._replace(mesh=tpu))
+
+
+def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the smallest number of chunks that fits."""
+    needed = {1: 21.3, 2: 17.0, 4: 9.8}
+    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {})
+    monkeypatch.setattr(compilation, "describe", lambda config, _: config.train.chunks)
+    monkeypatch.setattr(compilation, "programs_of", lambda chunks: iter([("training step", chunks)]))
+    monkeypatch.setattr(compilation, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
+    topology = on_this_machine()._replace(name="v5e:2x2", chip=CHIPS["v5e"])
+    with pytest.raises(ConfigError, match=r"needs 21\.3 GiB of the 16\.0 of v5e:2x2; train\.chunks=4 needs 9\.8"):
+        compilation._check_memory(config, topology, {"memory": {"needed": 21.3 * 2**30}}, lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["h100:8", "v5e:2x2"])
+def test_compiled_facts(name: str, tmp_path: Path) -> None:
+    """In an environment with the wheels, types and traffic are as stored, and memory within 5 %."""
+    platform = "cuda" if name.startswith("h100") else "tpu"
+    if platform not in os.environ.get("JAX_TOPOLOGIES", ""):
+        pytest.skip(f"JAX_TOPOLOGIES does not name {platform}")
+    case = accelerators.Case("cub_hist", "bfloat16", name)
+    stored = json.loads((ROOT / "benchmarks" / "ACCELERATORS.json").read_text())[str(case)]
+    options = ["--config.train.precision=bfloat16", "--mode=compile", f"--topology={name}", f"--workdir={tmp_path}"]
+    main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])
+    step = json.loads((tmp_path / "compile.json").read_text())["programs"]["training step"]
+    for key in ("products", "collectives", "flops"):
+        assert step[key] == stored[key], key
+    assert step["memory"]["needed"] == pytest.approx(stored["memory"]["needed"], rel=0.05)
+    assert all(found["type"] != "bf16" for found in step["collectives"] if found["operation"] == "all-reduce")

@@ -1,0 +1,346 @@
+"""Tables over runs: numbers against independent computations, ranks, groups, formats; no training."""
+
+import csv
+import io
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+from scipy import stats
+
+from dml_jax.commands import study
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.evaluation import protocol
+from dml_jax.lab import outcomes, plan, runner, tables
+from dml_jax.lab.definition import Row, Study
+from dml_jax.lab.plan import Settings, Trial
+from tests.lab.runs import PROTOCOL, hits, write_run
+from tests.test_configs import resolved
+
+ROOT = Path(__file__).parents[2]
+
+
+def config(seed: int = 0, **method: Any) -> dict[str, Any]:
+    values = asdict(resolved("digits_hist"))
+    values["method"] |= method
+    values["seed"] = seed
+    return values
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Three seeds of two values of tau, and one seed of a third."""
+    for tau, share in ((8.0, 0.5), (16.0, 0.6)):
+        for seed in range(3):
+            run = hits(share + 0.01 * seed, seed=seed)
+            write_run(tmp_path / f"tau{tau:.0f}-seed{seed}", run, config=config(seed, tau=tau), nmi=0.7)
+    write_run(tmp_path / "tau32-seed0", hits(0.55, seed=5), config=config(0, tau=32.0), nmi=0.65)
+    return tmp_path
+
+
+def table_of(directory: Path, names: str = "tau*") -> tables.Table:
+    return tables.table(tables.of_runs(sorted(directory.glob(names)), "recall@1"))[0]
+
+
+def of_study(root: Path) -> tables.Summary:
+    return tables.of_study(root, plan.read_facts(root) or {})
+
+
+def column(table: tables.Table, heading: str) -> dict[str, str]:
+    names, *_ = table.columns.values()
+    return dict(zip(names, table.columns[heading], strict=True))
+
+
+def best(table: tables.Table, heading: str) -> list[str]:
+    names, *_ = table.columns.values()
+    return [name for row, name in enumerate(names) if (heading, row) in table.best]
+
+
+def test_means_and_ranks(directory: Path) -> None:
+    """Runs that differ in the seed only are one row."""
+    table = table_of(directory)
+    recalls = {
+        tau: [hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for tau, share in ((8, 0.5), (16, 0.6))
+    }
+    found = column(table, "R@1")
+    assert column(table, "seeds") == {"tau8": "3", "tau16": "3", "tau32": "1"}
+    for tau, values in recalls.items():
+        assert found[f"tau{tau}"] == f"{100 * np.mean(values):.1f} ± {100 * np.std(values, ddof=1):.1f}"
+    assert found["tau32"] == f"{100 * hits(0.55, seed=5).mean():.1f}"
+    assert best(table, "R@1") == ["tau16"]
+    assert best(table, "NMI") == ["tau16", "tau8"]
+    assert column(table, "time")["tau8"] == "60 s"
+
+
+def test_notes_on_the_selection(tmp_path: Path) -> None:
+    """Rows of refined embeddings and ensembles are of the models that they are made from."""
+    published = config() | {"paper": {"clean": {"paper": {"recall@1": 0.703}}}}
+    after = {"reciprocal": {"recall@1": 0.66, "map@r": 0.3}}
+    write_run(tmp_path / "a-0", hits(0.5), config=published, model="test", refined=after)
+    write_run(tmp_path / "ensemble", hits(0.6), model="test")
+    optimistic = "Models selected on the test classes, so that their results are optimistic: "
+    notes = " ".join(table_of(tmp_path, "*").notes)
+    assert f"{optimistic}all rows." in notes
+    assert "Published numbers are usually" not in notes
+    write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0))
+    notes = " ".join(table_of(tmp_path, "*").notes)
+    assert f"{optimistic}a, ensemble." in notes
+    assert "epoch that is best on the test set; the other rows are not." in notes
+
+
+def test_undefined_metrics(tmp_path: Path) -> None:
+    """Are null in JSON; other runs and rows still have a mean and a best."""
+    metric = "macro_recall@1"
+    first = config() | {"paper": {}}
+    write_run(tmp_path / "a-0", hits(0.5), config=first, nmi=None, refined={"ward": {"recall@1": 0.9, metric: None}},
+              **{metric: 0.5})  # fmt: skip
+    write_run(tmp_path / "b-0", hits(0.6), config=config(tau=2.0), nmi=0.5, **{metric: 0.4})
+    table, _ = tables.table(tables.of_runs(sorted(tmp_path.iterdir()), metric))
+    found = column(table, "R@1 per class")
+    assert found == {"a": "50.0", "a + ward": "–", "b": "40.0"}
+    assert column(table, "NMI") == {"a": "–", "a + ward": "–", "b": "50.0"}
+    assert not any(note.startswith("p: ") for note in table.notes)  # as no p is known
+
+
+def test_significance(directory: Path) -> None:
+    """As SciPy's Welch test over seeds."""
+    table = table_of(directory)
+    first, second = ([hits(share + 0.01 * seed, seed=seed).mean() for seed in range(3)] for share in (0.5, 0.6))
+    found = column(table, "p")
+    assert found["tau8"] == f"{stats.ttest_ind(first, second, equal_var=False).pvalue:.3f}"
+    assert any(note.startswith("p: ") for note in table.notes)
+    assert found["tau32"] == found["tau16"] == ""
+
+
+@pytest.mark.parametrize(
+    ("difference", "reason"),
+    [
+        ({"protocol": f"{PROTOCOL}; average precision"}, f"protocol '{PROTOCOL}; average precision' instead of '"),
+        ({"labels": "of other images"}, "other test images or labels"),
+        ({"names": "of other images"}, "other test images or labels"),
+    ],
+)
+def test_runs_that_cannot_be_compared(tmp_path: Path, difference: dict[str, str], reason: str) -> None:
+    write_run(tmp_path / "a-0", hits(0.5), config=config(tau=1.0))
+    write_run(tmp_path / "b-0", hits(0.9), config=config(tau=2.0), **difference)
+    with pytest.raises(ConfigError, match=f"b-0 cannot be compared with .*a-0: {reason}"):
+        study.execute(["--runs", str(tmp_path / "a-0"), str(tmp_path / "b-0")])
+
+
+@pytest.mark.parametrize("file", ["results.json", "config.json", "embeddings/test/manifest.json"])
+def test_damaged_files(tmp_path: Path, file: str) -> None:
+    write_run(tmp_path / "a-0", hits(0.5), config=config())
+    (tmp_path / "a-0" / file).write_text("[]")
+    with pytest.raises(CheckpointError, match=f"a-0/{file}: is truncated or damaged"):
+        study.execute(["--runs", str(tmp_path / "a-0")])
+
+
+def test_rows_without_results_have_a_reason_in_every_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Failed trials, and test-time batches whose clustering failed."""
+    rows = (Row("x"), Row("y"))
+    made = [Trial(f"{row.name}-seed0", row.name, 0, tmp_path / f"{row.name}-seed0", None) for row in rows]
+    plan.begin("name", Study("T", rows=rows), Settings(tmp_path), made)
+    refined = {"birch": {"problem": "birch found one cluster"}, "ward": {"recall@1": 0.6, "map@r": 0.3}}
+    write_run(tmp_path / "x-seed0", hits(0.5), config=config(), refined=refined)
+    runner.file_of(tmp_path, "y-seed0", "log").write_text("starts\nerror: training diverged\n")
+    study.execute(["--runs", str(tmp_path)])
+    printed = capsys.readouterr().out
+    texts = [printed, (tmp_path / "report.md").read_text(), (tmp_path / "report.tex").read_text()]
+    for text in texts:
+        lines = [line.replace("│", "|").replace("&", "|").strip("| ") for line in text.splitlines()]
+        for row in ("x + birch", "y"):
+            (line,) = (line for line in lines if line.split("|")[0].strip() == row)
+            assert {cell.strip(" \\") for cell in line.split("|")[1:]} <= {"–", "--", ""}
+        assert "birch found one cluster" in text
+        assert "training diverged" in text
+    with (tmp_path / "report.csv").open() as file:
+        assert [row["problem"] for row in csv.DictReader(file)] == ["", "training diverged"]
+
+
+def test_published_numbers(tmp_path: Path) -> None:
+    """Those that the study states, else the configuration's; also of refined embeddings."""
+    weights = {"recall@1": 0.605}
+    published_rows = Study(
+        "A title",
+        rows=(
+            Row("x", refined={"reciprocal": {"paper": {"recall@1": 0.708}}}, reported={"authors' weights": weights}),
+            Row("y"),
+        ),
+    )
+    made = [Trial(f"{row}-seed0", row, 0, tmp_path / f"{row}-seed0", None) for row in "xy"]
+    plan.begin("name", published_rows, Settings(tmp_path), made)
+    after = {"recall@1": 0.66, "map@r": 0.3}
+    published = config() | {"paper": {"clean": {"paper": {"recall@1": 0.703}}}}
+    write_run(
+        tmp_path / "x-seed0", hits(0.5), config=published, refined={"reciprocal": after, "ward": {"problem": "no"}},
+        **{"macro_recall@1": 0.4},
+    )  # fmt: skip
+    made, _ = tables.table(of_study(tmp_path))
+    expected = {"x": "70.3", "x + reciprocal": "70.8", "x + ward": "", "y": ""}
+    assert column(made, "R@1 paper") == expected
+    assert column(made, "R@1 authors' weights")["x"] == "60.5"
+    assert best(made, "R@1") == ["x + reciprocal"]
+    assert "Published numbers are usually of the epoch that is best on the test set" in " ".join(made.notes)
+    assert [(run.row, run.problem) for run in of_study(tmp_path).runs if run.problem] == [("y", "not finished")]
+
+
+def test_formats(directory: Path, tmp_path: Path) -> None:
+    """The same numbers in Markdown, LaTeX and CSV, which has one line per run."""
+    output = directory / "report"
+    study.execute(["--runs", *map(str, sorted(directory.glob("tau*"))), f"--output={output}"])
+    best = f"{100 * np.mean([hits(0.6 + 0.01 * s, seed=s).mean() for s in range(3)]):.1f}"
+    text = (output / "report.md").read_text().split("## ")[1].splitlines()
+    assert len({line.count("|") for line in text if line.startswith("|")}) == 1
+    assert any(f"**{best} ±" in line for line in text)
+    tex = (output / "report.tex").read_text()
+    assert rf"\textbf{{{best} $\pm$" in tex
+    assert tex.count(r" \\") == 4
+    assert PROTOCOL in tex.partition("caption")[2].partition("\n")[0]
+    with (output / "report.csv").open() as file:
+        found = list(csv.DictReader(file))
+    assert len(found) == 7
+    assert {row["method.tau"] for row in found if row["row"] == "tau8"} == {"8.0"}
+    assert "method.alpha" not in found[0]  # in which runs do not differ
+    last = next(row for row in found if (row["row"], row["seed"]) == ("tau16", "2"))
+    assert float(last["recall@1"]) == float(hits(0.62, seed=2).mean())
+    assert float(last["seconds"]) == 60
+
+
+def test_the_distance_is_a_property_of_a_row(tmp_path: Path) -> None:
+    """Rows of one protocol but for the distance share a table, with p-values between them."""
+    stated = protocol.description(cluster=False)
+    for name, metric, share in (("a", "cosine", 0.5), ("b", "euclidean", 0.6)):
+        for seed in range(2):
+            text = stated.replace("cosine", metric)
+            run = hits(share + 0.01 * seed, seed=seed)
+            write_run(tmp_path / f"{name}{seed}", run, config=config(seed, tau=share), protocol=text)
+    table = table_of(tmp_path, "[ab]*")
+    assert list(column(table, "distance").values()) == ["cosine", "euclidean"]
+    assert "p" in table.columns
+    assert "exact ranking;" in table.notes[0]
+    _, without = protocol.distance_of(protocol.description())
+    assert protocol.distance_of(protocol.description(metric=table_of)) == (f"{__name__}.table_of", without)  # type: ignore[arg-type]
+
+
+def test_chosen_columns(directory: Path) -> None:
+    output = directory / "report"
+    runs = [*map(str, sorted(directory.glob("tau*")))]
+    study.execute(["--runs", *runs, f"--output={output}", "--columns=NMI,R@1"])
+    assert "|  | NMI | R@1 |\n" in (output / "report.md").read_text()
+    with pytest.raises(ConfigError, match="--columns: there is no 'R@3'"):
+        study.execute(["--runs", *runs, "--columns=R@3"])
+
+
+def test_special_characters() -> None:
+    table = tables.Table("T_1", ("n",), {"": ["a_b & <c> | 50% [x]"], "p": ["<0.001"]})
+    assert r"a\_b \& $<$c$>$ | 50\%" in tables.latex(table)
+    assert r"| a_b & <c> \| 50% [x] |" in tables.markdown(table)
+    table = tables.Table("T [/bold]", (), {"[/x] p": ["[/] ~/a --b ---c\\"]}, {("[/x] p", 0)})
+    assert r"\textbf{[/] \textasciitilde{}/a -{}-b -{}-{}-c\textbackslash{}}" in tables.latex(table)
+    console = Console(file=io.StringIO(), width=80)
+    tables.print_table(table, console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert all(text in printed for text in ("T [/bold]", "[/x] p", "[/] ~/a --b ---c\\"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (["no/such"], ConfigError, "--runs no/such: there is no such directory"),
+        (["."], CheckpointError, r"\.: holds no finished run"),
+        ([".", "--output=README.md"], ConfigError, "--output=README.md: is a file"),
+        ([".", "--config.seed=1"], ConfigError, "--config.seed: --runs has no configuration"),
+    ],
+)
+def test_invalid_command_lines(
+    arguments: list[str], error: type[Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(error, match=message):
+        study.execute(["--runs", *arguments])
+
+
+@pytest.mark.parametrize("metric", ["recall@3", "density", "r_precision"])
+def test_unknown_metric(tmp_path: Path, metric: str) -> None:
+    """Only those that are numbers and the better the higher."""
+    others = {"geometry": {"density": 1.0}, "density": 0.3, "r_precision": None}
+    write_run(tmp_path / "a-0", hits(0.5), config=config(), **others)
+    words = rf"--metric={metric}: .*a-0 has no such result to compare by; it has recall@1, map@r$"
+    with pytest.raises(ConfigError, match=words):
+        study.execute(["--runs", str(tmp_path / "a-0"), f"--metric={metric}"])
+
+
+@pytest.mark.parametrize(
+    ("runs", "expected"),
+    [  # names of directories with what distinguishes the runs, and the names of their rows
+        ({"run-0": {}, "run-1": {"tau": 2.0}, "again-1": {"seed": 1}}, ["run", "run-1", "run"]),
+        ({"x/a-0": {"tau": 1.0}, "y/a-0": {"tau": 2.0}}, ["a", "a-0"]),
+        ({"short-0": {}, "short-1": {"seed": 1}, "long-0": {"steps": 200}}, ["short", "short", "long"]),
+        # Even if the images have the same names.
+        ({"x-0": {"data": "x"}, "x-1": {"seed": 1, "data": "x"}, "y-2": {"seed": 2, "data": "y"}}, ["x", "x", "y"]),
+        ({"a": {}, "b": {"protocol": "paper protocol"}}, ["a", "a"]),  # of one model
+        ({"ensemble2": {"ensemble": True}}, ["ensemble2"]),
+    ],
+)
+def test_rows_of_runs(
+    runs: dict[str, dict[str, Any]], expected: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that differ in the seed only are one row; a run given twice is one seed."""
+    monkeypatch.chdir(tmp_path)
+    for name, given in runs.items():
+        values = {"steps": given.get("steps", 100), "protocol": given.get("protocol", PROTOCOL)}
+        whole = None if "ensemble" in given else config(given.get("seed", 0), tau=given.get("tau", 1.0))
+        write_run(Path(name), hits(0.5), config=whole, **values)
+        if whole:
+            facts = {"config": whole, "data_hash": given.get("data", "")}
+            (Path(name) / "config.json").write_text(json.dumps(facts))
+    found = tables.of_runs([*map(Path, runs), Path(next(iter(runs)))], "recall@1")
+    assert [run.row for run in found.runs] == expected
+
+
+def test_the_same_seed_twice(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", hits(0.5), config=config(1))
+    write_run(tmp_path / "b", hits(0.5), config=config(1))
+    with pytest.raises(ConfigError, match=f"{tmp_path / 'a'} and {tmp_path / 'b'}: hold the same configuration with"):
+        tables.of_runs([tmp_path / "a", tmp_path / "b"], "recall@1")
+
+
+def test_without_embeddings_the_images_are_unknown(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run(tmp_path / name, hits(0.5), config=config())
+        (tmp_path / name / "embeddings" / "test" / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match="other test images"):
+        outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
+    for name in ("a", "b"):
+        (tmp_path / name / "config.json").write_text(json.dumps({"config": config(), "data_hash": "x"}))
+    outcomes.comparable([outcomes.read_run(tmp_path / name) for name in ("a", "b")])
+
+
+def test_grids_have_a_heat_map(tmp_path: Path) -> None:
+    for number, (layers, heads) in enumerate(((1, 2), (1, 4), (2, 2))):
+        name = f"layers={layers} heads={heads}"
+        write_run(tmp_path / name, hits(0.1 * (number + 1)), config=config(tau=float(number)))
+    runs = [replace(outcomes.read_run(path), row=path.name) for path in sorted(tmp_path.iterdir())]
+    _, trained = outcomes.comparable(runs)
+    figure = tables.plot_grid(trained, "recall@1")
+    axes = figure.axes[0]
+    shown = np.ma.filled(axes.images[0].get_array(), np.nan)
+    expected = [[100 * float(hits(share).mean()) for share in (0.1, 0.2)], [100 * float(hits(0.3).mean()), np.nan]]
+    np.testing.assert_allclose(shown, expected)
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("heads", "layers")
+    trained["another"] = trained.pop("layers=1 heads=2")
+    assert tables.plot_grid(trained, "recall@1") is None
+
+
+def test_published_digits(tmp_path: Path) -> None:
+    """Those of the source, however many there are: 75.95 is not 75.9, and 83.2 beside it is 83.20."""
+    beside = {"paper": {"clean": {"paper": {"recall@1": 0.7595, "map@r": 0.832, "map@r_stderr": 0.0059}}}}
+    write_run(tmp_path / "a-0", hits(0.5), config=config() | beside)
+    write_run(tmp_path / "b-0", hits(0.5), config=config(tau=2.0) | {"paper": {"clean": {"paper": {"recall@1": 0.7}}}})
+    table = table_of(tmp_path, "*")
+    assert column(table, "R@1 paper") == {"a": "75.95", "b": "70.0"}
+    assert column(table, "MAP@R paper")["a"] == "83.20 ± 0.59"

@@ -1,0 +1,86 @@
+"""Heads on stored maps, compared with the whole network."""
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from flax import traverse_util
+
+from dml_jax import config as configs
+from dml_jax.config import Config
+from dml_jax.console import Console
+from dml_jax.lab import head_bench
+from dml_jax.train import experiment as experiments
+from tests.train.experiments import values
+
+pytestmark = pytest.mark.usefixtures("few_images", "patches")
+
+
+def config() -> Config:
+    """A small network on digits, none of whose parameters but the head's are trained."""
+    given = values(steps=8, feature_views=2)
+    given["train"]["groups"]["backbone"] |= {"freeze": True, "learning_rate": 0.0}
+    return configs.resolve(given)
+
+
+@pytest.fixture(scope="module")
+def source(few_images: None, patches: None, tmp_path_factory: pytest.TempPathFactory) -> head_bench.Source:
+    return head_bench.computed(config(), tmp_path_factory.mktemp("maps"), Console(quiet=True))
+
+
+@pytest.fixture(scope="module")
+def head(source: head_bench.Source) -> head_bench.Head:
+    return head_bench.Head(config(), source)
+
+
+def test_embeddings_are_those_of_the_whole_network(
+    source: head_bench.Source, head: head_bench.Head, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of pooled features and of whole maps, up to the half precision of the maps."""
+    experiment, state = head.trained(3)
+    assert experiment.config.seed == 3
+    assert head.update._cache_size() == 1
+    network = experiments.build(config())
+    parts = configs.module("backbone", "resnet").build(config().backbone).init(jax.random.key(0), network.shape)
+    params, stats = map(traverse_util.flatten_dict, parts)
+    backbone = traverse_util.unflatten_dict(params | stats)
+    both = state._replace(model_state={**state.model_state, "backbone": backbone})
+    expected = network.embedder(network.method.embed).embed_split(both, network.splits["test"])
+    for whole in (False, True):
+        points = source.maps["test"].of(experiment.splits["test"].ids, whole=whole)[:, 0]
+        monkeypatch.setattr(head, "points", points)
+        np.testing.assert_allclose(head.embedded(state), expected, atol=2e-3)
+
+
+def test_a_seed_gives_the_same_head_again(head: head_bench.Head) -> None:
+    """Whatever was trained in between."""
+    first = head.trained(1)[1]
+    head.trained(0)
+    jax.tree.map(np.testing.assert_array_equal, first.params, head.trained(1)[1].params)
+
+
+def test_trials_of_a_file(tmp_path: Path) -> None:
+    """Finished ones are kept, impossible ones do not stop the others, ensembles are concatenations."""
+    made = []
+    for name, seed, batch in (("a", 0, 16), ("bad", 0, 10**6), ("b", 1, 16)):
+        given = asdict(replace(config(), seed=seed))
+        given["data"]["batch_size"] = batch
+        (tmp_path / f"{name}.json").write_text(json.dumps({"config": given}))
+        trial = {"config": str(tmp_path / f"{name}.json"), "directory": str(tmp_path / name), "members": []}
+        made.append(trial | {"weights": []})
+    both = {"directory": str(tmp_path / "both"), "members": [str(tmp_path / name) for name in "ab"], "weights": [1, 2]}
+    file = tmp_path / "trials.json"
+    file.write_text(json.dumps({"maps": str(tmp_path), "trials": [*made, made[0] | both]}))
+    assert head_bench.main(file) == 1
+    assert not (tmp_path / "bad").exists()
+    rows = {name: np.load(tmp_path / name / "embeddings.npy").astype(float) for name in ("a", "b", "both")}
+    unit = {name: rows[name] / np.linalg.norm(rows[name], axis=1, keepdims=True) for name in "ab"}
+    np.testing.assert_allclose(rows["both"], np.hstack([unit["a"], 2 * unit["b"]]), atol=2e-3)
+    before = (tmp_path / "a" / "results.json").stat().st_mtime_ns
+    assert head_bench.main(file) == 1
+    assert (tmp_path / "a" / "results.json").stat().st_mtime_ns == before
+    results = json.loads((tmp_path / "a" / "results.json").read_text())
+    assert {"recall@1", "map@r", "density", "spectral_decay", "protocol"} <= results.keys()
