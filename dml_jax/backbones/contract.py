@@ -27,7 +27,12 @@ CAFFE = Pixels(mean=(104.0, 117.0, 128.0), std=(1.0, 1.0, 1.0), top=255.0, order
 
 @section
 class Config:
-    """The options of all networks here; one of another package needs `name`, `pretrained` and `pixels` only."""
+    """The options of all networks here; one of another package needs `name`, `pretrained` and `pixels` only.
+
+    A network for images of one size has a true attribute `fixed_size`. One that consists of blocks has the method
+    `layer`, (first name of a parameter's path) -> 0 for the embeddings, i + 1 for block i from 0, None for everything
+    else; `train.layer_decay` needs it.
+    """
 
     name: str = ""
     pretrained: str = "none"  # directory written by `dml-jax convert`, or "none"

@@ -10,6 +10,7 @@ Initialised like timm's, without truncation.
 """
 
 import math
+import re
 from functools import partial
 from typing import Any, Literal
 
@@ -66,6 +67,17 @@ class Config(contract.Config):
     interpolation: Interpolation = "antialiased"
     drop_path: DropRate = 0.0  # rate of stochastic depth in the last block; increases linearly from 0 in the first
     pixels: Pixels = HALF
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether the positions are learned, for one size of images."""
+        return self.positions == "learned"
+
+    @staticmethod
+    def layer(name: str) -> int | None:
+        """0 for the embeddings, i + 1 for block i, None for everything else; see `contract.Config`."""
+        block = re.fullmatch(r"blocks_(\d+)", name)
+        return int(block[1]) + 1 if block else 0 if name.endswith(("_embed", "_token")) else None
 
     def __post_init__(self) -> None:
         require(self.width % self.heads == 0, "width", self.width, f"must be a multiple of heads={self.heads}")

@@ -37,7 +37,7 @@ LAST = Needs("train.select='last', because no class is unseen", lambda c: c.trai
 CROPPED = Needs("a data.crop", lambda c: c.data.crop != "none")
 OF_ANY_SIZE = Needs(
     "a convolutional network as the backbone, as others have positions for one size of images",
-    lambda c: c.backbone.name not in ("vit", "deit", "siglip"),
+    lambda c: not getattr(c.backbone, "fixed_size", False),
 )
 # Features are computed from crops of the evaluation's size, flipped at random.
 ON_IMAGES = Needs("train.feature_views=0", lambda c: not c.train.feature_views)
@@ -48,9 +48,7 @@ LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
 WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
-WITH_BLOCKS = Needs(
-    "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
-)
+WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
 SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
 # Batches for test-time refinement: the method's own, chunks of nearest neighbours, or drawn from clusters.
 BATCHES = ("reciprocal", "neighbors", "kmeans", "ward", "spectral", "birch", "dbscan", "optics")

@@ -191,7 +191,8 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     images = training_set(splits["train"])
     method = step.chunked(build_method(config, images, mesh), train.chunks)
     _check_refinement(config, method, splits)
-    optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup)
+    layer = getattr(config.backbone, "layer", optimizers.no_layer)
+    optimizer = optimizers.build(train, method, schedule, warmup_steps=warmup, layer=layer)
     image = transforms.evaluation(data)(splits["train"].read(0, np.random.default_rng(0)))
     height, width = image.shape[:2]
     experiment = Experiment(

@@ -196,7 +196,7 @@ def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> Trai
     with files.reading(directory / store.METADATA):
         backbone = validate(configs.module("backbone", architecture.get("name")).Config, architecture)
     side: int = min(recorded.get("image_shape", (LARGEST,)))  # the images that the weights were learned for
-    if architecture.get("name") in ("deit", "siglip", "vit"):
+    if getattr(backbone, "fixed_size", False):
         side = min(LARGEST, side)
     resize = round(side / recorded.get("crop_fraction", 0.875))
     interpolation = recorded.get("interpolation", "bilinear")

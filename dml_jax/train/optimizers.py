@@ -15,7 +15,6 @@ bias-corrected v; here it is added to the root of v itself, which matters where 
 """
 
 import math
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -89,21 +88,20 @@ def _group_optimizer(train: Train, group: Group, schedule: Schedule, start: int)
     return optax.transforms.conditionally_mask(inner, lambda step: step >= late) if late else inner
 
 
-def scale_by_depth(decay: float) -> optax.GradientTransformation:
+def no_layer(name: str) -> int | None:
+    """The `layer` of a network that does not consist of blocks."""
+    return None
+
+
+def scale_by_depth(decay: float, layer: Callable[[str], int | None]) -> optax.GradientTransformation:
     """Lower learning rates for the lower layers of a vision transformer (Bao et al., ICLR 2022).
 
-    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings by decay^(n + 1).
+    Updates of block i of n, from 0, are multiplied by decay^(n - i), and updates of the embeddings by decay^(n + 1);
+    `layer` is the backbone's, see `backbones.contract.Config`.
     """
 
-    def layer(path: Any) -> int | None:
-        """0 for the embeddings, i + 1 for block i, None for everything else."""
-        if path[0] != "backbone":
-            return None
-        block = re.fullmatch(r"blocks_(\d+)", path[1])
-        return int(block[1]) + 1 if block else 0 if path[1].endswith(("_embed", "_token")) else None
-
     def update(updates: Any, params: Any = None) -> Any:
-        layers = {path: layer(path) for path in flatten_dict(updates)}
+        layers = {path: layer(path[1]) if path[0] == "backbone" else None for path in flatten_dict(updates)}
         top = 1 + max(filter(None, layers.values()), default=0)
 
         def scale(path: Any, leaf: jax.Array) -> jax.Array:
@@ -114,7 +112,14 @@ def scale_by_depth(decay: float) -> optax.GradientTransformation:
     return optax.stateless(update)
 
 
-def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int = 0) -> optax.GradientTransformation:
+def build(
+    train: Train,
+    method: Method,
+    schedule: Schedule,
+    *,
+    warmup_steps: int = 0,
+    layer: Callable[[str], int | None] = no_layer,
+) -> optax.GradientTransformation:
     for name in (*train.groups, *method.groups):
         if (name in train.groups) != (name in method.groups):
             unknown = f"the method has no such group; {suggest(name, method.groups)}"
@@ -129,7 +134,7 @@ def build(train: Train, method: Method, schedule: Schedule, *, warmup_steps: int
     if any(group.rank for group in train.groups.values()):  # else the checkpoints of other runs would not fit
         transforms[FIXED] = optax.set_to_zero()
     optimizer = optax.partition(transforms, partial(path_aware_map, label))
-    return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay))
+    return optimizer if train.layer_decay == 1 else optax.chain(optimizer, scale_by_depth(train.layer_decay, layer))
 
 
 class RAdamState(NamedTuple):

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from dml_jax.backbones import vit
 from dml_jax.config import Group, Train
 from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Aux, Batch, Method
@@ -82,7 +83,7 @@ RULES: dict[str, Callable[..., np.ndarray]] = {
 def run(train: Train, made: Method, warmup: int = 0, milestones: tuple[int, ...] = ()) -> list[Any]:
     """Parameters after each step of the donated, jitted update."""
     schedule = optimizers.rate_factor(train, start=warmup, stop=STEPS, milestones=milestones)
-    optimizer = optimizers.build(train, made, schedule, warmup_steps=warmup)
+    optimizer = optimizers.build(train, made, schedule, warmup_steps=warmup, layer=vit.Config.layer)
     data = batches()
     state = step.initial(made, optimizer, jax.random.key(0), data[0])
     update = jax.jit(step.build(made, optimizer), donate_argnums=0)
