@@ -32,7 +32,7 @@ from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Method, PyTree, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, TrainingSet
 from dml_jax.numerics import at_least_float32, product, unit
 
 MultiSimilarity = options(ms.multi_similarity)
@@ -227,4 +227,4 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def group(path: tuple[str, ...]) -> str:
         return path[0] if path[0] == "backbone" else "prototypes" if "prototypes" in path else "embedding"
 
-    return Method(init, encode, batch_loss, embed, GROUPS, group)
+    return Method(init, encode, batch_loss, embed, GROUPS, group, hooks=Hooks(whole_maps=True))
