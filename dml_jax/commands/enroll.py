@@ -172,6 +172,7 @@ def _change(
     known = given - sum(map(len, classes.values()))
     if options.skip_bad:
         classes, others = usable(model, classes, needed=not known), usable(model, others)
+    first = len(index.images)
     if classes:
         index.add(classes, {name: [taken[file] for file in images] for name, images in classes.items()})
     if others:
@@ -189,6 +190,12 @@ def _change(
         done.append(f"skipped {counted(known, 'enrolled image')}")
     now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
     print(f"{path}: {'; '.join([*done, f'now {now}'])}")
+    shared = index.shared(first)
+    for each in shared[:SHOWN]:
+        names, files = (" and ".join(map(printable, part)) for part in (each, each.values()))
+        print(f"warning: the same image is in the classes {names}: {files}; one label at most is right, all are kept")
+    if len(shared) > SHOWN:
+        print(f"warning: and {counted(len(shared) - SHOWN, 'image')} more")
     print(expected)
     return index
 

@@ -49,7 +49,7 @@ class EmbeddingModel(ABC):
     data: Data  # the transform of images
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     step: int  # of the checkpoint; 0 for published weights
-    own_distance: bool = False  # whether embeddings are compared by a function of the user's
+    own_distance: bool = False  # whether embeddings are compared otherwise than by cosines
     finished: bool  # whether the run has finished; its model is otherwise the newest or best so far, with a warning
     config_hash: str  # identifies the configuration
     # SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever the runtime
@@ -84,6 +84,9 @@ class EmbeddingModel(ABC):
                 f"--mode=export --checkpoint={self.step}"
             )
         rows = np.concatenate([split.embeddings for split in splits])
+        if bad := open_set.first_bad_row(rows):
+            position, what = bad
+            raise DataError(f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no threshold")
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])
         columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)

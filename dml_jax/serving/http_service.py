@@ -27,6 +27,7 @@ from starlette.routing import Route
 
 from dml_jax.data.prepare.sources import stamp
 from dml_jax.errors import DataError, UserError, printable
+from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ CLASSES = 5  # in an answer
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Answer = dict[str, Any]
-Answers = Callable[[np.ndarray], Sequence[Answer]]  # embeddings float32 [B, D] -> B answers
+Answers = Callable[[np.ndarray], Sequence[Answer | DataError]]  # embeddings float32 [B, D] -> B answers
 
 
 class Service:
@@ -60,9 +61,10 @@ class Service:
         for exponent in range(BATCH.bit_length()):
             self._model.embed_pixels(np.zeros((2**exponent, *self._model.shape, 3), np.uint8))
 
-    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer]]:
+    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer] | DataError]:
         rows = self._model.embed_pixels(np.stack(images))
-        return list(zip(rows, self._answers(rows), strict=True))
+        answers = zip(rows, self._answers(rows), strict=True)
+        return [answer if isinstance(answer, DataError) else (row, answer) for row, answer in answers]
 
     async def run(self) -> None:
         """Computes batches until cancelled."""
@@ -203,9 +205,21 @@ class EnrolledClasses:
         except UserError as error:
             print(f"warning: {printable(str(error))}; the index before it is kept", file=sys.stderr, flush=True)
 
-    def __call__(self, rows: np.ndarray) -> list[Answer]:
-        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines."""
+    def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
+        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines.
+
+        An image whose embedding cannot be compared has an error instead, which does not concern the others.
+        """
         self._reload()
+        bad = [open_set.first_bad_row(row[None]) for row in rows]
+        good = np.array([problem is None for problem in bad])
+        answers = iter(self._classified(rows[good]) if good.any() else ())
+        return [
+            DataError(f"image: the model's embedding {problem[1]}; send another image") if problem else next(answers)
+            for problem in bad
+        ]
+
+    def _classified(self, rows: np.ndarray) -> list[Answer]:
         index = self._index
         names, margins, _ = index.nearest(rows, **self._decision)
         self._counts.update(names)

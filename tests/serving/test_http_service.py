@@ -271,6 +271,18 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
 
 
+def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
+    classify = enrolled(Colours(), tmp_path / "i.npz", -9, caf=200)
+    rows = Colours().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
+    rows[0, 0], rows[2] = np.inf, 0
+    model = Colours()
+    model.embed_pixels = lambda pixels: rows  # type: ignore[method-assign]
+    first, second, third = Service(model, classify)._compute([np.zeros((16, 16, 3), np.uint8)] * 3)  # type: ignore[arg-type]
+    assert str(first) == "image: the model's embedding is not finite; send another image"
+    assert second[1]["class"] == "caf"  # type: ignore[index]
+    assert str(third) == "image: the model's embedding has length 0; send another image"
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
