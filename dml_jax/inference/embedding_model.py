@@ -83,17 +83,23 @@ class EmbeddingModel(ABC):
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
                 f"--mode=export --checkpoint={self.step}"
             )
+        widths = {split.embeddings.shape[1] for split in splits}
+        if len(widths) > 1 or any(split.labels is None for split in splits):
+            raise DataError(
+                f"{directory}: test and gallery are not of one run with labels; write them with --mode=export"
+            )
         rows = np.concatenate([split.embeddings for split in splits])
         if bad := open_set.first_bad_row(rows):
             position, what = bad
             raise DataError(f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no threshold")
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])
-        columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
+        known = [name for name in splits[0].metadata if all(name in split.metadata for split in splits)]
+        columns = {name: [v for split in splits for v in split.metadata[name]] for name in known}
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
         given = columns.get("class_name", labels)
-        classes = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
-        photographs = open_set.Photographs(rows, labels, taken)
-        return photographs.where(open_set.choose(photographs)), classes
+        _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
+        photographs = open_set.Photographs(rows, numbers, taken)
+        return photographs.where(open_set.choose(photographs)), [str(given[i]) for i in first.tolist()]
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""

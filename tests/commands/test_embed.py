@@ -1,5 +1,6 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
 
+import io
 import json
 import os
 import re
@@ -134,6 +135,11 @@ def test_damaged_parts_are_named(run: Execute) -> None:
         assert err.startswith(f"error: {file}: is truncated or damaged"), err
         assert (code, "delete it" in err) == (2, True)
         assert not Path("out").exists()
+    table = pq.read_table(io.BytesIO(content))
+    for other in (table.drop_columns("error"), table.rename_columns(["id", "rows", "error"])):
+        pq.write_table(other, file)
+        code, _, err = run()
+        assert (code, f"{file}: is truncated or damaged" in err) == (2, True), err
     file.unlink()
     assert run()[0] == 0
     assert file.read_bytes() == content

@@ -495,6 +495,9 @@ def test_the_unseen_classes_of_a_run(tmp_path):
     export("gallery", 2 * gallery, 7)
     with pytest.raises(DataError, match=r"row 12 of \[24, 5\] has length 2, so it gives no threshold"):
         Model.unseen(model)
+    embedding_files.write(tmp_path / "embeddings/gallery", gallery, None, list("abcdefghijkl"), step=7)
+    with pytest.raises(DataError, match="test and gallery are not of one run with labels"):
+        Model.unseen(model)
     data.split = "all"
     with pytest.raises(
         DataError, match=r"no embeddings of unseen classes by this model \(published weights, data\.split=all"

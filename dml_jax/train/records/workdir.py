@@ -105,7 +105,8 @@ def check_same_facts(
 ) -> None:
     """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
-        _check_same_config(where, stored.get("config", {}), here["config"], selecting)
+        config = stored.get("config")
+        _check_same_config(where, config if isinstance(config, Mapping) else {}, here["config"], selecting)
     for key, what in WHAT.items():
         before, now = stored.get(key, False if key == "x64" else None), here.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):  # a teacher is known by its variables
@@ -245,7 +246,9 @@ def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
     """Context that writes files of a finished run again, whose names begin as `replaced`; the others are checked."""
     finished = (workdir / manifest.NAME).exists()
     if finished:
-        content = manifest.read(workdir, CheckpointError)
+        content = manifest.read(workdir, CheckpointError, REMEDY)
+        if not isinstance(content.get("checkpoint"), str):
+            raise CheckpointError(f"{workdir / manifest.NAME}: names no checkpoint; {REMEDY}")
         others = (name for name in content["files"] if not name.startswith(replaced))
         manifest.check(workdir, others, CheckpointError, REMEDY)
     yield
