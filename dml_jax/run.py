@@ -105,8 +105,7 @@ def train(
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
-        lines = logs.JsonLines(directory / "timing.jsonl").read()
-        results["timing"] = logs.summary(lines, config.data.batch_size)
+        results["timing"] = logs.summary(logs.JsonLines(directory / "timing.jsonl"), config.data.batch_size)
         results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}

@@ -75,6 +75,20 @@ def test_a_line_that_has_changed_since_the_run_finished(tmp_path: Path) -> None:
         log.read()
 
 
+def test_the_summary_of_the_timing(tmp_path: Path) -> None:
+    timing = JsonLines(tmp_path / "timing.jsonl")
+    assert logs.summary(timing, 32) == {}
+    for step, rate in ((10, 64.0), (20, 0), (40, 32.0)):  # 10 steps in 5 s, 20 in 20 s
+        timing.write({"step": step, "images_per_second": rate, "peak_memory": 100 + step})
+    assert logs.summary(timing, 32) == {"seconds": 25.0, "images_per_second": 48.0, "peak_memory": 140}
+    for line in ('{"step": 41}', '{"step": 41, "images_per_second": "fast"}'):
+        timing.path.write_text(line + "\n")
+        with pytest.raises(
+            CheckpointError, match=r"timing\.jsonl: is truncated or damaged \(.*\); delete it, and repeat"
+        ):
+            logs.summary(timing, 32)
+
+
 def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
     """(step, tag, value) of the scalars in the only event file, in order; the framing is that of TFRecord."""
     from tensorboardX.proto.event_pb2 import Event
@@ -175,9 +189,10 @@ def test_crafted_facts_of_a_run_belong_to_another_run(config: Any) -> None:
 @pytest.mark.parametrize("about", [{}, {"checkpoint": 3}])
 def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, Any]) -> None:
     manifest.write(tmp_path, about)
-    with pytest.raises(
-        CheckpointError, match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete"
-    ), workdir.updated(tmp_path, ("figures/",)):
+    with (
+        pytest.raises(CheckpointError, match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete"),
+        workdir.updated(tmp_path, ("figures/",)),
+    ):
         pytest.fail("nothing may be written")
 
 

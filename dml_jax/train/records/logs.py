@@ -11,7 +11,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -170,15 +170,19 @@ def machine() -> str:
     return f"{len(devices)} x {devices[0].device_kind}, {system}"
 
 
-def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
-    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps."""
-    seconds, before, rates = 0.0, 0, []
-    for line in lines:
-        if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
-            seconds += (line["step"] - before) * batch_size / line["images_per_second"]
-            rates.append(line["images_per_second"])
-        before = line["step"]
-    if not rates:
-        return {}
-    found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
-    return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
+def summary(timing: JsonLines, batch_size: int) -> dict[str, float]:
+    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps.
+
+    Raises CheckpointError if a line of `timing.jsonl` lacks a number.
+    """
+    seconds, before, rates, lines = 0.0, 0, [], timing.read()
+    with reading(timing.path, "delete it, and repeat the command", CheckpointError):
+        for line in lines:
+            if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
+                seconds += (line["step"] - before) * batch_size / line["images_per_second"]
+                rates.append(line["images_per_second"])
+            before = line["step"]
+        if not rates:
+            return {}
+        found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
+        return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
