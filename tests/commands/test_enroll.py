@@ -355,10 +355,12 @@ def test_the_same_image_in_two_classes_is_named_and_kept(photos, tmp_path, monke
     third = str(shutil.copy(copies[0], tmp_path / "third.png"))
     index.add({"plum": [third]})
     assert index.shared(14) == [{"green": photos["green"][0], "lime": copies[0], "plum": third}]
+    index.add({"blue": [str(shutil.copy(photos["blue"][1], tmp_path / "twin.png"))]})
+    assert index.shared(15) == []  # its equal is of the same class
     many = {f"class {i}": [shutil.copy(photos["grey"][0], tmp_path / f"{i}.png")] for i in range(13)}
     monkeypatch.setattr(indexes, "BLOCK_ELEMENTS", 30)
     index.add(many)
-    assert [len(each) for each in index.shared(15)] == list(range(2, 15))
+    assert [len(each) for each in index.shared(16)] == list(range(2, 15))
 
 
 def test_the_command(photos, tmp_path, monkeypatch, execute):
