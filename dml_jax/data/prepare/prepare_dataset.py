@@ -145,9 +145,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
     check.check_number_of_classes(kept, named)
+    conflicts = check.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
+    if conflicts:
+        conflicts += f" and listed in {request.output / check.TABLE}"
+        console.print(conflicts)
 
     console.start_progress("writing images", len(kept))
-    written = write_records(draft, kept, not request.pixels, console.update_progress)
+    written = write_records(draft, kept, not request.pixels, console.update_progress, conflicts)
     pairs = check.find_duplicates(entries, {i: facts[i] for i in usable})
     write_csv(draft / check.TABLE, [("kind", "where", "first", "second"), *pairs])
     marker = written | {
@@ -198,9 +202,12 @@ def check_images(
 
 
 def write_records(
-    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None]
+    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None], note: str = ""
 ) -> dict[str, Any]:
-    """Writes the images and the index of a data set; returns the fields of the marker file that describe them."""
+    """Writes the images and the index of a data set; returns the fields of the marker file that describe them.
+
+    The `note` is for the users of the data set, see `Split.note`.
+    """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
     (directory / store.RECORDS).mkdir()
@@ -216,7 +223,8 @@ def write_records(
                 content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
                 done += 1
                 progress(done)
-    split_metadata.save(directory / store.INDEX, {name: split._replace(files=()) for name, split in splits.items()})
+    indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
+    split_metadata.save(directory / store.INDEX, indexed)
     return {
         "sha256": content.hexdigest(),
         "splits": {
