@@ -125,9 +125,7 @@ def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, Split]:
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(fingerprint, lambda: _scan(directory, files, recipe))
     read = recipe.note(files)
-    return {
-        name: split._replace(note="; ".join(filter(None, (read, split.note)))) for name, split in splits.items()
-    }
+    return {name: split._replace(note="; ".join(filter(None, (read, split.note)))) for name, split in splits.items()}
 
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Split]:

@@ -169,7 +169,8 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
         picture.resize((picture.width * 2, picture.height * 2)).save(PHOTOS / to, quality=80)
     lines = prepared().splitlines()
     assert {
-        "duplicates within a class: 2", "near duplicates within a class: 1", "near duplicates across splits and classes: 1",
+        "duplicates within a class: 2", "near duplicates within a class: 1",
+        "near duplicates across splits and classes: 1",
     } <= {*lines}  # fmt: skip
     assert (OUT / check.TABLE).read_text().splitlines() == [
         "kind,where,first,second",
@@ -181,7 +182,10 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--skip_bad",)])
-def test_equal_images_in_two_classes_are_reported_and_kept(prepared: Callable[..., str], options: tuple[str]) -> None:
+def test_equal_images_in_two_classes_are_reported_and_kept(
+    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: tuple[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     layouts.photos(PHOTOS)
     shutil.copy(PHOTOS / "elm/1.jpg", PHOTOS / "oak/copied.jpg")
     shutil.copy(PHOTOS / "elm/1.jpg", PHOTOS / "elm/same class.jpg")
