@@ -12,10 +12,12 @@ import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
+from dml_jax.data.prepare import official
 from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
+MISSING = "missing"  # the reason of `sources.File.read`
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
@@ -131,6 +133,16 @@ def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> d
     return reasons | _find_unmatched(entries, set(facts) - set(reasons))
 
 
+def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines that list unusable images, given as (name, reason); missing ones, often all of a folder, are one line."""
+    missing = [name for name, reason in unusable if reason == MISSING]
+    lines = [f"{name}: {reason}" for name, reason in unusable if reason != MISSING or len(missing) == 1]
+    if len(missing) > 1:
+        example = ", ".join(missing[:3])
+        lines.append(f"{counted(len(missing), 'image')} are missing, e.g. {example}; {official.ANOTHER}")
+    return lines
+
+
 def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
     """Images without another image of their class to be retrieved: index -> reason."""
     counts = Counter((entries[i].split, entries[i].class_name) for i in usable)
@@ -158,7 +170,7 @@ def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
     shared = [of for of in named.values() if len(of) > 1]
     if not shared:
         return ""
-    shown = (" = ".join(f"{name} (class {label})" for label, name in of.items()) for of in shared[:3])
+    shown = (" = ".join(f"{name} (class {label})" for label, name in of.items()) for of in shared[:2])
     verb = "is" if len(shared) == 1 else "are"
     return (
         f"warning: {counted(len(shared), 'image')} {verb} in more than one class, e.g. {'; '.join(shown)}; at most one "

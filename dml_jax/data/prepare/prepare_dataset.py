@@ -117,14 +117,15 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     scratch.mkdir()
     files = sources.list_files(request.sources, scratch, console.print)
     entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
+    note = recipe.note(files)
     for split, (images, classes) in {} if request.subset else (recipe.counts or {}).items():
         members = [entry.class_name for entry in entries if entry.split == split]
         if (len(members), len(set(members))) != (images, classes):
             raise DataError(
-                f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}: "
-                f"use --subset to accept a part of {request.name}"
+                f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}"
+                f"{note and f'; {note}'}; give all files of the data set, or --subset to accept a part of it"
             )
-    if note := recipe.note(files):
+    if note:
         console.print(note)
     check.check_number_of_classes(entries, named)
 
@@ -135,11 +136,11 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if recipe.counts is None:
         reasons |= check.find_invalid(entries, facts)
     skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    for name, reason in skipped:
-        console.print(f"{name}: {reason}")
+    for line in check.listed(skipped):
+        console.print(line)
     if reasons and not request.skip_bad:
         raise DataError(
-            f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
+            f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or leave them "
             "out with --skip_bad"
         )
     usable = [i for i in range(len(entries)) if i not in reasons]
@@ -147,7 +148,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     check.check_number_of_classes(kept, named)
     conflicts = check.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
     if conflicts:
-        conflicts += f" and listed in {request.output / check.TABLE}"
+        conflicts += f" and listed in {check.TABLE}"
         console.print(conflicts)
 
     console.start_progress("writing images", len(kept))

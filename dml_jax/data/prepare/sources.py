@@ -97,6 +97,8 @@ class Recipe(NamedTuple):
     citation: str = ""  # paper to cite
     downloads: Sequence[Source] = ()  # the archives, where the owners publish them
     terms: str = ""  # under which the owners publish them, or why they cannot be downloaded
+    # Whether the files look like this data set, judged by their names alone, whatever else they are used as.
+    recognised: Callable[[Files], bool] = lambda files: False
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
