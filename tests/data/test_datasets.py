@@ -174,12 +174,14 @@ def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert counts(load("sop", tmp_path / "out")) == {"train": (4, 3), "test": (5, 2)}
 
 
-def test_cars_without_the_labels_of_the_test_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("without", [3, 1])
+def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int) -> None:
     """Half of Cars196 is labelled: both ways out are named, and --subset takes it."""
-    sources = layouts.cars_original(tmp_path)[:3]
-    missing = "cars_test_annos_withlabels.mat is missing, so the images of cars_test have no labels and are left out"
+    sources = layouts.cars_original(tmp_path)
+    del sources[without]
+    missing = "cars_test/ is left out, because its images or their labels in cars_test_annos_withlabels.mat are missing"
     with pytest.raises(
-        DataError, match=rf"train has 2 images of 2 classes instead of 8054 of 98; {missing}; give all .* or --subset"
+        DataError, match=rf"^train has 2 images of .* 8054 of 98; {missing}; give all files, or --subset"
     ):
         prepare("cars", sources, tmp_path / "out", subset=False)
     prepare("cars", sources, tmp_path / "out", Console())

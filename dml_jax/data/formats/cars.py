@@ -34,7 +34,7 @@ BODY = re.compile(r".*(sedan|coupe|suv|convertible|hatchback|wagon|minivan|van|c
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any layout, and of the original one also either half: the labels of the test images are often missing."""
+    """Reads any layout, and of the original one also one half: the labels of the test images are often missing."""
     tables, titles, entries = _tables(files), _titles(files), []
     for table in tables:
         path, rows = _annotations(files, table)
@@ -57,10 +57,9 @@ def note(files: Files) -> str:
             "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, 99 to 196 (FIAT to "
             "smart) for test"
         )
-    missing = [] if JOINED in tables else [table for table in FOLDERS if table not in tables]
+    left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
     return "".join(
-        f"{table} is missing, so the images of {FOLDERS[table].rstrip('/')} have no labels and are left out"
-        for table in missing
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing" for table in left_out
     )
 
 
@@ -71,11 +70,12 @@ def recognised(files: Files) -> bool:
 
 
 def _tables(files: Files) -> list[str]:
-    """The tables to read. The devkit also lies beside car_ims, whose images have names of six digits."""
+    """The tables to read, those with images if any are; the devkit may also lie beside car_ims (names of six digits)."""
     names = {path.split("/")[-1] for path in files}
     original = [table for table in FOLDERS if table in names]
+    complete = [table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)]
     joined = JOINED in names and (not original or any(re.fullmatch(r"\d{6}\.jpg", name) for name in names))
-    return [JOINED] if joined else original
+    return [JOINED] if joined else complete or original
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:

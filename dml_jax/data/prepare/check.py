@@ -57,6 +57,15 @@ def _classes(entries: Sequence[Entry]) -> dict[str, set[str]]:
     return {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
 
 
+def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
+    """How a data set with a known size differs from it, which `--subset` accepts; empty if it does not."""
+    for split, (images, classes) in (recipe.counts or {}).items():
+        members = [entry.class_name for entry in entries if entry.split == split]
+        if (len(members), len(set(members))) != (images, classes):
+            return f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}"
+    return ""
+
+
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
     """Raises DataError unless there are two classes for training, two for test, and none or two for validation."""
     classes = _classes(entries)

@@ -118,13 +118,10 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     files = sources.list_files(request.sources, scratch, console.print)
     entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
     note = recipe.note(files)
-    for split, (images, classes) in {} if request.subset else (recipe.counts or {}).items():
-        members = [entry.class_name for entry in entries if entry.split == split]
-        if (len(members), len(set(members))) != (images, classes):
-            raise DataError(
-                f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}"
-                f"{note and f'; {note}'}; give all files of the data set, or --subset to accept a part of it"
-            )
+    if not request.subset and (problem := check.incomplete(recipe, entries)):
+        raise DataError(
+            "; ".join(filter(None, (problem, note, "give all files, or --subset to accept a part of them")))
+        )
     if note:
         console.print(note)
     check.check_number_of_classes(entries, named)

@@ -166,15 +166,6 @@ def is_ignored(path: str) -> bool:
     return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
 
 
-def find_folder(files: Files, name: str, data_set: str) -> str:
-    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash."""
-    found = [path[: -len(name)] for path in files if path == name or path.endswith(f"/{name}")]
-    if len(found) != 1:
-        what = "is missing" if not found else f"exists {len(found)} times"
-        raise DataError(f"{name} {what}: these are not the files of {data_set}")
-    return found[0]
-
-
 def read_rows(files: Files, path: str) -> list[list[str]]:
     """The words of each non-empty line of a text file."""
     with reading(path):
