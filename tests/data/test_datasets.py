@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -217,6 +218,19 @@ def test_class_folders_of_cars(folder: str, expected: tuple[str, str] | None) ->
     else:
         [entry] = OFFICIAL["cars"].find(files, Options())
         assert (entry.split, entry.class_name) == expected
+
+
+def test_the_split_of_class_folders_of_cars_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources, told = (
+        layouts.cars_folders(tmp_path, "{number:03d} {title}"),
+        "the classes 1 to 98 .* 99 to 196 .* for test",
+    )
+    with pytest.raises(
+        DataError, match=rf"^train has 4 images of 2 classes instead of 8054 of 98; .*{told}; .*--subset"
+    ):
+        prepare("cars", sources, tmp_path / "out", subset=False)
+    prepare("cars", sources, tmp_path / "out", Console())
+    assert re.search(told, capsys.readouterr().out)
 
 
 def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) -> None:

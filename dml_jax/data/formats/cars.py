@@ -70,7 +70,7 @@ def recognised(files: Files) -> bool:
 
 
 def _tables(files: Files) -> list[str]:
-    """The tables to read, those with images if any are; the devkit may also lie beside car_ims (names of six digits)."""
+    """The tables to read, those with images if any; the devkit may lie beside car_ims, whose names have six digits."""
     names = {path.split("/")[-1] for path in files}
     original = [table for table in FOLDERS if table in names]
     complete = [table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)]
