@@ -17,7 +17,7 @@ from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, split_metadata, store, transforms
 from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, prepare_dataset
+from dml_jax.data.prepare import check, official, prepare_dataset
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split, digest, subset, unread
@@ -160,8 +160,23 @@ def test_files_that_do_not_suffice_have_one_diagnosis(
     assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("unpacking")] == []
 
 
+def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
+    """And of complete ones the one beside the table; copies of the table must be equal."""
+    names = ["a/1.jpg", "a/2.jpg"]
+    files = {name: File(Path(name)) for name in ("crops/a/1.jpg", "crops/a/2.jpg", "sop/a/2.jpg")}
+    for copy in ("crops", "sop"):
+        found = official.find_images(files, "sop/Ebay_train.txt", names)
+        assert [str(file.path) for file in found] == [f"{copy}/{name}" for name in names]
+        files["sop/a/1.jpg"] = File(Path("sop/a/1.jpg"))
+    layouts.written(tmp_path, {"x/t.txt": b"1", "y/t.txt": b"1"})
+    files = {name: File(tmp_path / name) for name in ("x/t.txt", "y/t.txt")}
+    assert official.path_of(files, "t.txt", "") == "x/t.txt"
+    (tmp_path / "y/t.txt").write_text("2")
+    with pytest.raises(DataError, match=r"^x/t\.txt and y/t\.txt differ: give only"):
+        official.path_of(files, "t.txt", "")
+
+
 def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the places where most images are, that one counts: the others are missing there."""
     root = layouts.sop(tmp_path).with_suffix("")
     for label in (1, 2, 11_319):
         (root / f"bicycle_final/{110_000_000_000 + label}_1.JPG").unlink()

@@ -51,9 +51,12 @@ def _images(files: Files) -> list[str]:
 def recognised(files: Files) -> bool:
     """Whether most images are in numbered folders, and named like them."""
     images = [path.split("/")[-2:] for path in _images(files)]
-    matches = [(CLASS.fullmatch(parts[0]), parts[-1]) for parts in images]
-    named = sum(bool(match) and name.lower().startswith(match[2].lower()) for match, name in matches)
-    return named > len(images) / 2
+    named = [
+        parts
+        for parts in images
+        if (match := CLASS.fullmatch(parts[0])) and parts[-1].lower().startswith(match[2].lower())
+    ]
+    return len(named) > len(images) / 2
 
 
 RECIPE = Recipe(
