@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -216,6 +217,38 @@ def raising(error: Exception) -> None:
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         cli.exit_code(lambda: raising(error))
+
+
+def command_in_a_process(body: str, output: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    program = "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}sys.exit(cli.exit_code(lambda: {body}))"],
+        stdout=output, stderr=subprocess.PIPE, env={**os.environ, **environment}, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def broken_pipe() -> Iterator[int]:
+    """A pipe whose reader has ended, as `head` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "body", ["print('x')", "Console().print('x')", "sys.exit(__import__('dml_jax.__main__').__main__.main())"]
+)
+def test_output_that_nobody_reads_ends_a_command_quietly(broken_pipe: int, body: str, unbuffered: str) -> None:
+    done = command_in_a_process(body, broken_pipe, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (141, b"")  # 128 + SIGPIPE, as of other commands
+
+
+def test_another_broken_pipe_keeps_its_traceback() -> None:
+    done = command_in_a_process("(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"BrokenPipeError: [Errno 32] Broken pipe\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -3,6 +3,9 @@
 import argparse
 import importlib.util
 import io
+import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -153,11 +156,26 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command and returns its exit code.
 
-    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal.
+    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal. The
+    latter includes SIGPIPE if the reader of standard output, e.g. `head`, has ended: nothing else is printed then.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
             stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _exit_code(body)
+        sys.stdout.flush()  # rather than when the interpreter ends, which would print a failure
+        return code
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout, 0)
+        if not output.poll(0):  # another pipe is broken
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        return 128 + signal.SIGPIPE
+
+
+def _exit_code(body: Callable[[], object]) -> int:
     try:
         with warnings.catch_warnings():
             # About details of a file; they would be printed beside the result or the error line.
@@ -179,5 +197,6 @@ def exit_code(body: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles
-        return int(end.code or 0)
+        broken = isinstance(end.__context__, BrokenPipeError)  # on which Rich ends the process with 1
+        return 128 + signal.SIGPIPE if broken else int(end.code or 0)
     return 0

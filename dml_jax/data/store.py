@@ -120,11 +120,12 @@ def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, Split]:
     `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
     """
     files = dict(sorted(walk(directory.resolve())))
-    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
+    lines = ["splits: 4", str(directory.resolve())]  # the number rises when folders are read as other splits
     lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
     splits = split_metadata.cached(fingerprint, lambda: _scan(directory, files, recipe))
-    return {name: split._replace(note=recipe.note(files)) for name, split in splits.items()}
+    read = recipe.note(files)
+    return {name: split._replace(note="; ".join(filter(None, (read, split.note)))) for name, split in splits.items()}
 
 
 def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Split]:
@@ -132,20 +133,23 @@ def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Split]:
     check.check_number_of_classes(entries, f"data.path={directory}")
     facts, reasons = check.inspect_images(entries)
     reasons |= check.find_invalid(entries, facts)
+    source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
+    preparation = f"dml-jax prepare --name=folder --source={source} --output={output}"
     if reasons:
         first = min(reasons)
-        source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
-            f"{entries[first].id}: {reasons[first]}; dml-jax prepare --name=folder --source={source} "
-            f"--output={output} lists all of them, and with --skip_bad leaves them out"
+            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with --skip_bad leaves them "
+            "out"
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):
         content.update(facts[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+    note = check.label_conflicts((facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries))
+    note += f"; {preparation} lists all of them in {check.TABLE}" if note else ""
     splits = split_metadata.from_entries(entries)
-    return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
+    return {name: split._replace(content=content.hexdigest(), note=note) for name, split in splits.items()}
 
 
 def staged(url: str) -> Path:

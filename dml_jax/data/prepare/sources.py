@@ -97,6 +97,8 @@ class Recipe(NamedTuple):
     citation: str = ""  # paper to cite
     downloads: Sequence[Source] = ()  # the archives, where the owners publish them
     terms: str = ""  # under which the owners publish them, or why they cannot be downloaded
+    # Whether the files look like this data set, judged by their names alone, whatever else they are used as.
+    recognised: Callable[[Files], bool] = lambda files: False
 
 
 def walk(root: Path) -> Iterator[tuple[str, File]]:
@@ -162,15 +164,6 @@ def is_image(path: str) -> bool:
 def is_ignored(path: str) -> bool:
     """Whether a part of a path is hidden or was created by a file manager."""
     return any(name.startswith(".") or name in IGNORED_NAMES for name in path.lower().split("/"))
-
-
-def find_folder(files: Files, name: str, data_set: str) -> str:
-    """The folder that contains the file `name` (a file name or relative path): "" or a path that ends in a slash."""
-    found = [path[: -len(name)] for path in files if path == name or path.endswith(f"/{name}")]
-    if len(found) != 1:
-        what = "is missing" if not found else f"exists {len(found)} times"
-        raise DataError(f"{name} {what}: these are not the files of {data_set}")
-    return found[0]
 
 
 def read_rows(files: Files, path: str) -> list[list[str]]:
