@@ -131,7 +131,7 @@ class EmbeddingModel(ABC):
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
             raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
-        return transforms.for_network(data, self.shape, pixels, name)
+        return transforms.for_network(self.data, self.shape, pixels, name)
 
     def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.
