@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -31,6 +32,7 @@ HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; 
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
 PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
+CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
 STRIP = 2**22  # pixels that are converted at a time
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
 MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
@@ -100,14 +102,29 @@ def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray
         return _pixels(image, upright)
 
 
-def size(data: bytes) -> tuple[int, int]:
-    """Width and height in pixels by the header of an image file; raises DataError if it is not one of the `FORMATS`."""
+class Header(NamedTuple):
+    """Size of an image in pixels, and the bytes of memory that decoding it needs."""
+
+    width: int
+    height: int
+    memory: int
+
+
+def header(data: bytes) -> Header:
+    """What the header of an image file announces; raises DataError if it is not one of the `FORMATS`."""
     if data[:3] == b"\xff\xd8\xff":
         with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
-            height, width, *_ = simplejpeg.decode_jpeg_header(data)
-            return width, height
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            return Header(width, height, _memory(data, height * width, colours))
     with _usable(), _open(data) as image:
-        return image.size
+        return Header(*image.size, PILLOW * image.width * image.height)
+
+
+def _memory(data: bytes, pixels: int, colours: str) -> int:
+    """Of a JPEG file."""
+    if colours in CMYK:
+        return PILLOW * pixels
+    return (PROGRESSIVE if b"\xff\xc2" in data else BASELINE) * pixels
 
 
 def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
@@ -205,9 +222,9 @@ def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray |
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        if colours in ("CMYK", "YCCK") or height * width > LIMIT:
+        if colours in CMYK or height * width > LIMIT:
             return None
-        room.take(height * width * (PROGRESSIVE if b"\xff\xc2" in data else BASELINE))
+        room.take(_memory(data, height * width, colours))
         # Factors below 2 would be slower than the full size.
         size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
         pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
@@ -238,7 +255,7 @@ def is_plain(data: bytes) -> bool:
     """Whether a file needs no conversion to RGB: JPEG other than CMYK, or 8-bit PNG without palette and alpha."""
     if data[:3] == b"\xff\xd8\xff":
         try:
-            return simplejpeg.decode_jpeg_header(data)[2] not in ("CMYK", "YCCK")
+            return simplejpeg.decode_jpeg_header(data)[2] not in CMYK
         except ValueError:
             return False
     extras = b"tRNS" in data or b"eXIf" in data

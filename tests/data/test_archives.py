@@ -158,8 +158,11 @@ def test_arrays_are_not_larger_than_their_file(tmp_path: Path) -> None:
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
     zipped(path, {"rows.npy": header.getvalue()}, compression=zipfile.ZIP_STORED)
-    with pytest.raises(DataError, match=r"rows\.npy: is shorter than its shape \[1099511627776\]"):
-        archives.arrays(path.open("rb"))
+    with (
+        pytest.raises(DataError, match=r"rows\.npy: is shorter than its shape \[1099511627776\]"),
+        path.open("rb") as file,
+    ):
+        archives.arrays(file)
     np.savez(path, rows=np.array([None]))
     with pytest.raises(ValueError, match="allow_pickle"), path.open("rb") as file:
         archives.arrays(file)
