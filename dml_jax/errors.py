@@ -76,8 +76,8 @@ def exit_code_of(error: BaseException) -> int:
 def message_of(error: BaseException) -> str:
     """The line that is printed for an error."""
     message = str(error)
-    if isinstance(error, MemoryError):
-        why = f" ({message})" if message else ""
+    if isinstance(error, MemoryError) or message.startswith("RESOURCE_EXHAUSTED"):
+        why = f" ({message.splitlines()[0][:200]})" if message else ""
         message = f"not enough memory{why}; close other programs, or use fewer or smaller images, or a larger machine"
     elif isinstance(error, OSError):
         message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"

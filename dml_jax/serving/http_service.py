@@ -43,7 +43,8 @@ SECONDS = 30.0  # from the headers of a request to its answer
 BODY = 32 << 20  # bytes
 BODIES = 1 << 27  # bytes of all requests in memory
 PIXELS = 25_000_000  # of an image, somewhat more than most cameras have
-LARGE = decode.MEMORY // 4  # bytes needed to decode an image, above which it is decoded after the other large ones
+# Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the others of this kind.
+LARGE, SCANS = decode.MEMORY // 4, 20
 CONNECTIONS = 128
 # A client has these seconds to send a request or to take an answer, and one more for this many bytes that it sends.
 PATIENCE, RATE = 10.0, 1 << 14
@@ -86,7 +87,7 @@ class Service:
             width, height, memory = decode.header(file)
             if width * height > PIXELS:
                 raise HTTPException(413, f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels")
-            if memory > LARGE:
+            if memory > LARGE or file.count(b"\xff\xda") > SCANS:
                 return self._large
         return self._readers
 

@@ -1,15 +1,20 @@
 """Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines with odd values."""
 
+import contextlib
 import copy
 import functools
 import io
 import json
 import operator
+import socket
 import tarfile
+import tempfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,6 +35,8 @@ from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources
 from dml_jax.errors import UserError
 from dml_jax.evaluation import check_inputs
+from dml_jax.inference import inputs
+from dml_jax.inference.index import Enrolled, Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
@@ -246,7 +253,110 @@ def _read_arrays(directory: Path) -> None:
     check_inputs.labels(given, len(points))
 
 
+def _index() -> bytes:
+    index = Index(MODEL)
+    index._append(["a", "b", "b"], Enrolled(np.eye(3, dtype=np.float32), ["x", "y", ""], ["", "1", ""]))
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(Path(folder, "i.npz"))
+        return Path(folder, "i.npz").read_bytes()
+
+
+MODEL: Any = SimpleNamespace(own_distance=False, fingerprint="x")
+
+
+def _read_shard(directory: Path) -> None:
+    (name,) = directory.iterdir()
+    for unit in inputs.units([], [str(name)]):
+        assert sum(map(len, inputs.blocks(unit))) > 0
+
+
+@functools.cache
+def _bomb(name: str) -> bytes:
+    """A few kilobytes that unpack to more than `archives.ALLOWANCE`."""
+    zeros = bytes(archives.ALLOWANCE // 2)
+    match name:
+        case "x.zip":
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for i in range(8):
+                    archive.writestr(f"{i}.png", zeros)
+            return file.getvalue()
+        case "x.tar.xz":
+            with tarfile.open(fileobj=(file := io.BytesIO()), mode="w:xz") as tar:
+                for i in range(8):
+                    info = tarfile.TarInfo(f"{i}.png")
+                    info.size = len(zeros)
+                    tar.addfile(info, io.BytesIO(zeros))
+            return file.getvalue()
+        case "i.npz":
+            return _written(lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8)))
+    values = pyarrow.DictionaryArray.from_arrays(np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]]))
+    return _written(
+        lambda file: pyarrow_parquet.write_table(pyarrow.table({"image": values}), file, compression="zstd")
+    )
+
+
+def _read_bomb(directory: Path) -> None:
+    (file,) = directory.iterdir()
+    tracemalloc.start()
+    try:
+        Index.load(MODEL, file) if file.suffix == ".npz" else _read_shard(directory)
+        raise AssertionError("unpacked")
+    finally:
+        assert tracemalloc.get_traced_memory()[1] < 3 * archives.ALLOWANCE
+        tracemalloc.stop()
+
+
+DEVICES: dict[str, Callable[[Path], object]] = {
+    "x.npy": check_inputs.load,
+    "labels.txt": check_inputs.read_lines,
+    "config.json": lambda file: workdir.read_config(file.parent),
+    "metrics.jsonl": lambda file: JsonLines(file).truncate(2),
+    "w.safetensors": tensor_files.read,
+    "i.npz": lambda file: Index.load(MODEL, file),
+    "x.jpg": lambda file: sources.File(file).read(),
+    "c.py": lambda file: load_config(str(file), {}),
+}
+
+
+def _read_device(directory: Path) -> None:
+    (file,) = directory.iterdir()
+    DEVICES[file.name](file)
+    raise AssertionError("has an end")
+
+
+REQUEST = b"POST /?embedding=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+
+
+def _ask(directory: Path) -> None:
+    """The server ends the connection, and answers the next client."""
+    from tests.serving import test_http_service as service  # needs the extra "serve"
+
+    with service.serving(service.Colours()) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client, contextlib.suppress(ConnectionError):
+            client.sendall((directory / "request").read_bytes())
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                pass
+        assert service.ask(port, PICTURES["a0.png"])[0] == 200
+
+
 ATTACKS = {
+    "request": Attack(
+        damaged(REQUEST % (len(PICTURES["a0.png"]), PICTURES["a0.png"])).map(lambda content: {"request": content}),
+        _ask,
+        share=2,
+    ),
+    "shard": Attack(ARCHIVES | _damaged("x.parquet", [_parquet()]), _read_shard),
+    "bomb": Attack(
+        st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(lambda name: {name: _bomb(name)}),
+        _read_bomb,
+        share=1,
+    ),
+    "device": Attack(
+        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}), _read_device, share=1
+    ),
+    "index": Attack(_damaged("i.npz", [_index()]), lambda d: Index.load(MODEL, d / "i.npz")),
     "configuration": Attack(
         _overrides(),
         lambda d: main.execute([CONFIG, *_lines(d), "--mode=show"]),
