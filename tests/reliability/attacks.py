@@ -1,12 +1,10 @@
 """Hostile input by kind: valid files with flipped, missing or repeated parts, and command lines with odd values."""
 
-import contextlib
 import copy
 import functools
 import io
 import json
 import operator
-import socket
 import tarfile
 import tempfile
 import tracemalloc
@@ -273,17 +271,17 @@ def _read_shard(directory: Path) -> None:
 @functools.cache
 def _bomb(name: str) -> bytes:
     """A few kilobytes that unpack to more than `archives.ALLOWANCE`."""
-    zeros = bytes(archives.ALLOWANCE // 2)
+    zeros = bytes(archives.ALLOWANCE // 16)
     match name:
         case "x.zip":
             file = io.BytesIO()
             with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                for i in range(8):
+                for i in range(40):
                     archive.writestr(f"{i}.png", zeros)
             return file.getvalue()
         case "x.tar.xz":
             with tarfile.open(fileobj=(file := io.BytesIO()), mode="w:xz") as tar:
-                for i in range(8):
+                for i in range(40):
                     info = tarfile.TarInfo(f"{i}.png")
                     info.size = len(zeros)
                     tar.addfile(info, io.BytesIO(zeros))
@@ -292,7 +290,7 @@ def _bomb(name: str) -> bytes:
             return _written(lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8)))
     values = pyarrow.DictionaryArray.from_arrays(np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]]))
     return _written(
-        lambda file: pyarrow_parquet.write_table(pyarrow.table({"image": values}), file, compression="zstd")
+        lambda file: pyarrow_parquet.write_table(pyarrow.table({"image": values}), file, store_schema=False)
     )
 
 
@@ -303,8 +301,9 @@ def _read_bomb(directory: Path) -> None:
         Index.load(MODEL, file) if file.suffix == ".npz" else _read_shard(directory)
         raise AssertionError("unpacked")
     finally:
-        assert tracemalloc.get_traced_memory()[1] < 3 * archives.ALLOWANCE
+        peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
+        assert peak < 3 * archives.ALLOWANCE
 
 
 DEVICES: dict[str, Callable[[Path], object]] = {
@@ -325,28 +324,7 @@ def _read_device(directory: Path) -> None:
     raise AssertionError("has an end")
 
 
-REQUEST = b"POST /?embedding=1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
-
-
-def _ask(directory: Path) -> None:
-    """The server ends the connection, and answers the next client."""
-    from tests.serving import test_http_service as service  # needs the extra "serve"
-
-    with service.serving(service.Colours()) as port:
-        with socket.create_connection(("127.0.0.1", port), timeout=60) as client, contextlib.suppress(ConnectionError):
-            client.sendall((directory / "request").read_bytes())
-            client.shutdown(socket.SHUT_WR)
-            while client.recv(1 << 16):
-                pass
-        assert service.ask(port, PICTURES["a0.png"])[0] == 200
-
-
 ATTACKS = {
-    "request": Attack(
-        damaged(REQUEST % (len(PICTURES["a0.png"]), PICTURES["a0.png"])).map(lambda content: {"request": content}),
-        _ask,
-        share=2,
-    ),
     "shard": Attack(ARCHIVES | _damaged("x.parquet", [_parquet()]), _read_shard),
     "bomb": Attack(
         st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(lambda name: {name: _bomb(name)}),

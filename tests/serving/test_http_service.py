@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from PIL import Image
 
 from dml_jax.commands import serve
@@ -25,6 +26,7 @@ from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
+from tests.reliability.attacks import damaged
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
@@ -337,6 +339,25 @@ def test_the_bytes_in_memory_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
             until(lambda: ask(port, file)[0] == 503)
             assert ask(port, file) == (503, {"error": "too many requests at a time; try again later"})
         until(lambda: ask(port, file)[0] == 200)
+
+
+@pytest.mark.slow
+def test_damaged_requests(port: int) -> None:
+    """The server ends the connection, and answers the next client."""
+    file = picture()
+    request = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(file), file)
+
+    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @given(sent=damaged(request))
+    def check(sent: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client, suppress(ConnectionError):
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                pass
+        assert ask(port, file)[0] == 200
+
+    check()
 
 
 def test_too_little_memory(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,8 @@ class _Header(tarfile.TarInfo):
 
 def _tar(archive: Any) -> Iterator[Member]:
     size, unpacked = length(archive), 0
-    with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header) as file:
+    # Each of its reads is unpacked as a whole, to up to 20,000 times this size.
+    with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header, bufsize=2048) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
             unpacked += info.size  # of sparse files, more than the archive holds
