@@ -185,7 +185,7 @@ class _Protocol(H11Protocol):
             if waiting := [each for each in others if each._keeps_waiting()]:
                 min(waiting, key=lambda each: each._heard)._end()
             else:
-                self.app = BUSY  # type: ignore[assignment]
+                self.app = BUSY
 
     def data_received(self, data: bytes) -> None:
         self._heard = self.loop.time()
