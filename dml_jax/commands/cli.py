@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import ConfigError, exit_code_of, printable, suggest
+from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
@@ -189,10 +189,7 @@ def _exit_code(body: Callable[[], object]) -> int:
         code = exit_code_of(error)
         if code == 1:
             raise
-        message = str(error)
-        if isinstance(error, OSError):
-            message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
-        print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return 130

@@ -26,13 +26,13 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
-    with reading(f"{name}={path}"), np.errstate(over="raise"):
+    with reading(path, option=name), np.errstate(over="raise"):
         return np.lib.format.open_memmap(path, "r")
 
 
 def text_lines(path: Path, *, name: str = "file") -> list[str]:
     """The lines of a UTF-8 text file; empty ones, too."""
-    with reading(f"{name}={path}"):
+    with reading(path, option=name):
         return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
 
 

@@ -123,24 +123,24 @@ class EmbeddingModel(ABC):
         name = name_of(image, name)
         if isinstance(image, Item):
             image = image.content
-        data = self.data
         try:
             match image:
                 case np.ndarray():
                     pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
                 case pillow.Image():
-                    pixels = decode.from_pillow(image, upright=data.exif_rotation)
-                case str() | Path():
-                    pixels = decode.rgb(File(Path(image)).read(), data.decoded_side, upright=data.exif_rotation)
-                case bytes():
-                    pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
+                    pixels = decode.from_pillow(image, upright=self.data.exif_rotation)
+                case str() | Path() | bytes():
+                    file = image if isinstance(image, bytes) else File(Path(image)).read()
+                    side, upright = self.data.decoded_side, self.data.exif_rotation
+                    with decode.decoded(file, side, upright=upright) as pixels:
+                        return transforms.fitted(self.data, self.shape, pixels)
                 case _:
                     pixels = np.asarray(image)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
             raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
-        return transforms.for_network(data, self.shape, pixels, name)
+        return transforms.for_network(self.data, self.shape, pixels, name)
 
     def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.

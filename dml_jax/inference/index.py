@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
@@ -386,7 +387,7 @@ class Index:
         """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be those of an index."""
         path = Path(path).expanduser()
         with reading(path, "enroll again"), path.open("rb") as file:
-            arrays = dict(np.load(file, allow_pickle=False))
+            arrays = archives.arrays(file)
             if str(arrays.pop("sha256")) != _digest(arrays):
                 raise DataError("is not an index, or is damaged; enroll again")
             if problem := next(_problems(arrays), ""):

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from PIL import Image
 import dml_jax
 from dml_jax import console, files
 from dml_jax.commands import embed
+from dml_jax.data.prepare import archives
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
 from tests.commands.conftest import Execute
@@ -205,6 +207,36 @@ def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None
         pass
     assert "error: empty.tar: holds no images; leave it out" in run("--output=b", "empty.tar")[2]
     assert "error: --query: needs image files, neither Parquet" in run("--query=photos/00.jpg", "shards")[2]
+
+
+def test_bombs(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives and Parquet files of a few kilobytes that unpack to megabytes end in one line."""
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    with zipfile.ZipFile("x.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for i in range(8):
+            file.writestr(f"{i}.png", bytes(2**20))
+    sparse = tarfile.TarInfo("a.png")
+    sparse.size = 2**24
+    with tarfile.open("x.tar.gz", "w:gz") as tar:
+        tar.addfile(sparse, io.BytesIO(bytes(2**24)))
+    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**10)]))
+    pq.write_table(pa.table({"image": repeated}), "x.parquet", store_schema=False)
+    pq.write_table(pa.table({"image": pa.array([None] * 2**16, pa.binary())}), "rows.parquet")
+    for name in ("x.zip", "x.tar.gz", "x.parquet", "rows.parquet"):
+        assert Path(name).stat().st_size < 20_000
+        code, _, err = run(f"--output={name}-out", name)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert f"error: {name}: unpacks to more than 200 times its size; if it is yours, give" in err
+
+
+def test_contents_in_memory_are_limited_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 5000)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for i, size in enumerate((2000, 2000, 2000, 9000, 100, 100)):
+            file.writestr(f"{i}.png", os.urandom(size))
+    (unit,) = inputs.units([], [str(tmp_path / "x.zip")])
+    sizes = [[len(item.content) for item in block] for block in inputs.blocks(unit)]  # type: ignore[arg-type]
+    assert sizes == [[2000, 2000, 2000], [9000], [100, 100]]
 
 
 def test_embeddings_that_are_too_large_for_an_array(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:

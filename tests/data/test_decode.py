@@ -2,6 +2,9 @@
 
 import io
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -150,6 +153,66 @@ def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.Mon
     monkeypatch.setattr(decode, "LIMIT", 24 * 32 - 1)
     with pytest.raises(DataError, match="more than 767 pixels"):
         decode.from_pillow(picture)
+
+
+def test_few_images_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the memory allows, of more threads; one that needs more than all of it is decoded alone."""
+    monkeypatch.setattr(decode, "MEMORY", 1000)
+    lock, held, most = threading.Lock(), 0, 0
+
+    def use(count: int) -> None:
+        nonlocal held, most
+        with decode.Room() as room:
+            room.take(count)
+            with lock:
+                held += count
+                most = max(most, held)
+                assert held <= max(1000, count)
+            time.sleep(0.002)
+            with lock:
+                held -= count
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(use, [400, 300, 300, 5000, 200, 900] * 20))
+    assert (most, decode.Room._used) == (5000, 0)
+
+
+@pytest.mark.parametrize(("kind", "mode", "need"), [("PNG", "RGB", 12), ("JPEG", "RGB", 3), ("JPEG", "CMYK", 12)])
+def test_the_memory_of_an_image_counts_until_it_was_used(
+    kind: str, mode: str, need: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = io.BytesIO()
+    Image.new(mode, (20, 10)).save(data, kind)
+    assert decode.header(data.getvalue()) == (20, 10, 200 * need)
+    with decode.decoded(data.getvalue()) as pixels:
+        assert (pixels.shape, decode.Room._used) == ((10, 20, 3), 200 * need)
+    assert decode.Room._used == 0
+    monkeypatch.setattr(decode, "_pixels", lambda *given: 1 / 0)
+    monkeypatch.setattr(decode.simplejpeg, "decode_jpeg", lambda *given, **options: 1 / 0)
+    with pytest.raises(DataError):
+        decode.rgb(data.getvalue())
+    assert decode.Room._used == 0
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
+def test_pixels_do_not_depend_on_strips(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, colours = io.BytesIO(), Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 23, 3), np.uint8))
+    (colours.convert("L") if mode == "I;16" else colours).convert(mode).save(data, "TIFF")
+    whole = decode.rgb(data.getvalue())
+    monkeypatch.setattr(decode, "STRIP", 23 * 5)
+    np.testing.assert_array_equal(decode.rgb(data.getvalue()), whole, strict=True)
+
+
+def test_too_little_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise MemoryError
+
+    for kind, owner, name in (("PNG", Image.Image, "load"), ("JPEG", decode.simplejpeg, "decode_jpeg")):
+        file = pictures.encoded(0, 8, 8, kind)
+        monkeypatch.setattr(owner, name, fail)
+        with pytest.raises(MemoryError):
+            decode.rgb(file)
+        monkeypatch.undo()
 
 
 def test_pixels_as_stored() -> None:

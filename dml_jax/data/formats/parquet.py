@@ -14,7 +14,8 @@ training and test files. Otherwise, and with --splits=classes, the classes are s
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +28,8 @@ from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Option
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
-ROWS = 16  # that are decoded at a time; the page of the file that holds them is also in memory
+ROWS = 8  # that are decoded at most at a time; the page of the file that holds them is also in memory
+BYTES = 2**26  # of a row group that are decoded at a time, even if each of its rows is as large as all together
 SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
 
 
@@ -82,6 +84,24 @@ def image_column(schema: pa.Schema) -> str:
     return image
 
 
+@contextmanager
+def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]]:
+    """A Parquet file and its size in bytes; raises DataError if its header announces more than it may unpack to."""
+    # Mapped, because a reader with a buffer makes it as large as a row group, or as a damaged header demands.
+    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
+    size = source.stat().st_size if isinstance(source, Path) else archives.length(source)
+    with parquet.ParquetFile(source, **options) as table:
+        groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+        archives.check_unpacked(sum(each.total_byte_size + archives.OVERHEAD * each.num_rows for each in groups), size)
+        yield table, size
+
+
+def row_batches(table: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, a few at a time: one stored value may be the content of all of them."""
+    rows = min(max(1, BYTES // max(1, table.metadata.row_group(group).total_byte_size)), ROWS)
+    return table.iter_batches(rows, row_groups=[group], columns=columns)
+
+
 def _is_scalar(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -89,28 +109,26 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
-    left = archives.max_unpacked(source)
-    # Mapped, because a reader with a buffer holds a whole row group.
-    with parquet.ParquetFile(source, memory_map=True, pre_buffer=False, page_checksum_verification=True) as table:
+    with opened(source) as (table, size):
         schema = table.schema_arrow
         features = _features(schema)
         image_name, label_name = image_column(schema), _column(schema, features, "label", "ClassLabel")
         kept = [field for field in schema if field.name in (image_name, label_name) or _is_scalar(field.type)]
         types = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept])
         names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
-        batches = table.iter_batches(ROWS, columns=types.names)
+        batches = (batch for group in range(table.num_row_groups) for batch in row_batches(table, group, types.names))
         for number, row in enumerate(row for batch in batches for row in batch.cast(types).to_pylist()):
             image = row.pop(image_name)
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
-            left -= len(content or b"")
             labelled = isinstance(label, str | int | float) and label != ""
-            if not content or not labelled or given not in ("", *SPLITS) or left < 0:
+            if not content or not labelled or given not in ("", *SPLITS):
                 raise DataError(
-                    f"row {number} (from 0): needs an image, a label of text or a number of a class, as split nothing "
-                    f"or {', '.join(SPLITS)}, and images of at most {archives.MAX_RATIO} times the size of the file"
+                    f"row {number} (from 0): needs an image, a label of text or a number of a class, and as split "
+                    f"nothing or {', '.join(SPLITS)}"
                 )
+            archives.check_unpacked(file.tell() + len(content), size)  # repeated values are stored once
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
                 file.write(content)

@@ -102,17 +102,18 @@ def inspect_images(
     def inspect(i: int) -> ImageFacts | str:
         try:
             data = entries[i].file.read()
-            pixels = decode.rgb(data)
-            transforms.check_aspect(pixels)
+            with decode.decoded(data) as pixels:
+                transforms.check_aspect(pixels)
+                height, width, _ = pixels.shape
+                if min(height, width) < MIN_SIDE:
+                    return f"only {width}x{height} pixels"
+                use(i, data, pixels)
+                contiguous = np.ascontiguousarray(pixels)
+                digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
+                difference = difference_hash(contiguous)
         except DataError as error:
             return str(error)
-        height, width, _ = pixels.shape
-        if min(height, width) < MIN_SIDE:
-            return f"only {width}x{height} pixels"
-        use(i, data, pixels)
-        contiguous = np.ascontiguousarray(pixels)
-        digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
-        return ImageFacts(hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.is_rotated(data))
+        return ImageFacts(hashlib.sha256(data).digest(), digest, difference, decode.is_rotated(data))
 
     facts, reasons = {}, {}
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):

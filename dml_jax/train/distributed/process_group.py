@@ -36,7 +36,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dml_jax import files
-from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
+from dml_jax.errors import ConfigError, PeerError, exit_code_of, message_of
 from dml_jax.train.distributed.stop_signals import Interrupted
 from dml_jax.train.records import logs
 
@@ -268,7 +268,7 @@ def end_together(silence: float) -> Iterator[None]:
             write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
         group.ending.acquire()
-        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        reason = message_of(error) or type(error).__name__
         group.leave(code, f"process {jax.process_index()} has stopped: {reason}")
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
         raise
