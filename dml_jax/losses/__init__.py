@@ -25,9 +25,9 @@ Arguments that several losses share, described here only:
 `per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
 Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`. While a program is
-traced, the values of its arguments are not known and not checked. The methods also build upon pairwise similarities and masks (`pairwise`), triplet mining
-(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
-`similarity_losses`).
+traced, the values of its arguments are not known and not checked. The methods also build upon pairwise similarities and
+masks (`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given
+pairs and triplets (`pair_losses`, `similarity_losses`).
 """
 
 from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface
