@@ -86,7 +86,8 @@ def checked(make: Make) -> Make:
     @wraps(make)
     def call(*arguments: Any, **keywords: Any) -> Sampler:
         given = signature(make).bind(*arguments, **keywords).arguments
-        numbers = {name: x.item() if isinstance(x, np.integer) else x for name, x in given.items() if name != "labels"}
+        given.pop("labels", None)
+        numbers: dict[str, Any] = {name: x.item() if isinstance(x, np.integer) else x for name, x in given.items()}
         seed = numbers.pop("seed", 0)
         Data(sampler=make.__name__, **numbers)
         if not isinstance(seed, int) or seed < 0:
