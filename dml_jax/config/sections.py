@@ -46,7 +46,10 @@ Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd"
 WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
-WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
+WITH_MILESTONES = Needs(
+    "train.period or train.milestones",
+    lambda c: c.train.schedule != "step" or c.train.period or c.train.milestones,
+)
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs(
     "a vision transformer as the backbone", lambda c: c.backbone.name in ("vit", "deit", "dinov3", "siglip")
@@ -181,9 +184,11 @@ class Train:
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
-    # Epochs after which "step" multiplies by gamma; warm-up not counted.
+    # Epochs after which "step" multiplies by gamma again and again, whatever the length; warm-up not counted.
+    period: Annotated[NonNegativeInt, STEPPED] = 0
+    # Or the epochs after which it multiplies by gamma; warm-up not counted.
     milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
+    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates after a period or milestone
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
     log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
@@ -201,6 +206,8 @@ class Train:
         require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
+        rule = f"give milestones or a period (={self.period}), not both"
+        require(not (self.milestones and self.period), "milestones", self.milestones, rule)
 
 
 def _refined(kinds: tuple[str, ...]) -> Needs:

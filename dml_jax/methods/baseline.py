@@ -193,7 +193,7 @@ class Criterion(nn.Module):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
                 relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
-                others = signature.related(embeddings, section_name(name) in signature.WEIGH_PAIRS, relations)
+                others = signature.related(embeddings, relations)
             given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
             arguments = {**vars(options), **self.learned[name], **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}

@@ -117,6 +117,22 @@ def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None
             np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
 
 
+@pytest.mark.parametrize("length", [{"epochs": 7}, {"steps": 0}])
+def test_a_period_lasts_as_long_as_the_run(length: dict[str, int]) -> None:
+    """StepLR: the rate in epoch e after the warm-up is gamma^floor(e / period)."""
+    options = {"warmup_epochs": 1, "schedule": "step", "period": 2, "gamma": 0.5}
+    epoch = experiments.build(small(epochs=1)).sampler.first_step(1)
+    experiment = experiments.build(small(**options, **(length if "epochs" in length else {"steps": 7 * epoch})))
+    steps = np.arange(8 * epoch)
+    expected = 0.5 ** (np.maximum(steps // epoch - 1, 0) // 2)
+    np.testing.assert_allclose([experiment.schedule(step) for step in steps[::3]], expected[::3])
+
+
+def test_milestones_or_a_period() -> None:
+    with pytest.raises(ConfigError, match=r"train\.milestones=\(3,\): give milestones or a period \(=2\), not both"):
+        small(epochs=5, schedule="step", period=2, milestones=(3,))
+
+
 def test_linear_warmup(x64: None) -> None:
     train = Train(groups={}, steps=10, schedule="cosine", linear_warmup=4)
     factor = optimizers.rate_factor(train, start=0, stop=10, milestones=())
