@@ -23,6 +23,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
     flags.add_argument("--check", metavar="FOLDER", help="class folders to compare with what is expected")
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
     add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.read_plain(arguments)
@@ -116,9 +118,10 @@ def execute(arguments: list[str]) -> None:
 
     files = image_files(options.paths) if options.classify else []
     session = options.session
-    classes = formats.class_folders(options.paths, session) if adds else {}
-    others = formats.class_folders([options.calibrate], session) if options.calibrate else {}
-    asked = formats.class_folders([options.check], session) if options.check else {}
+    read = partial(formats.class_folders, session=session, splits=options.splits)
+    classes = read(options.paths) if adds else {}
+    others = read([options.calibrate]) if options.calibrate else {}
+    asked = read([options.check]) if options.check else {}
     model = runtime.load(options)
     taken: dict[Path, str] = {}
     for folders in (classes, others, asked):

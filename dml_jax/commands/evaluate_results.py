@@ -119,9 +119,11 @@ def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[st
     """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
     path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
     if path.suffix == ".npy":
-        return check_inputs.load(path, name=name)
+        given = check_inputs.load(path, name=name)
+        return np.array([normalised(label) for label in given.tolist()]) if given.dtype.kind == "U" else given
     if path.suffix == ".tsv":
-        return [[word for word in line.split("\t") if word] for line in check_inputs.text_lines(path, name=name)]
+        words = ([normalised(word) for word in line.split("\t")] for line in check_inputs.text_lines(path, name=name))
+        return [[word for word in line if word] for line in words]
     return check_inputs.read_lines(path, name=name)
 
 

@@ -146,6 +146,9 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
         assert run()[2] == error
 
 
+NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
+
+
 def packed(photos: Path) -> None:
     """Writes the photographs as two Parquet files, the first with two row groups, and as two shards of WebDataset."""
     files = sorted(photos.iterdir())
@@ -170,7 +173,7 @@ def test_parquet_files_and_archives(folder: str, run: Execute, photos: Path, mon
     packed(photos)
     code, out, err = run("--skip_bad", "--output=packed", folder)
     first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
-    assert (code, err.splitlines()[1]) == (0, f"left out: {first}: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)")
+    assert (code, err.splitlines()[1]) == (0, f"left out: {first}: {NO_IMAGE}")
     assert out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"  # and the loose ones
     exported = embedding_files.read(Path("packed"))
     loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
@@ -228,7 +231,7 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run()
-    reasons = [f"photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
+    reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
     error = f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such images out of out"
     unusable = [f"unusable: {reason}" for reason in reasons]

@@ -35,9 +35,9 @@ def test_heic_with_its_extra() -> None:
     for damaged in (data[: len(data) // 2], data[:40] + bytes(60) + data[100:]):
         with pytest.raises(DataError):
             decode.rgb(damaged)
-    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
     with pytest.raises(DataError, match="not an image"):  # of another brand
-        decode.rgb(data[:8] + b"avif" + data[12:])
+        decode.rgb(data[:8] + b"heim" + data[12:])
 
 
 def test_heic_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) 
     from PIL import EpsImagePlugin
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
-    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM\)$"):
+    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM\)$"):
         decode.rgb(pictures.encoded(3, kind=kind))
 
 

@@ -21,6 +21,7 @@ from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
@@ -116,7 +117,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
     scratch.mkdir()
     files = sources.list_files(request.sources, scratch, console.print)
-    entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
+    page = understand(recipe, files, request.options._replace(scratch=scratch), named)
+    entries = list(page.entries)
     for split, (images, classes) in {} if request.subset else (recipe.counts or {}).items():
         members = [entry.class_name for entry in entries if entry.split == split]
         if (len(members), len(set(members))) != (images, classes):
@@ -124,8 +126,8 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
                 f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}: "
                 f"use --subset to accept a part of {request.name}"
             )
-    if note := recipe.note(files):
-        console.print(note)
+    for line in shown(page.doubts, named):
+        console.print(line)
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
