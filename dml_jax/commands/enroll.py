@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dml_jax.class_names import near_equal, normalised
 from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import locked
@@ -75,8 +76,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
-    flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
-    flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
+    for name, text in (("remove", "class to remove; repeatable"), ("restore", "removed class; repeatable")):
+        flags.add_argument(f"--{name}", metavar="CLASS", action="append", type=normalised, default=[], help=text)
     flags.add_argument("--purge", action="store_true", help="delete the embeddings of all removed classes for good")
     flags.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], help="new name; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
@@ -164,7 +165,7 @@ def _change(
     for name in options.restore:
         index.restore(name)
     for pair in options.rename:
-        index.rename(*pair.split(":"))
+        index.rename(*map(normalised, pair.split(":")))
     purged = list(index.removed) if options.purge else []
     for name in purged:
         del index.removed[name]
@@ -175,6 +176,11 @@ def _change(
     known = given - sum(map(len, classes.values()))
     if options.skip_bad:
         classes, others = usable(model, classes, needed=not known), usable(model, others)
+    for group in near_equal([*index.classes, *classes]):
+        if set(group) & set(classes):
+            print(
+                f"doubt: {' and '.join(map(printable, group))} are near-equal names of different classes; --rename one"
+            )
     if classes:
         index.add(classes, {name: [taken[file] for file in images] for name, images in classes.items()})
     if others:
@@ -198,6 +204,13 @@ def _change(
 
 def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Namespace) -> None:
     """Prints the rates on labelled images, and whether they are within the promised intervals."""
+    for group in near_equal([*index.classes, *classes]):
+        old, new = (sorted(set(group) & set(names)) for names in (index.classes, set(classes) - set(index.classes)))
+        if old and new:
+            raise DataError(
+                f"{options.check}: the class {new[0]!r} would count as a stranger beside the enrolled {old[0]!r}; rename "
+                f"its folder or the enrolled class, --rename={old[0]!r}:{new[0]!r}"
+            )
     point = index.expect(options.false_accept_rate)
     found = index.check(classes, point.threshold)
     if found.overlapping:

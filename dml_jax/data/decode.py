@@ -26,7 +26,16 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
-FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")  # Pillow's names; PPM includes PGM
+FORMATS: tuple[str, ...] = (
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "AVIF",
+    "PPM",
+)  # Pillow's names; PPM includes PGM
 HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
 NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb

@@ -57,7 +57,11 @@ def page(path: Path, options: Options, source: str) -> list[str]:
             understand(_known(_recipes()[name], found.entries), files, options, source)
         except DataError as error:
             problem = str(error).removeprefix(f"{source}: ")
-    return [*_facts(name, found, options), *(f"doubt: {line}" for line in found.doubts), *_advice(name, path, options, problem)]
+    return [
+        *_facts(name, found, options),
+        *(f"doubt: {line}" for line in found.doubts),
+        *_advice(name, path, options, problem),
+    ]
 
 
 def _facts(name: str, page: Page, options: Options) -> list[str]:

@@ -134,7 +134,10 @@ def test_csv(tmp_path: Path) -> None:
         ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: has the columns path, label, n, n; must have path, label"),
         ("path,label,split\na.jpg,b,trial\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
-        ("path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", r"all 4 listed images are missing, e\.g\. .0\.jpg; the source holds no images"),
+        (
+            "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
+            "all 4 listed images are missing, e.g. \0.jpg; the source holds no images",
+        ),
     ],
 )
 def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:
@@ -232,7 +235,9 @@ def test_images_outside_of_class_folders(tmp_path: Path) -> None:
     pictures.write(layouts.photos(tmp_path / "p" / "train") / "1.jpg", 1)
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
     for splits in ("auto", "classes"):
-        with pytest.raises(DataError, match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' is"):
+        with pytest.raises(
+            DataError, match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' is"
+        ):
             prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
 
