@@ -208,8 +208,8 @@ def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Names
         old, new = (sorted(set(group) & set(names)) for names in (index.classes, set(classes) - set(index.classes)))
         if old and new:
             raise DataError(
-                f"{options.check}: the class {new[0]!r} would count as a stranger beside the enrolled {old[0]!r}; rename "
-                f"its folder or the enrolled class, --rename={old[0]!r}:{new[0]!r}"
+                f"{options.check}: the class {new[0]!r} would count as a stranger, but {old[0]!r} is enrolled; rename "
+                f"one, --rename={old[0]!r}:{new[0]!r}"
             )
     point = index.expect(options.false_accept_rate)
     found = index.check(classes, point.threshold)

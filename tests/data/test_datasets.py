@@ -17,7 +17,7 @@ from dml_jax.console import Console
 from dml_jax.data import decode, formats, split_metadata, store, transforms
 from dml_jax.data.prepare import check, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
-from dml_jax.data.prepare.sources import File, Options
+from dml_jax.data.prepare.sources import Options
 from dml_jax.data.split import Split, digest, subset, unread
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.train import experiment as experiments

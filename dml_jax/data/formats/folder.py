@@ -133,7 +133,7 @@ def _outermost(folders: Mapping[Parts, Parts], session: str) -> tuple[dict[Parts
     outer = {parts: next((parts[:i] for i in range(1, len(parts)) if parts[:i] in held), parts) for parts in held}
     inside = sorted(parts for parts in held if outer[parts] != parts)
     if session == sessions.FOLDER:  # a folder that holds folders of images, or the one around it, is the class
-        around = set(outer[parts] for parts in inside)
+        around = {outer[parts] for parts in inside}
         classes = {p: outer[p] if outer[p] != p or p in around else p[:-1] or p for p in held}
         return {given: classes.get(parts, ()) for given, parts in folders.items()}, []
     said = []
@@ -149,7 +149,7 @@ def _outermost(folders: Mapping[Parts, Parts], session: str) -> tuple[dict[Parts
             above.setdefault(parts[-1], set()).add(parts[:-1])
     if repeated := sorted(name for name, tops in above.items() if len(tops) > 1):
         said.append(
-            f"{counted(len(repeated), 'name')} of folders, e.g. {repeated[0]!r}, are in several folders, which count as "
+            f"{counted(len(repeated), 'name')} of folders, e.g. {repeated[0]!r}, are in several folders and count as "
             "classes of their own; if they are parts of a class, such as days, give session=folder"
         )
     return {given: outer.get(parts, ()) for given, parts in folders.items()}, said

@@ -296,9 +296,9 @@ def is_missing(file: File) -> bool:
 def located(files: Files, base: str, paths: Sequence[str]) -> list[str]:
     """The files that the paths in a table mean, as names in `files`; a path that means none stays as it is.
 
-    Paths are relative to the folder `base`, or else to the source, with slashes or backslashes, and may contain "." and ".." and be in another
-    Unicode form. An absolute path may be one of another machine: it means what is left after one start that most of the
-    absolute paths share, if that is a file of the source.
+    Paths are relative to the folder `base`, or else to the source, with slashes or backslashes, and may contain "." and
+    ".." and be in another Unicode form. An absolute path may be one of another machine: it means what is left after one
+    start that most of the absolute paths share, if that is a file of the source.
     """
     composed = {unicodedata.normalize("NFC", name): name for name in files}
     composed |= {name: name for name in files}

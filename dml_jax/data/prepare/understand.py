@@ -100,8 +100,8 @@ def _check_splits(page: Page, source: str, *, decided: bool) -> None:
         seen = set(classes.get(split, ()))
         if shared := sorted(seen & test):
             raise DataError(
-                f"{source}: {len(shared)} classes are in both {name} and test ({_listed(shared)}): test classes must be "
-                f"new to the model; {DIVIDE}, or give --splits=none if these splits are classes themselves"
+                f"{source}: {len(shared)} classes are in both {name} and test ({_listed(shared)}): test classes must "
+                f"be new to the model; {DIVIDE}, or give --splits=none if these splits are classes themselves"
             )
         alike = [group for group in page.near if seen & set(group) and test & set(group)]
         if alike and not decided:
