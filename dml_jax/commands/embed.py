@@ -43,7 +43,7 @@ NEIGHBORS = 8  # shown for a query
 
 
 def image_files(paths: list[str]) -> list[str]:
-    """Image files among `paths`, and those below directories among them; prints what is left out.
+    """Image files among `paths`, and those below directories among them; says on stderr what is left out.
 
     Raises DataError if a path does not exist, or there is no image file.
     """
@@ -125,7 +125,7 @@ def execute(arguments: list[str]) -> None:
 def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[list[str], list[str]]:
     """Image files among `paths`, and Parquet files and archives, also those in directories without loose images.
 
-    Prints what is left out. Files in `written`, the Parquet files of the output, are left out; without it, only image
+    Says on stderr what is left out. Files in `written`, the Parquet files of the output, are left out; without it, only image
     files count.
     """
     from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
@@ -148,7 +148,7 @@ def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[lis
         else:
             raise DataError(f"{name}: there is no such file or directory")
     for line in shown(said):
-        print(printable(line))
+        print(printable(line), file=sys.stderr)
     return files, list(dict.fromkeys(shards))
 
 

@@ -143,14 +143,12 @@ def _outermost(folders: Mapping[Parts, Parts], session: str) -> tuple[dict[Parts
             f"{'counts' if len(inside) == 1 else 'count'} as part of that class, here {'/'.join(outer[inside[0]])!r}"
         )
     shared = _shared(set(outer.values()))
-    above: dict[str, set[Parts]] = {}
-    for parts in held:
-        if outer[parts] == parts and len(parts) > shared + 1:
-            above.setdefault(parts[-1], set()).add(parts[:-1])
-    if repeated := sorted(name for name, tops in above.items() if len(tops) > 1):
+    if deep := sorted(label for label in set(outer.values()) if len(label) > shared + 1):
+        above = {label[:-1] for label in deep}
         said.append(
-            f"{counted(len(repeated), 'name')} of folders, e.g. {repeated[0]!r}, are in several folders and count as "
-            "classes of their own; if they are parts of a class, such as days, give session=folder"
+            f"{counted(len(deep), 'class')}, e.g. {'/'.join(deep[0][shared:])!r}, "
+            f"{'is a folder' if len(deep) == 1 else 'are folders'} in {counted(len(above), 'folder')}; if such folders "
+            "are parts of one class, such as days, give session=folder"
         )
     return {given: outer.get(parts, ()) for given, parts in folders.items()}, said
 

@@ -46,7 +46,7 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset")
+        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad", "subset")
         values = self._asdict() | self.options._asdict()
         return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
 

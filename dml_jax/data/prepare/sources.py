@@ -30,7 +30,7 @@ SPLITS = ("train", "validation", "test", "gallery")  # if there is a gallery, th
 SPLIT_NAMES = {  # words in the names of folders and files and in columns of tables -> split
     **dict.fromkeys(("train", "training", "trn"), "train"),
     **dict.fromkeys(("val", "valid", "validation", "validate", "dev", "devel", "development"), "validation"),
-    **dict.fromkeys(("test", "testing", "tst", "query", "queries"), "test"),
+    **dict.fromkeys(("test", "testing", "tst", "eval", "evaluation", "holdout", "query", "queries", "probe"), "test"),
     "gallery": "gallery",
 }
 BESIDE = {"set", "split", "data", "dataset", "images", "image", "img", "imgs"}  # words that may stand beside them
@@ -120,8 +120,7 @@ class Options(NamedTuple):
             return named.get(name, "")
         words = re.findall("[A-Z]?[a-z]+|[A-Z]+", name)
         found = {word: split_of_word(word) for word in words if word.lower() not in BESIDE}
-        rest = re.sub(r"[A-Za-z0-9\s_.-]", "", name)  # other letters make it another word
-        return next(iter(found.values())) if len(found) == 1 and not rest else ""
+        return next(iter(found.values())) if len(found) == 1 and name.isascii() else ""
 
 
 def split_of_word(word: str) -> str:
