@@ -125,8 +125,8 @@ def execute(arguments: list[str]) -> None:
 def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[list[str], list[str]]:
     """Image files among `paths`, and Parquet files and archives, also those in directories without loose images.
 
-    Says on stderr what is left out. Files in `written`, the Parquet files of the output, are left out; without it, only image
-    files count.
+    Says on stderr what is left out. Files in `written`, the Parquet files of the output, are left out; without it, only
+    image files count.
     """
     from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
     from dml_jax.data.prepare.understand import shown

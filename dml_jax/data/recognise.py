@@ -50,7 +50,7 @@ def page(path: Path, options: Options, source: str) -> list[str]:
     """The lines that tell how a folder, table or archive is understood."""
     with tempfile.TemporaryDirectory(prefix="dml_jax-") as scratch:
         options = options._replace(scratch=Path(scratch))
-        files = list_files([path], Path(scratch), lambda line: None)
+        files = list_files([path], Path(scratch), lambda line: None, "SOURCE")
         name, found = recognised(files, options, source)
         problem = ""
         try:

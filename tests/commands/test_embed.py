@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -244,6 +245,42 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
+
+
+def test_an_error_of_a_missing_package_is_not_final(
+    run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the package is installed, the same command embeds the image."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(photos / "20.heic", quality=100)
+    (photos / "no.png").write_text("no")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pillow_heif", None)
+        for _ in range(2):
+            code, out, err = run("--skip_bad")
+            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (0, True)
+        assert "all images have been embedded already" in out
+        assert len(embedding_files.read(Path("out")).ids) == COUNT
+    code, out, err = run("--skip_bad")
+    assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\n")
+    exported = embedding_files.read(Path("out"))
+    assert (exported.ids[-1], len(exported.ids)) == ("photos/20.heic", COUNT + 1)
+    assert "all images have been embedded already" in run("--skip_bad")[1]
+
+
+def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
+    """Images whose names differ in the case of their suffix are both read; own output and other files are not."""
+    pictures.write(photos / "00.JPG", 99)
+    for name in ("a.cr2", "b.CR2", "c"):
+        (photos / name).write_text("no")
+    pictures.write(photos / "run" / "figures" / "1.png", 1)
+    (photos / "run" / "config.json").write_text('{"config": {}, "data_hash": ""}')
+    code, out, err = run()
+    assert (code, out.splitlines()[-1]) == (0, f"{COUNT + 1} embeddings with {DIM} dimensions: out")
+    assert err.splitlines() == [
+        "photos: left out, because dml_jax has written them: run (a run)",
+        "photos: skipped 3 files other than images (.cr2: 2, no suffix: 1)",
+    ]
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

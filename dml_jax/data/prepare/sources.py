@@ -220,7 +220,9 @@ def _is_own(path: str) -> bool:
     return path.split("/")[0] in ("analysis", "figures")
 
 
-def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str], None]) -> Files:
+def list_files(
+    sources: Sequence[Path], scratch: Path, announce: Callable[[str], None], option: str = "--source"
+) -> Files:
     """All files of the sources by their relative path; archives are unpacked to `scratch`."""
     files: dict[str, File] = {}
     for i, source in enumerate(sources):
@@ -238,7 +240,7 @@ def list_files(sources: Sequence[Path], scratch: Path, announce: Callable[[str],
             found = {source.name: File(source)}
         else:
             raise DataError(
-                f"--source={source}: must be an existing folder, .csv or .parquet file or archive "
+                f"{option}={source}: must be an existing folder, .csv or .parquet file or archive "
                 f"({', '.join(archives.ENDINGS)})"
             )
         if shared := set(files) & set(found):
