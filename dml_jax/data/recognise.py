@@ -1,6 +1,7 @@
 """Which data set a folder, a table or an archive is, and the page that `dml-jax inspect` prints about it."""
 
 import pkgutil
+import shlex
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe, 
 from dml_jax.data.prepare.understand import Page, understand
 from dml_jax.errors import DataError, counted
 
+REFUSED = "not read as"
 FEW = 3  # images of a class below which it is named
 
 
@@ -33,7 +35,7 @@ def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
         try:
             entries = recipe.find(found, options)
         except DataError as error:
-            reasons.append(f"not read as {name}: {error}")
+            reasons.append(f"{REFUSED} {name}: {error}")
             continue
         page = understand(_known(recipe, entries), files, options, source, labelled=True)
         return name, page._replace(doubts=[*reasons, *page.doubts])
@@ -60,7 +62,7 @@ def page(path: Path, options: Options, source: str) -> list[str]:
     return [
         *_facts(name, found, options),
         *(f"doubt: {line}" for line in found.doubts),
-        *_advice(name, path, options, problem),
+        *_advice(name, path, found, options, problem),
     ]
 
 
@@ -85,13 +87,25 @@ def _facts(name: str, page: Page, options: Options) -> list[str]:
     return lines
 
 
-def _advice(name: str, path: Path, options: Options, problem: str) -> list[str]:
-    splits = f" --splits={options.splits}" if options.splits != "auto" else ""
-    output = f"data/{path.absolute().name.split('.')[0]}"
+def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -> list[str]:
+    """The commands that read the source as the page says, after what keeps them from it."""
+    recipe, splits = _recipes()[name], options.splits
+    if "--splits=classes" in problem:
+        splits = "classes"
+    given = "".join(
+        f" --{key}={value}"
+        for key, value in (("splits", shlex.quote(splits)), ("session", options.session))
+        if value not in ("auto", "")
+    )
+    images = Counter(entry.split for entry in page.entries)
+    complete = all(images[split] == count for split, (count, _) in (recipe.counts or {}).items())
+    source, output = shlex.quote(str(path)), shlex.quote(f"data/{path.absolute().name.split('.')[0]}")
+    command = (
+        f"dml-jax prepare --name={name} --source={source}{given}{'' if complete else ' --subset'} --output={output}"
+    )
+    refused = any(line.startswith(REFUSED) for line in page.doubts)
     lines = [f"error in training: {problem}"] if problem else []
-    if problem and "--splits=classes" in problem:
-        splits = " --splits=classes"
-    lines.append(f"prepare it: dml-jax prepare --name={name} --source={path}{splits} --output={output}")
-    if path.is_dir() and _recipes()[name].in_place and not problem and not splits:
-        lines.append(f"or use it in place: --config.data.name={name} --config.data.path={path}")
+    lines.append(f"{'mend that, or read it so all the same' if refused else 'prepare it'}: {command}")
+    if path.is_dir() and recipe.in_place and not problem and not given:
+        lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")
     return lines
