@@ -291,6 +291,19 @@ def test_a_table_is_read_in_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         formats.class_folders([str(tmp_path / "x.zip")])
 
 
+def test_training_in_place_with_a_session_for_each_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folders in a class folder are sessions of one class, in training as in other commands."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for number, name in enumerate(("ash", "elm", "oak", "yew")):
+        layouts.photos(tmp_path / "photos" / name, ("friday", "monday"), seed=100 * number)
+    splits = formats.load(Data(name="folder", path=str(tmp_path / "photos"), session="folder"))
+    assert sorted([*splits["train"].classes, *splits["test"].classes]) == ["ash", "elm", "oak", "yew"]
+    assert set(splits["test"].metadata["session"]) == {"friday", "monday"}
+    days = formats.load(Data(name="folder", path=str(tmp_path / "photos")))
+    assert (len(days["train"].classes), len(days["test"].classes)) == (4, 4)
+    assert "8 classes, e.g. 'ash/friday', are folders in 4 folders" in days["test"].note
+
+
 def test_links_and_twins_are_read(tmp_path: Path) -> None:
     photos = layouts.photos(tmp_path / "photos", ("oak", "elm"))
     pictures.write(photos / "oak" / "0.JPG", 5)

@@ -62,6 +62,8 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
                 f"--output={output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
         console.print(f"{output} is already prepared")
+        if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
+            console.warn(f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to add them")
         return done
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if used or any(source.is_dir() and output.resolve().is_relative_to(source.resolve()) for source in request.sources):
