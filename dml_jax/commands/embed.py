@@ -137,7 +137,7 @@ def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[lis
         if written is not None and name.startswith(BUCKETS):
             shards += inputs.bucket_shards(name, written)
         elif (path := expand_path("IMAGE", name)).is_dir():
-            images, packed, doubts = inputs.of_directory(path, written or path)
+            images, packed, doubts = inputs.of_directory(path, written)
             files, shards = files + images, shards + packed
             said += [f"{name}: {line}" for line in doubts]
             if not images and not packed:

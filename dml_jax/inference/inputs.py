@@ -46,15 +46,17 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def of_directory(directory: Path, besides: Path | str) -> tuple[list[str], list[str], list[str]]:
+def of_directory(directory: Path, besides: Path | str | None) -> tuple[list[str], list[str], list[str]]:
     """The image files below a directory; if there are none, its Parquet files and archives, except those in `besides`.
 
-    Third, sentences about what is left out.
+    Third, sentences about what is left out. Without `besides`, only image files count.
     """
     found = survey(walk(directory))
     images = [str(file.path) for name, file in found.files.items() if is_image(name)]
-    packed = {name: file.path for name, file in found.files.items() if is_shard(name) and not images}
-    packed = {name: path for name, path in packed.items() if not path.resolve().is_relative_to(besides)}
+    packed = {}
+    if besides is not None and not images:
+        packed = {name: file.path for name, file in found.files.items() if is_shard(name)}
+        packed = {name: path for name, path in packed.items() if not path.resolve().is_relative_to(besides)}
     skipped = Counter(found.skipped) - Counter(PurePath(name).suffix.lower() for name in packed)
     return images, list(map(str, packed.values())), found._replace(skipped=skipped).doubts()
 
