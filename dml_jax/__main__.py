@@ -11,6 +11,7 @@ from dml_jax.errors import ConfigError, suggest
 
 COMMANDS = {
     "train": "train, evaluate and export an experiment",
+    "inspect": "tell how a folder, table or archive of images is understood",
     "prepare": "check and store the images of a data set",
     "convert": "convert published weights",
     "evaluate": "evaluate any embeddings, also of several models together",

@@ -19,6 +19,10 @@ from dml_jax.files import expand_path
 T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
+SPLITS = (
+    "folders that are splits; auto: those named like some, classes: these are ignored, none: they are classes, or the "
+    "names of three, e.g. train:valid:test"
+)
 SESSION = "photographs taken together, which are left out together: by EXIF date, folder in the class, name or column"
 
 

@@ -1,7 +1,8 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
-The formats are JPEG, PNG, GIF, BMP, TIFF, WebP and PPM/PGM, recognised by content; no other decoder of Pillow is
-reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of phones, needs the extra "heic".
+The formats are JPEG (of MPO files the first image), PNG, GIF, BMP, TIFF, WebP, AVIF and PPM/PGM, recognised by content;
+no other decoder of Pillow is reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of
+phones, needs the extra "heic".
 
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
@@ -12,6 +13,8 @@ The memory of the images that all threads decode at a time is limited: see `Room
 """
 
 import contextlib
+import ctypes
+import importlib.util
 import io
 import re
 import threading
@@ -27,8 +30,18 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
-FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
-HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; other formats also use the last
+FORMATS: tuple[str, ...] = (
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "AVIF",
+    "PPM",
+)  # Pillow's names; PPM includes PGM
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
+NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
 MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
 PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
@@ -42,6 +55,8 @@ BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
+with contextlib.suppress(AttributeError, OSError):  # libtiff would write about damaged files to stderr, without names
+    ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
 
 
@@ -189,16 +204,21 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
     formats = FORMATS
-    if data[4:12] in HEIC:
+    if data[4:12] in HEIC and b"avif" not in data[12:64]:
         try:
             import pillow_heif
         except ImportError:
-            raise DataError("is HEIC, which needs one more package: pip install pillow-heif") from None
+            raise DataError(NEEDS_HEIC) from None
         pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
         formats = ("HEIF",)
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         return Image.open(io.BytesIO(data), formats=formats)
+
+
+def is_outdated(reason: str) -> bool:
+    """Whether an error of `rgb` was that of a package that is installed by now."""
+    return reason.endswith(NEEDS_HEIC) and importlib.util.find_spec("pillow_heif") is not None
 
 
 def exif_day(file: Path) -> str:

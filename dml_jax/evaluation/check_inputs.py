@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from scipy import sparse
 
+from dml_jax.class_names import normalised
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import reading
 
@@ -38,8 +39,8 @@ def text_lines(path: Path, *, name: str = "file") -> list[str]:
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
-    """Class names from a UTF-8 text file with one per line: strings [N], stripped of surrounding spaces."""
-    lines = [line.strip() for line in text_lines(path, name=name)]
+    """Class names from a UTF-8 text file with one per line: strings [N], see `class_names`."""
+    lines = [normalised(line) for line in text_lines(path, name=name)]
     for number, line in enumerate(lines, start=1):
         if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
             raise DataError(f"{name}={path}: line {number} has {len(line)} characters; give one class name per line")

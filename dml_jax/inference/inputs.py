@@ -6,13 +6,14 @@ images are read in blocks, so that no more than a few hundred contents of a Parq
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources
-from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, walk
+from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, survey, walk
 from dml_jax.errors import DataError
 from dml_jax.files import is_url, reading
 
@@ -43,15 +44,19 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def shards(directory: Path, besides: Path | str) -> list[str]:
-    """The Parquet files and archives below a directory without loose images, except those in `besides`."""
-    found = []
-    for name, file in walk(directory):
-        if is_image(name):
-            return []
-        if is_shard(name) and not file.path.resolve().is_relative_to(besides):
-            found.append(str(file.path))
-    return found
+def of_directory(directory: Path, besides: Path | str | None) -> tuple[list[str], list[str], list[str]]:
+    """The image files below a directory; if there are none, its Parquet files and archives, except those in `besides`.
+
+    Third, sentences about what is left out. Without `besides`, only image files count.
+    """
+    found = survey(walk(directory))
+    images = [str(file.path) for name, file in found.files.items() if is_image(name)]
+    packed = {}
+    if besides is not None and not images:
+        packed = {name: file.path for name, file in found.files.items() if is_shard(name)}
+        packed = {name: path for name, path in packed.items() if not path.resolve().is_relative_to(besides)}
+    skipped = Counter(found.skipped) - Counter(PurePath(name).suffix.lower() for name in packed)
+    return images, list(map(str, packed.values())), found._replace(skipped=skipped).doubts()
 
 
 def bucket_shards(url: str, besides: Path | str) -> list[str]:

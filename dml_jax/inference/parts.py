@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
+from dml_jax.data import decode
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
@@ -79,12 +80,20 @@ class Parts:
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written; DataError if one is damaged."""
+        """The numbers of the parts that are not written, or with errors of missing packages that are installed by now.
+
+        Raises DataError if one is damaged.
+        """
         there = set(self._names())
-        missing = [number for number in range(self.count) if f"{number:06d}.parquet" not in there]
-        for number in set(range(self.count)) - set(missing):
-            with self._opened(number):
-                pass
+        missing = []
+        for number in range(self.count):
+            if f"{number:06d}.parquet" not in there:
+                missing.append(number)
+                continue
+            with self._opened(number) as part:
+                unusable = int(part.metadata.metadata[UNUSABLE])
+                if unusable and any(map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))):
+                    missing.append(number)
         return missing
 
     @contextmanager

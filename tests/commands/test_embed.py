@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tarfile
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -154,6 +155,9 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
         assert run()[2] == error
 
 
+NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
+
+
 def packed(photos: Path) -> None:
     """Writes the photographs as two Parquet files, the first with two row groups, and as two shards of WebDataset."""
     files = sorted(photos.iterdir())
@@ -178,7 +182,7 @@ def test_parquet_files_and_archives(folder: str, run: Execute, photos: Path, mon
     packed(photos)
     code, out, err = run("--skip_bad", "--output=packed", folder)
     first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
-    assert (code, err.splitlines()[1]) == (0, f"left out: {first}: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)")
+    assert (code, err.splitlines()[-1]) == (0, f"left out: {first}: {NO_IMAGE}")
     assert out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"  # and the loose ones
     exported = embedding_files.read(Path("packed"))
     loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
@@ -266,7 +270,7 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run()
-    reasons = [f"photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
+    reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
     error = f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such images out of out"
     unusable = [f"unusable: {reason}" for reason in reasons]
@@ -279,6 +283,42 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
+
+
+def test_an_error_of_a_missing_package_is_not_final(
+    run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the package is installed, the same command embeds the image."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(photos / "20.heic", quality=100)
+    (photos / "no.png").write_text("no")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pillow_heif", None)
+        for _ in range(2):
+            code, out, err = run("--skip_bad")
+            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (0, True)
+        assert "all images have been embedded already" in out
+        assert len(embedding_files.read(Path("out")).ids) == COUNT
+    code, out, err = run("--skip_bad")
+    assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\n")
+    exported = embedding_files.read(Path("out"))
+    assert (exported.ids[-1], len(exported.ids)) == ("photos/20.heic", COUNT + 1)
+    assert "all images have been embedded already" in run("--skip_bad")[1]
+
+
+def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
+    """Images whose names differ in the case of their suffix are both read; own output and other files are not."""
+    pictures.write(photos / "00.JPG", 99)
+    for name in ("a.cr2", "b.CR2", "c"):
+        (photos / name).write_text("no")
+    pictures.write(photos / "run" / "figures" / "1.png", 1)
+    (photos / "run" / "config.json").write_text('{"config": {}, "data_hash": ""}')
+    code, out, err = run()
+    assert (code, out.splitlines()[-1]) == (0, f"{COUNT + 1} embeddings with {DIM} dimensions: out")
+    assert err.splitlines() == [
+        "photos: left out, because dml_jax has written them: run (a run)",
+        "photos: skipped 3 files other than images (.cr2: 2, no suffix: 1)",
+    ]
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

@@ -545,6 +545,33 @@ def test_unusable_and_ignored_files(photos, tmp_path, monkeypatch, execute):
     assert text.split("\t")[2] == str(tabbed).replace("\t", r"\t").replace("\x1b", r"\x1b")
 
 
+def test_names_of_classes_follow_one_rule(photos, tmp_path, monkeypatch, execute):
+    """Those of folders and of the command line; near-equal ones are named, and refused where they would mislead."""
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
+    (tmp_path / "gallery" / "red").rename(tmp_path / "gallery" / "red ")
+    index = f"--index={tmp_path / 'i.npz'}"
+    assert execute(enroll, "--model=w", index, tmp_path / "gallery")[0] == 0
+    assert Index.load(Colours(), tmp_path / "i.npz").classes == ["blue", "green", "grey", "red"]
+    assert execute(enroll, "--model=w", index, "--rename=  red:Gray red ", "--remove=blue\t")[0] == 0
+    assert Index.load(Colours(), tmp_path / "i.npz").classes == ["green", "grey", "Gray red"]
+    picture(tmp_path / "later" / "gray_red" / "1.png", "red")
+    code, _, err = execute(enroll, "--model=w", index, f"--check={tmp_path / 'later'}")
+    message = "the class 'gray_red' would count as a stranger, but 'Gray red' is enrolled"
+    assert (code, message in err) == (2, True)
+    code, out, _ = execute(enroll, "--model=w", index, tmp_path / "later")
+    assert (code, "doubt: Gray red and gray_red are near-equal names of different classes" in out) == (0, True)
+
+
+def test_three_splits_of_the_same_classes_are_enrolled_as_these(photos, tmp_path, monkeypatch, execute):
+    monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Colours())
+    for number, split in enumerate(("train", "valid", "test")):
+        for name in COLOURS:
+            picture(tmp_path / "new" / "colours" / split / name / "1.png", name, number)
+    assert execute(enroll, "--model=w", f"--index={tmp_path / 'i.npz'}", tmp_path / "new")[0] == 0
+    index = Index.load(Colours(), tmp_path / "i.npz")
+    assert (index.classes, len(index.images)) == (["blue", "green", "grey", "red"], 12)
+
+
 @pytest.mark.parametrize("distance", ["euclidean", lambda a, b: a @ b.T])
 def test_an_index_refuses_another_distance(distance) -> None:
     model = tiny_model.Tiny()

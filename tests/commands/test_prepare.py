@@ -4,8 +4,10 @@ import io
 import json
 import re
 import shutil
+import sys
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -53,21 +55,34 @@ def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], exe
     assert execute(prepare, f"--verify={OUT}")[0] == 0
 
 
+def test_images_that_needed_a_missing_package_are_remembered(
+    prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layouts.photos(PHOTOS)
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1))).save(PHOTOS / "oak" / "9.heic")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pillow_heif", None)
+        assert "oak/9.heic: is HEIC, which needs one more package" in prepared("--skip_bad")
+        assert "could be read now" not in prepared("--skip_bad")
+    assert "warning: out: lacks 1 image that could be read now; delete it to add them" in prepared("--skip_bad")
+
+
 def test_each_image_is_decoded_once_on_all_cores(prepared: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     layouts.photos(PHOTOS)  # 12 images
     Image.fromarray(pictures.pixels(9)).convert("RGBA").save(PHOTOS / "oak" / "1.jpg", "PNG")  # is converted
     given = [path.read_bytes() for path in PHOTOS.rglob("*.jpg")]
     decoded = []
     others = threading.Barrier(4)  # until as many threads as cores have arrived
-    decode_image = decode.rgb
+    decode_image = decode.decoded
 
-    def count(data: bytes) -> np.ndarray:
+    def count(data: bytes) -> AbstractContextManager[np.ndarray]:
         decoded.append(data)
         others.wait(60)
         return decode_image(data)
 
     monkeypatch.setattr(read_ahead, "usable_cores", lambda: 4)
-    monkeypatch.setattr(decode, "rgb", count)
+    monkeypatch.setattr(decode, "decoded", count)
     prepared("--short_side=16", "--pixels")
     assert sorted(decoded) == sorted(given)
 

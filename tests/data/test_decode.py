@@ -38,15 +38,35 @@ def test_heic_with_its_extra() -> None:
     for damaged in (data[: len(data) // 2], data[:40] + bytes(60) + data[100:]):
         with pytest.raises(DataError):
             decode.rgb(damaged)
-    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
     with pytest.raises(DataError, match="not an image"):  # of another brand
-        decode.rgb(data[:8] + b"avif" + data[12:])
+        decode.rgb(data[:8] + b"heim" + data[12:])
 
 
 def test_heic_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(DataError, match=r"^is HEIC, which needs one more package: pip install pillow-heif$"):
         decode.rgb(b"\0\0\0\x18ftypheic" + bytes(100))
+
+
+def test_avif_and_mpo() -> None:
+    """AVIF nearly as it was encoded and upright; of an MPO file, the first image, a JPEG."""
+    pixels, exif = pictures.pixels(3, 48, 64), Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    image = Image.fromarray(pixels)
+    decoded = decode.rgb(saved(image, "AVIF", quality=100, exif=exif))
+    assert decoded.shape == (64, 48, 3)
+    assert np.abs(decoded.astype(int) - np.rot90(pixels, -1)).mean() < 3
+    mpo = saved(image, "MPO", quality=95, save_all=True, append_images=[Image.new("RGB", (64, 48))])
+    np.testing.assert_array_equal(decode.rgb(mpo), decode.rgb(saved(image, "JPEG", quality=95)))
+
+
+def test_libtiff_writes_no_lines_without_a_file_name(capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(saved(Image.fromarray(pictures.pixels(3, 48, 64)), "TIFF", compression="tiff_lzw"))
+    data[200:900] = b"\xff" * 700
+    with pytest.raises(DataError, match="damaged"):
+        decode.rgb(bytes(data))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
@@ -130,7 +150,7 @@ def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) 
     from PIL import EpsImagePlugin
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
-    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM\)$"):
+    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM\)$"):
         decode.rgb(pictures.encoded(3, kind=kind))
 
 

@@ -30,7 +30,7 @@ from dml_jax.config.files import load_config
 from dml_jax.data import decode, store, transforms
 from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
-from dml_jax.data.prepare import archives, sources
+from dml_jax.data.prepare import archives, sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import check_inputs
 from dml_jax.inference import inputs
@@ -179,7 +179,8 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    store._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
+    page = understand.understand(csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source")
+    store._scan(directory, page, "csv")
 
 
 def _parquet() -> bytes:

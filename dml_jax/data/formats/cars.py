@@ -49,18 +49,18 @@ def find(files: Files, options: Options) -> list[Entry]:
     return entries if tables else _folders(files, titles)
 
 
-def note(files: Files) -> str:
+def doubts(files: Files, options: Options) -> list[str]:
     """Which half of the images has no labels, or how class folders are divided."""
     tables = _tables(files)
     if not tables:
-        return (
+        return [
             "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, 99 to 196 (FIAT to "
             "smart) for test"
-        )
+        ]
     left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
-    return "".join(
+    return [
         f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing" for table in left_out
-    )
+    ]
 
 
 def recognised(files: Files) -> bool:
@@ -137,7 +137,7 @@ def _mat(files: Files, table: str) -> tuple[str, dict[str, np.ndarray]]:
 
 RECIPE = Recipe(
     find,
-    note=note,
+    doubts=doubts,
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",

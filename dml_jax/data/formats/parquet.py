@@ -8,7 +8,8 @@ An image or label column of another name is found if it is the only one with thi
 columns of text, numbers, truth values and dates are kept as metadata, and so is the path of the image.
 
 Without a column split, the names of files and folders give it (`data/train-00000-of-00002.parquet`), if there are both
-training and test files. Otherwise, and with --splits=classes, the classes are split into training and test.
+training and test files; `valid-*` and `dev-*` are validation files. Otherwise, and with --splits=classes, the classes
+are split into training and test.
 """
 
 import json
@@ -22,15 +23,13 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from dml_jax.data.formats.folder import test_classes
 from dml_jax.data.prepare import archives
-from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
 ROWS = 8  # that are decoded at most at a time; the page of the file that holds them is also in memory
 BYTES = 2**26  # of a row group that are decoded at a time, even if each of its rows is as large as all together
-SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -39,25 +38,33 @@ def find(files: Files, options: Options) -> list[Entry]:
     tables = {path: file for path, file in named.items() if file.size < 0 and file.path.is_file()}
     if not tables:
         raise DataError("found no .parquet file; give one, or a folder with some, as --source; unpack archives")
-    split_of = {path: _split_in(path) for path in tables}
+    split_of = {path: _split_in(path, options) for path in tables}
     if not {"train", "test"} <= set(split_of.values()) or "" in split_of.values():
         split_of = dict.fromkeys(tables, "")
     entries: list[Entry] = []
     for number, (path, table) in enumerate(tables.items()):
         target = options.scratch / f"images-{number}"
         with reading(path), target.open("wb") as file:
-            entries += _entries(table.path, path, file, split_of[path])
-    if options.splits == "classes":
-        entries = [entry._replace(split="") for entry in entries]
-    tested = test_classes({entry.class_name for entry in entries if not entry.split}, options.test_share)
-    by_class = lambda name: "test" if name in tested else "train"  # noqa: E731
-    return [entry._replace(split=entry.split or by_class(entry.class_name)) for entry in entries]
+            entries += _entries(table.path, path, file, split_of[path], options)
+    return entries
 
 
-def _split_in(path: str) -> str:
+def _split_in(path: str, options: Options) -> str:
     """The split that a word of a path names, the last one if there are several; empty if none does."""
-    found = [SPLITS[word] for word in re.split("[^a-z]+", path.lower()) if word in SPLITS]
-    return found[-1] if found else ""
+    found = ""
+    for part in re.split("[/.]", path):
+        for word in (part, re.sub(r"-\d.*", "", part), *re.findall("[A-Za-z]+", part)):
+            found = options.split_of(word) or found
+    return found
+
+
+def doubts(files: Files, options: Options) -> list[str]:
+    """Whether the names of some files give a split, but not of all."""
+    said = {path: _split_in(path, options) for path in files if path.lower().endswith(".parquet")}
+    if any(said.values()) and (not {"train", "test"} <= set(said.values()) or "" in said.values()):
+        named = next(path for path, split in said.items() if split)
+        return [f"names of files such as {named!r} give no split, because not all of training and test have one"]
+    return []
 
 
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -107,7 +114,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
     return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
+def _entries(source: Path, name: str, file: IO[bytes], split: str, options: Options) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
     with opened(source) as (table, size):
         schema = table.schema_arrow
@@ -122,17 +129,20 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[E
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
-            labelled = isinstance(label, str | int | float) and label != ""
-            if not content or not labelled or given not in ("", *SPLITS):
+            labelled = isinstance(label, str | int | float) and str(label).strip() != ""
+            own = options.split_of(str(given)) if given else split
+            known = own or not given or options.splits == "none"
+            if not known:
                 raise DataError(
-                    f"row {number} (from 0): needs an image, a label of text or a number of a class, and as split "
-                    f"nothing or {', '.join(SPLITS)}"
+                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test says which are the names "
+                    "of the splits"
                 )
+            if not content or not labelled:
+                raise DataError(f"row {number} (from 0): needs an image, and a label of text or a number of a class")
             archives.check_unpacked(file.tell() + len(content), size)  # repeated values are stored once
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
                 file.write(content)
-            own = SPLITS[str(given)] if given else split
             yield Entry(f"{name}/{number}", packed, str(label), own, {"path": path} | values if path else values)
 
 
@@ -143,4 +153,8 @@ def _value(value: Scalar, names: list[Any] | None) -> Scalar:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-RECIPE = Recipe(find)
+def recognised(files: Files) -> bool:
+    return any(path.lower().endswith(".parquet") for path in files)
+
+
+RECIPE = Recipe(find, doubts=doubts, recognised=recognised)

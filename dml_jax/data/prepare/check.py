@@ -13,7 +13,7 @@ from PIL import Image
 
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare import official
-from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe
+from dml_jax.data.prepare.sources import SPLITS, Entry, Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
@@ -37,26 +37,6 @@ class ImageFacts(NamedTuple):
     rotated: bool  # whether its EXIF orientation is not upright
 
 
-def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:
-    """The images that a recipe finds among the files; DataError if a test class is in training or validation."""
-    try:
-        entries = recipe.find(files, options)
-    except DataError as error:
-        raise DataError(f"{sources}: {error}") from error
-    classes = _classes(entries)
-    for name, split in (("training", "train"), ("validation", "validation")):
-        if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
-            raise DataError(
-                f"{sources}: {len(shared)} classes are in both {name} and test ({', '.join(shared[:5])}): test classes "
-                "must be new to the model; divide the classes with dml-jax prepare --splits=classes"
-            )
-    return entries
-
-
-def _classes(entries: Sequence[Entry]) -> dict[str, set[str]]:
-    return {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
-
-
 def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
     """How a data set with a known size differs from it, which `--subset` accepts; empty if it does not."""
     for split, (images, classes) in (recipe.counts or {}).items():
@@ -68,7 +48,7 @@ def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
     """Raises DataError unless there are two classes for training, two for test, and none or two for validation."""
-    classes = _classes(entries)
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     counts = {split: len(names) for split, names in classes.items()}
     if min(counts["train"], counts["test"]) < 2 or counts["validation"] == 1:
         names = sorted(set().union(*classes.values()))
@@ -77,6 +57,7 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
             f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}: {counts['train']} "
             f"training, {counts['validation']} validation and {counts['test']} test classes; at least 2 of each are "
             "needed, but for validation, which may have none"
+            + ("; dml-jax prepare --splits=classes divides all classes" if counts["validation"] else "")
         )
 
 

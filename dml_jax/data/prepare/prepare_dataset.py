@@ -21,6 +21,7 @@ from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
@@ -45,7 +46,7 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset")
+        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad", "subset")
         values = self._asdict() | self.options._asdict()
         return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
 
@@ -61,6 +62,8 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
                 f"--output={output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
         console.print(f"{output} is already prepared")
+        if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
+            console.warn(f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to add them")
         return done
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if used or any(source.is_dir() and output.resolve().is_relative_to(source.resolve()) for source in request.sources):
@@ -116,14 +119,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
     scratch.mkdir()
     files = sources.list_files(request.sources, scratch, console.print)
-    entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
-    note = recipe.note(files)
+    page = understand(recipe, files, request.options._replace(scratch=scratch), named)
+    entries = list(page.entries)
     if not request.subset and (problem := check.incomplete(recipe, entries)):
-        raise DataError(
-            "; ".join(filter(None, (problem, note, "give all files, or --subset to accept a part of them")))
-        )
-    if note:
-        console.print(note)
+        doubts = recipe.doubts(page.survey.files, request.options)
+        raise DataError("; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"]))
+    for line in shown(page.doubts, named):
+        console.print(line)
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
