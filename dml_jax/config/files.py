@@ -43,8 +43,9 @@ def find_file(option: str, path: str) -> Path:
     name = path.removeprefix(f"{folder}/").removesuffix(".py")
     if name in known:
         return known[name]
-    near = [f"; did you mean {folder}/{match}.py?" for match in get_close_matches(name, known, 1)]
-    raise ConfigError(f"{option}={path}: there is no such file{''.join(near)}")
+    near = [f"did you mean {folder}/{match}.py?" for match in get_close_matches(name, known, 1)]
+    remedy = near[0] if near else f"give your own Python file, or one of the package: {', '.join(sorted(known))}"
+    raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
 
 
 def run_file(option: str, path: str) -> ModuleType:
@@ -165,7 +166,9 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
     if not hasattr(module, function):
         raise ConfigError(f"{option}={path}: has no {function}(), so it cannot be run itself")
     if colon and variant not in variants:
-        known = suggest(variant, variants) if variants else "this file has none"
+        near = [f"did you mean {match}? " for match in get_close_matches(variant, variants, 1)]
+        listed = f"{''.join(near)}known: {', '.join(variants)}"
+        known = listed if variants else f"this file has none; give {option}={name}"
         raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")
     with running(f"{option}={path}"):
         return module, getattr(module, function)(*[variant] * bool(colon))

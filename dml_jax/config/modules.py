@@ -10,6 +10,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
@@ -41,7 +42,23 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own
-    raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {suggest(str(name), choices(kind))}")
+    remedy = _published(str(name)) if kind == "backbone" else ""
+    remedy = remedy or suggest(str(name), choices(kind))
+    raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {remedy}")
+
+
+def _published(name: str) -> str:
+    """How to choose a published network, whose name is no module's; empty if there is none of this name."""
+    for network in choices("backbone"):
+        own = module("backbone", network)
+        if (published := getattr(own, "PUBLISHED", {}).get(name)) is not None:
+            given, usual = flatten(asdict(published)), flatten(asdict(own.Config()))
+            options = "".join(
+                f" --config.backbone.{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+                for key, value in given.items() if value != usual[key] and key != "name"
+            )  # fmt: skip
+            return f"{name} is a network of {network}: give --config.backbone.name={network}{options}"
+    return ""
 
 
 def _import(kind: str, name: str) -> ModuleType | None:
