@@ -190,7 +190,9 @@ class Train:
     gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
-    log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20  # steps between two lines of metrics.jsonl
+    log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = (
+        20  # steps between two lines of metrics.jsonl
+    )
     # Steps between two evaluations; 0: after each epoch if the length is in epochs.
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200  # steps between two checkpoints
@@ -257,7 +259,8 @@ class Evaluation:
     # The reading that is reported, and by which models are selected: its name, or "best" for the highest Recall@1 at
     # each evaluation.
     reading: Annotated[str, READINGS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
-    controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False  # also evaluates raw pixels and the untrained network; for small images
+    # Also evaluates raw pixels and the untrained network; for small images.
+    controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
         require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")

@@ -259,8 +259,8 @@ def end_together(silence: float) -> Iterator[None]:
         return
     group = _group = _Group(silence)
     try:
-        # The first collective over all devices connects them, for which Gloo waits 30 s, and later ones far longer. So it
-        # runs here, where all processes are, and not after compiling: only process 0 writes JAX's cache of compiled
+        # The first collective over all devices connects them, for which Gloo waits 30 s; later ones wait far longer. So
+        # it runs here, where all processes are, and not after compiling: only process 0 writes JAX's cache of compiled
         # programs, so that others may compile for minutes while it waits.
         jax.block_until_ready(largest(0))
         yield
