@@ -357,8 +357,9 @@ def of_data(plugin: Plugin) -> None:
 
 
 EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
-    "loss": of_loss, "relation": of_relation, "distance": of_distance, "sampler": of_sampler, "optimizer": of_optimizer, "metric": of_metric,
-    "step": of_step, "method": of_method, "backbone": of_backbone, "data": of_data,
+    "loss": of_loss, "relation": of_relation, "distance": of_distance, "sampler": of_sampler,
+    "optimizer": of_optimizer, "metric": of_metric, "step": of_step, "method": of_method, "backbone": of_backbone,
+    "data": of_data,
 }  # fmt: skip
 
 

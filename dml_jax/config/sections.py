@@ -190,9 +190,8 @@ class Train:
     gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
-    log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = (
-        20  # steps between two lines of metrics.jsonl
-    )
+    # Steps between two lines of metrics.jsonl.
+    log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
     # Steps between two evaluations; 0: after each epoch if the length is in epochs.
     evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
     checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200  # steps between two checkpoints
