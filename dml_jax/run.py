@@ -183,6 +183,8 @@ def check(config: Config, console: Console) -> None:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
     state = other_models.initial_state(experiment, console)
+    if config.train.feature_views:
+        frozen_features.check(experiment, state)
     key = mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))

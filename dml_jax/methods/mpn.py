@@ -34,7 +34,7 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, attend, attention_weights, normal_init
-from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
+from dml_jax.config.fields import AtLeastTwo, Effect, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
@@ -66,8 +66,9 @@ class Config:
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
     dropout: Annotated[Fraction, PASSING] = 0.1  # rate for attention weights, messages, and twice in FF
     pooling: Pooling = "max"  # pooling of the feature map
-    k: Annotated[AtLeastTwo, RECIPROCAL] = 30  # reciprocal neighbours for the batches at test time
-    k_r: Annotated[AtLeastTwo, RECIPROCAL] = 7  # images per batch at test time, including the query
+    # Reciprocal neighbours for the batches at test time.
+    k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
+    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7  # images per batch at test time, including the query
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"

@@ -188,4 +188,11 @@ def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
 def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
     train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
     with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
-        optimizers.build(train, method(), lambda t: 1.0)
+        optimizers.build(train, method(), lambda t: 1.0).init({"fast": jnp.ones(2), "slow": jnp.ones(2)})
+
+
+def test_a_group_without_parameters_may_be_missing() -> None:
+    train = Train(groups={"fast": Group(0.5)}, steps=1, optimizer="sgd")
+    optimizer, params = optimizers.build(train, method(), lambda t: 1.0), {"fast": jnp.ones(2)}
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["fast"], -0.5)

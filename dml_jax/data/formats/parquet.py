@@ -134,8 +134,8 @@ def _entries(source: Path, name: str, file: IO[bytes], split: str, options: Opti
             known = own or not given or options.splits == "none"
             if not known:
                 raise DataError(
-                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test says which are the names "
-                    "of the splits"
+                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test says how the "
+                    "splits are called"
                 )
             if not content or not labelled:
                 raise DataError(f"row {number} (from 0): needs an image, and a label of text or a number of a class")

@@ -126,10 +126,9 @@ def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str
     old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
-    lengths = ("train.steps", "train.epochs")
-    known = all(isinstance(old.get(key), int) for key in lengths)  # else config.json was edited by hand
+    known = all(isinstance(old.get(key), int) for key in configs.LENGTH)  # else config.json was edited by hand
     longer = not keys and known and _may_be_longer(new, old["train.steps"])
-    keys += [key for key in lengths if old.get(key) != new[key] and not (longer and old[key] < new[key])]
+    keys += [key for key in configs.LENGTH if old.get(key) != new[key] and not (longer and old[key] < new[key])]
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
