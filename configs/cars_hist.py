@@ -39,7 +39,6 @@ BN_INCEPTION = {
     },
     "train.optimizer": "adamw",
     "train.epochs": 60,
-    "train.milestones": (10, 20, 30, 40, 50),
 }
 VARIANTS: Variants = {
     "retuned": {"method.lambda_s": 0.8},
@@ -69,7 +68,7 @@ def get_config(variant: str = "") -> ConfigDict:
             optimizer="adam",
             warmup_epochs=1,  # before the others
             epochs=50,
-            schedule="step", milestones=(10, 20, 30, 40), gamma=0.5,
+            schedule="step", period=10, gamma=0.5,
             checkpoint_every=1000,
         ),
         evaluation=Evaluation(ks=(1, 2, 4, 8)),

@@ -14,7 +14,6 @@ BN_INCEPTION = {
     "train.groups": recipe.groups(1e-4, 1e-4, distributions=5e-2, hgnn=5e-4),
     "train.optimizer": "adamw",
     "train.epochs": 30,
-    "train.milestones": (5, 10, 15, 20, 25),
 }
 PAPER_PROTOCOL, VARIANTS, get_config = recipe.on(
     "cub",

@@ -4,8 +4,9 @@
     python -m dml_jax.main --config=configs/folder_heads.py:hist-stages --config.data.path=photos/
 
 Data and network are those of `folder_baseline.py`. All methods train for 200 steps on batches of 16 classes (CRT: 8)
-with 4 images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT and
-DiVA train on stored feature maps only, which is how claims are tested (`dml-jax study --claims=crt --on=photos`).
+with 4 images; only a linear layer, or CRT's prototypes and heads, and the parameters of the loss are trained. CRT needs
+whole feature maps, which are stored when claims are tested (`dml-jax study --claims=crt --on=photos`); the command
+above refuses it.
 
 The variants `METHOD-stages` (not of DiVA) also train blocks 11 to 15 and the last convolution, for 150 steps of 32
 images in random crops of 128 pixels; claims are tested on them with `--on=photos_stages`.

@@ -7,10 +7,11 @@ import importlib
 import sys
 
 from dml_jax.commands import cli
-from dml_jax.errors import suggest
+from dml_jax.errors import ConfigError, suggest
 
 COMMANDS = {
     "train": "train, evaluate and export an experiment",
+    "inspect": "tell how a folder, table or archive of images is understood",
     "prepare": "check and store the images of a data set",
     "convert": "convert published weights",
     "evaluate": "evaluate any embeddings, also of several models together",
@@ -25,22 +26,26 @@ COMMANDS = {
 }
 
 
-def main() -> int:
-    """Runs the command that the first argument names; returns its exit code."""
+def execute() -> None:
+    """Runs the command that the first argument names."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("-h", "--help"):
         print("usage: dml-jax COMMAND [--help] …\n")
         print("\n".join(f"  {command:<10}{summary}" for command, summary in COMMANDS.items()))
-        return 0
+        return
     if name == "--version":
         print(importlib.import_module("dml_jax").__version__)
-        return 0
+        return
     sys.argv[:2] = [f"dml-jax {name}"]
     if name not in COMMANDS:
-        print(f"error: {name}: unknown command; {suggest(name, COMMANDS)}", file=sys.stderr)
-        return 2
+        raise ConfigError(f"{name}: unknown command; {suggest(name, COMMANDS)}")
     command = importlib.import_module("dml_jax.main" if name == "train" else f"dml_jax.commands.{name}")
-    return cli.exit_code(lambda: command.execute(sys.argv[1:]))
+    command.execute(sys.argv[1:])
+
+
+def main() -> int:
+    """Runs the command on `sys.argv`; returns its exit code."""
+    return cli.exit_code(execute)
 
 
 if __name__ == "__main__":

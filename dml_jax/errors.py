@@ -62,7 +62,7 @@ OF_USER = ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")
 def exit_code_of(error: BaseException) -> int:
     """The exit code that an error leads to: 2 if the user has to fix it, 75 if it may not occur again, 1 otherwise."""
     match error:
-        case UserError():
+        case UserError() | MemoryError():
             return 2
         case PeerError():
             return os.EX_TEMPFAIL
@@ -71,6 +71,17 @@ def exit_code_of(error: BaseException) -> int:
         case RuntimeError() | ValueError() if status := STATUS.match(str(error)):
             return 2 if status[1] in OF_USER else os.EX_TEMPFAIL
     return 1
+
+
+def message_of(error: BaseException) -> str:
+    """The line that is printed for an error."""
+    message = str(error)
+    if isinstance(error, MemoryError) or message.startswith("RESOURCE_EXHAUSTED"):
+        why = f" ({message.splitlines()[0][:200]})" if message else ""
+        message = f"not enough memory{why}; close other programs, or use fewer or smaller images, or a larger machine"
+    elif isinstance(error, OSError):
+        message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
+    return printable(" ".join(message.split()))
 
 
 def printable(text: str) -> str:

@@ -58,17 +58,23 @@ def sha256(path: Path) -> str:
 
 @contextlib.contextmanager
 def reading(
-    path: str | Path, remedy: str = "write or copy it again", error: type[UserError] = DataError
+    path: str | Path, remedy: str = "write or copy it again", error: type[UserError] = DataError, *, option: str = ""
 ) -> Iterator[None]:
-    """Context for reading one file, in which every exception becomes an error that names the file.
+    """Context for reading one file, in which every exception becomes an error that names the file, and the `option`.
 
     Libraries raise exceptions of many types for damaged files. A `UserError` gets the file name as a prefix; errors of
-    a disk that is full or fails pass unchanged. Messages end with the `remedy`.
+    a disk that is full or fails pass unchanged. Messages end with the `remedy`. A `Path` must be that of a regular
+    file or a directory: others, such as pipes, may have no end.
     """
-    if isinstance(path, Path) and is_url(path):  # libraries hang, or find empty files
+    file, path = path, f"{option}={path}" if option else path
+    if isinstance(file, Path) and is_url(file):  # libraries hang, or find empty files
         raise error(f"{path}: {NO_URL}")
     try:
+        if isinstance(file, Path) and file.exists() and not (file.is_file() or file.is_dir()):
+            raise error("is a pipe or a device; give a file")
         yield
+    except MemoryError as problem:
+        raise MemoryError(f"{path}: {reason(problem)}") from problem
     except UserError as problem:
         raise type(problem)(f"{path}: {problem}") from problem
     except FileNotFoundError as problem:

@@ -105,8 +105,7 @@ def train(
         queries = embedding_files.split_off_queries(results)
         if not main:
             return
-        lines = logs.JsonLines(directory / "timing.jsonl").read()
-        results["timing"] = logs.summary(lines, config.data.batch_size)
+        results["timing"] = logs.summary(logs.JsonLines(directory / "timing.jsonl"), config.data.batch_size)
         results["machine"] = logs.machine()
         results["data"] = {
             name: {"images": len(split.labels), "classes": len(np.unique(split.labels))}
@@ -184,6 +183,8 @@ def check(config: Config, console: Console) -> None:
         experiments.build(frozen_features.head_config(config))
     print_summary(experiment, None, console)
     state = other_models.initial_state(experiment, console)
+    if config.train.feature_views:
+        frozen_features.check(experiment, state)
     key = mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))

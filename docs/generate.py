@@ -265,6 +265,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook(path)))
     for page in ("results.md", "TIMINGS.md", "ACCELERATORS.md"):
         content = (ROOT / "benchmarks" / page.replace("results", "RESULTS")).read_text(encoding="utf-8")
+        content = content.replace("](../docs/", "](").replace("](RESULTS.md", "](results.md")
         files.append(File.generated(config, page, content=content))
     for name, paper in stated_papers.known().items():
         files.append(File.generated(config, f"papers/{name}.md", content=paper_page(paper)))

@@ -11,6 +11,16 @@ prepare() {
     { echo "error: $("$python" --version) is not supported; set PYTHON to a Python 3.11, 3.12 or 3.13" >&2; exit 2; }
   stamp=.venv/installed-$(cat launch/env.sh constraints.txt requirements*.txt | cat - <(echo "$*") | cksum | cut -d' ' -f1)
   [ -f "$stamp" ] && return
+  mkdir -p .venv
+  # Of several first starts, one installs and the others wait. The lock belongs to descriptor 9, which is closed after
+  # the braces or when this shell ends; macOS has no command for it. Some network file systems have no locks.
+  {
+    "$python" -c 'import fcntl; fcntl.flock(9, fcntl.LOCK_EX)' || echo "warning: start this on one host first" >&2
+    [ -f "$stamp" ] || install_requirements "$@" || return
+  } 9>.venv/lock
+}
+
+install_requirements() { # uses the variables of `prepare`
   echo "installing the requirements into .venv (once, a minute or two)"
   [ -x .venv/bin/python ] || "$python" -m venv .venv
   local files=() file install=(.venv/bin/python -m pip install --quiet --disable-pip-version-check)

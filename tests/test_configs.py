@@ -15,6 +15,7 @@ import optax
 import pytest
 
 from configs import papers, published
+from configs.hist import search as hist_search
 from dml_jax import config as configs
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.weights import store
@@ -78,6 +79,19 @@ def test_the_batch_size_for_which_rates_are_given(tmp_path: Path) -> None:
     assert again.train == config.train
 
 
+def test_the_rate_falls_throughout_the_longer_trials_of_the_search() -> None:
+    """StepLR halves it every 5 epochs on CUB and every 10 on the others, in all 60; after one epoch of warm-up."""
+    for variant in hist_search.VARIANTS:
+        search = hist_search.get_study(variant).search
+        assert search is not None
+        lengths = search.overrides({"method.tau": 16.0})
+        config = config_files.resolved(search.config, {key: str(value) for key, value in lengths.items()})
+        if variant == "omniglot":
+            continue
+        assert (config.train.epochs, config.train.milestones) == (60, ())
+        assert config.train.period == (5 if variant.startswith("cub") else 10)
+
+
 def test_a_batch_that_the_devices_do_not_divide() -> None:
     """With the eight devices of the tests."""
     config = config_files.resolved("digits_hist", {"data.batch_size": "54", "data.images_per_class": "1"})
@@ -96,6 +110,14 @@ SETTINGS: list[tuple[tuple[str, ...], dict[str, tuple[Any, ...]]]] = [
             "cars_hist:bn_inception": (24.0, 0.9, 1.0, 0.1), "cars_hist:bn_inception-retuned": (22.0, 1.0, 1.5, 0.1),
             "sop_hist": (16.0, 2.0, 1.0, 0.01), "sop_hist:retuned": (20.0, 2.1, 0.5, 0.01),
             "sop_hist:bn_inception": (16.0, 1.6, 1.0, 0.01), "sop_hist:bn_inception-retuned": (12.0, 1.55, 1.5, 0.01),
+        },
+    ),
+    (  # HIST: StepLR of the authors' commands, and table 8 of the reproduction
+        ("train.epochs", "train.period", "train.gamma"),
+        {
+            "cub_hist": (40, 5, 0.5), "cars_hist": (50, 10, 0.5), "sop_hist": (60, 10, 0.5),
+            "cub_hist:bn_inception": (30, 5, 0.5), "cars_hist:bn_inception": (60, 10, 0.5),
+            "sop_hist:bn_inception": (60, 10, 0.5),
         },
     ),
     (  # MPN: the authors' configuration files

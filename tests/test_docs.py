@@ -99,6 +99,7 @@ class Reached(Exception):
 
 WORK = {  # command: the function that first needs data, weights, devices, a port or a network
     "main": "dml_jax.main.run_mode",
+    "inspect": "dml_jax.data.recognise.page",
     "prepare": "dml_jax.data.prepare.prepare_dataset.prepare",
     "convert": "dml_jax.backbones.weights.tensor_files.fetch",
     "evaluate": "dml_jax.commands.evaluate_results.print_table",

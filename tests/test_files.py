@@ -8,18 +8,26 @@ import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from pydantic import StrictInt
 
-from dml_jax import files
-from dml_jax.backbones.weights import store
+from dml_jax import files, manifest
+from dml_jax.backbones.weights import store, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
-from dml_jax.errors import CheckpointError, ConfigError, DataError, WeightsError, printable
+from dml_jax.data import split_metadata
+from dml_jax.data.prepare.sources import File
+from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, WeightsError, printable
+from dml_jax.evaluation import check_inputs
+from dml_jax.inference.index import Index
+from dml_jax.studies import claims
+from dml_jax.train.records.logs import JsonLines
 
 
 @dataclass
@@ -197,6 +205,7 @@ def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
         (RuntimeError("UNKNOWN: CUDA_ERROR_ILLEGAL_ADDRESS"), 75),
         (RuntimeError("ABORTED: heartbeat of a task, see RESOURCE_EXHAUSTED"), 75),
         (DataError("x"), 2),
+        (MemoryError(), 2),
     ],
 )
 def test_exit_codes(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
@@ -212,10 +221,86 @@ def raising(error: Exception) -> None:
     raise error
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (MemoryError(), ""),
+        (MemoryError("Unable to allocate 8 TiB"), " (Unable to allocate 8 TiB)"),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nmore"), " (RESOURCE_EXHAUSTED: Out of memory)"),
+    ],
+)
+def test_too_little_memory_is_one_sentence(error: Exception, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.exit_code(lambda: raising(error)) == 2
+    remedy = "close other programs, or use fewer or smaller images, or a larger machine"
+    assert capsys.readouterr().err == f"error: not enough memory{why}; {remedy}\n"
+
+
+def test_too_little_memory_is_not_a_damaged_file() -> None:
+    with pytest.raises(MemoryError, match=r"^x\.npy: Unable to allocate 8 TiB$"), files.reading("x.npy"):
+        raise MemoryError("Unable to allocate 8 TiB")
+
+
+def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
+    """Nobody writes to the pipe: opening it would wait for ever."""
+    pipe = tmp_path / "x"
+    os.mkfifo(pipe)
+    readers = (
+        lambda: check_inputs.load(pipe, name="--embeddings"),
+        lambda: check_inputs.read_lines(pipe, name="--labels"),
+        lambda: files.read_json(pipe, dict),
+        lambda: tensor_files.read(pipe),
+        lambda: claims.read(pipe),
+        lambda: split_metadata.load(pipe),
+        lambda: Index.load(SimpleNamespace(own_distance=False), pipe),  # type: ignore[arg-type]
+        lambda: JsonLines(pipe).truncate(1),
+        lambda: manifest.read(tmp_path),
+    )
+    (tmp_path / manifest.NAME).symlink_to("/dev/zero")
+    for read in readers:
+        with pytest.raises(UserError, match=r"is a pipe or a device; give a file$"):
+            read()
+    with pytest.raises(DataError, match=f"^--labels={pipe}: is a pipe"):
+        readers[1]()
+    with pytest.raises(DataError, match="not a regular file"):
+        File(pipe).read()
+
+
 @pytest.mark.parametrize("error", [RuntimeError("odd"), ValueError("an INTERNAL error"), OSError("odd"), KeyError("x")])
 def test_other_errors_keep_their_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         cli.exit_code(lambda: raising(error))
+
+
+def command_in_a_process(body: str, output: int, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    program = "import os, sys; from dml_jax.commands import cli; from dml_jax.console import Console; "
+    return subprocess.run(
+        [sys.executable, "-c", f"{program}sys.exit(cli.exit_code(lambda: {body}))"],
+        stdout=output, stderr=subprocess.PIPE, env={**os.environ, **environment}, check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def broken_pipe() -> Iterator[int]:
+    """A pipe whose reader has ended, as `head` does."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    "body", ["print('x')", "Console().print('x')", "sys.exit(__import__('dml_jax.__main__').__main__.main())"]
+)
+def test_output_that_nobody_reads_ends_a_command_quietly(broken_pipe: int, body: str, unbuffered: str) -> None:
+    done = command_in_a_process(body, broken_pipe, PYTHONUNBUFFERED=unbuffered)
+    assert (done.returncode, done.stderr) == (141, b"")  # 128 + SIGPIPE, as of other commands
+
+
+def test_another_broken_pipe_keeps_its_traceback() -> None:
+    done = command_in_a_process("(ends := os.pipe(), os.close(ends[0]), os.write(ends[1], b'x'))", subprocess.DEVNULL)
+    assert done.returncode == 1
+    assert done.stderr.endswith(b"BrokenPipeError: [Errno 32] Broken pipe\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -59,7 +59,7 @@ def on(
             optimizer="adam",
             warmup_epochs=1,  # before the others
             epochs=epochs,
-            schedule="step", milestones=tuple(range(every, epochs, every)), gamma=0.5,
+            schedule="step", period=every, gamma=0.5,
             checkpoint_every=1000,
         ),
         evaluation=base.EVALUATION[dataset],

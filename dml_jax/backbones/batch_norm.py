@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -13,7 +13,7 @@ from jax.sharding import Mesh, PartitionSpec
 
 from dml_jax.backbones.contract import Config
 from dml_jax.backbones.convolution import devices_of
-from dml_jax.config.fields import Probability, section
+from dml_jax.config.fields import Doubt, Probability, section
 from dml_jax.numerics import at_least_float32
 
 
@@ -155,11 +155,19 @@ class BatchNorm(nn.Module):
         return result.astype(x.dtype)
 
 
+def _never_set(c: Any) -> str:
+    if not c.backbone.freeze_bn or c.backbone.pretrained != "none" or c.init_from:
+        return ""
+    problem = "the running statistics of a network without pretrained weights do not normalise"
+    return f"{problem}; set it to false, or give backbone.pretrained or init_from"
+
+
 @section
 class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have."""
 
-    freeze_bn: bool = False  # use the running statistics in training, too, and never update them
+    # Use the running statistics in training, too, and never update them.
+    freeze_bn: Annotated[bool, Doubt(_never_set)] = False
     # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
     # code and HIST's.
     bn_momentum: Probability = 0.1

@@ -1,4 +1,4 @@
-"""Checks a loss, method, backbone, data set, sampler, optimizer, distance, metric or test-time step of your own:
+"""Checks a loss, relation, method, backbone, data set, sampler, optimizer, distance, metric or test-time step:
 
     dml-jax check mypaper.losses.my_loss [--config.KEY=VALUE …]
 
@@ -13,29 +13,25 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from dml_jax.commands import cli
+from dml_jax.commands import cli, plugins
+from dml_jax.commands.plugins import kind_of
 from dml_jax.errors import ConfigError, printable, suggest
-
-FIRST_ARGUMENT = {  # of a function, by which its kind is known
-    "embeddings": "loss", "labels": "sampler", "weight_decay": "optimizer", "hits": "metric", "queries": "step",
-}  # fmt: skip
-KINDS = ("loss", "distance", "sampler", "optimizer", "metric", "step", "method", "backbone", "data")
 
 
 def execute(arguments: list[str]) -> None:
     """Reads the command line, checks and prints the table."""
     flags = cli.Parser(__doc__)
     flags.add_argument("module", metavar="MODULE", help="import path of a module or function")
-    flags.add_argument("--kind", choices=KINDS, help="default: known by its functions and their arguments")
+    flags.add_argument("--kind", choices=plugins.KINDS, help="default: known by its functions and their arguments")
     flags.add_argument("--workdir", metavar="DIRECTORY", help="keeps the runs here; default: they are removed")
     flags.add_argument("--alone", action="store_true", help="only examines it by itself, without training")
     options, overrides = flags.read(arguments)
     sys.path.insert(0, "")
-    plugins = found(options.module, options.kind)
+    named = found(options.module, options.kind)
     from dml_jax.commands import conformance
 
     failed = 0
-    for path, kind in plugins:
+    for path, kind in named:
         with tempfile.TemporaryDirectory(prefix="dml-jax-check-") as folder:
             directory = None if options.alone else Path(options.workdir or folder)
             outcomes = conformance.check(path, kind, overrides, directory)
@@ -59,30 +55,18 @@ def found(path: str, kind: str | None) -> list[tuple[str, str]]:
     if named is None or inspect.ismodule(named):
         modules.import_module("MODULE", path, path)
         module = sys.modules[path]
-        if whole := kind or _kind(module):
+        if whole := kind or kind_of(module):
             return [(path, whole)]
         own = {key: f for key, f in vars(module).items() if getattr(f, "__module__", None) == path}
         functions = {f"{path}.{key}": f for key, f in own.items() if not key.startswith("_")}
-    kinds = {key: kind or _kind(f) for key, f in functions.items() if inspect.isfunction(f)}
+    kinds = {key: kind or kind_of(f) for key, f in functions.items() if inspect.isfunction(f)}
     if not any(kinds.values()):
+        calls = "; ".join(f"{name} {kind.call}" for name, kind in plugins.FUNCTIONS.items())
         raise ConfigError(
-            f"{path}: is no plug-in; a module defines build or load, the first "
-            f"arguments of a function are {', '.join(FIRST_ARGUMENT)} or two blocks of rows; give --kind"
+            f"{path}: is no plug-in; a module defines build or load, or functions, which are known by the names of "
+            f"their arguments ({calls}); give --kind"
         )
     return [(key, of) for key, of in kinds.items() if of]
-
-
-def _kind(plugin: Any) -> str | None:
-    """The kind of a module or function; None if it is no plug-in."""
-    if hasattr(plugin, "load") or hasattr(plugin, "RECIPE"):
-        return "data"
-    whole = inspect.ismodule(plugin)
-    if whole and not hasattr(plugin, "build"):
-        return None
-    names = list(inspect.signature(plugin.build if whole else plugin).parameters)
-    if whole:
-        return "backbone" if len(names) == 1 else "method"
-    return FIRST_ARGUMENT.get(names[0] if names else "", "distance" if len(names) == 2 else None)
 
 
 def print_table(title: str, outcomes: list[Any]) -> None:

@@ -3,6 +3,9 @@
 import argparse
 import importlib.util
 import io
+import os
+import select
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -10,12 +13,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from dml_jax.errors import ConfigError, exit_code_of, printable, suggest
+from dml_jax.errors import ConfigError, exit_code_of, message_of, printable, suggest
 from dml_jax.files import expand_path
 
 T = TypeVar("T")
 TRUST_CODE = "import the modules of other packages that a run's configuration names, which runs their code"
 MODELS = "the work directory of a run, a directory of converted weights, or lite0"
+SPLITS = (
+    "folders that are splits; auto: those named like some, classes: these are ignored, none: they are classes, or the "
+    "names of three, e.g. train:valid:test"
+)
 SESSION = "photographs taken together, which are left out together: by EXIF date, folder in the class, name or column"
 
 
@@ -153,11 +160,26 @@ def _in_one_line(show: Callable[..., None]) -> Callable[..., None]:
 def exit_code(body: Callable[[], object]) -> int:
     """Runs the body of a command and returns its exit code.
 
-    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal.
+    0; 2 after an error the user can fix; 75 after one that may not occur again; 128 + the number of a signal. The
+    latter includes SIGPIPE if the reader of standard output, e.g. `head`, has ended: nothing else is printed then.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # names of files need not be in the encoding of the terminal
             stream.reconfigure(errors="backslashreplace")
+    try:
+        code = _exit_code(body)
+        sys.stdout.flush()  # rather than when the interpreter ends, which would print a failure
+        return code
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout, 0)
+        if not output.poll(0):  # another pipe is broken
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is still buffered
+        return 128 + signal.SIGPIPE
+
+
+def _exit_code(body: Callable[[], object]) -> int:
     try:
         with warnings.catch_warnings():
             # About details of a file; they would be printed beside the result or the error line.
@@ -171,13 +193,11 @@ def exit_code(body: Callable[[], object]) -> int:
         code = exit_code_of(error)
         if code == 1:
             raise
-        message = str(error)
-        if isinstance(error, OSError):
-            message = f"{error.filename or 'a file'}: cannot be used ({error.strerror})"
-        print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr)
+        print(f"error: {message_of(error)}", file=sys.stderr)
         return code
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:  # --help, or a signal that a command handles
-        return int(end.code or 0)
+        broken = isinstance(end.__context__, BrokenPipeError)  # on which Rich ends the process with 1
+        return 128 + signal.SIGPIPE if broken else int(end.code or 0)
     return 0

@@ -23,6 +23,7 @@ from jax.test_util import check_grads
 import dml_jax
 from dml_jax import run as main
 from dml_jax.backbones import functional, resnet
+from dml_jax.commands import plugins
 from dml_jax.commands.cli import require
 from dml_jax.config import Config, Data, Evaluation, Group, Train, modules, resolve
 from dml_jax.config import files as config_files
@@ -52,8 +53,6 @@ SMALL_NETWORK = resnet.Config(block="basic", depths=(1,), widths=(8,), stem="sma
 STEPS, CHECKPOINT = 30, 3  # of the training, and between its checkpoints
 FEW = 3  # first steps whose losses must agree on 1 and 8 devices
 ON_DEVICES, LOADED = 1e-3, 1e-4  # largest relative errors of losses and of embeddings
-KEYS = {"distance": "method.distance", "sampler": "data.sampler", "optimizer": "train.optimizer", "data": "data.name",
-        "metric": "evaluation.metrics", "step": "evaluation.refine"}  # fmt: skip
 
 
 @dataclass
@@ -204,6 +203,22 @@ def of_distance(plugin: Plugin) -> None:
             require_finite(lambda x: jnp.sum(distance(x, x)), change(a), name)
 
 
+def of_relation(plugin: Plugin) -> None:
+    others = np.arange(CLASSES, dtype=np.int32)
+    with plugin.check("masks or weights", "return (positive, negative), bool or weights [N, M]"):
+        pair = jax.jit(plugin.function)(LABELS, others)
+        require(isinstance(pair, tuple) and len(pair) == 2, "must return two arrays, (positive, negative)")
+        positive, negative = map(np.asarray, pair)
+        for name, found in (("positive", positive), ("negative", negative)):
+            shape = (ROWS, CLASSES)
+            require(found.shape == shape, f"{name}: has shape {list(found.shape)}; give {list(shape)}")
+            require(np.isfinite(found).all() and (found >= 0).all(), f"{name}: must be finite and not negative")
+        require(not ((positive > 0) & (negative > 0)).any(), "a pair is in both; give each pair to one, or to none")
+        alone = plugin.function(LABELS[2:3], others[1:2])
+        same = all(np.allclose(one[2, 1], part[0, 0]) for one, part in zip((positive, negative), alone, strict=True))
+        require(same, "the relation of two labels depends on the other labels")
+
+
 def of_sampler(plugin: Plugin) -> None:
     labels = np.repeat(np.arange(CLASSES), ROWS)
 
@@ -342,8 +357,9 @@ def of_data(plugin: Plugin) -> None:
 
 
 EXAMINATIONS: dict[str, Callable[[Plugin], None]] = {
-    "loss": of_loss, "distance": of_distance, "sampler": of_sampler, "optimizer": of_optimizer, "metric": of_metric,
-    "step": of_step, "method": of_method, "backbone": of_backbone, "data": of_data,
+    "loss": of_loss, "relation": of_relation, "distance": of_distance, "sampler": of_sampler,
+    "optimizer": of_optimizer, "metric": of_metric, "step": of_step, "method": of_method, "backbone": of_backbone,
+    "data": of_data,
 }  # fmt: skip
 
 
@@ -365,8 +381,9 @@ def configuration(plugin: Plugin) -> Config:
     )  # fmt: skip
     values = config_files.ConfigDict(asdict(config))
     own: dict[str, Any] = {}
-    if plugin.kind in KEYS:
-        own[KEYS[plugin.kind]] = [plugin.path] if plugin.kind in ("metric", "step") else plugin.path
+    key = plugins.FUNCTIONS[plugin.kind].key if plugin.kind in plugins.FUNCTIONS else plugins.MODULES[plugin.kind]
+    if plugin.kind not in ("loss", "method", "backbone"):  # whose options are in `config` already
+        own[key] = [plugin.path] if key in plugins.LISTS else plugin.path
     for key, value in (own | dict(plugin.overrides)).items():
         config_files.apply_override(values, key, value)
     return resolve(values.to_dict())

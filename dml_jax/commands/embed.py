@@ -43,24 +43,11 @@ NEIGHBORS = 8  # shown for a query
 
 
 def image_files(paths: list[str]) -> list[str]:
-    """Image files among `paths`, and those below directories among them as `walk` finds them.
+    """Image files among `paths`, and those below directories among them; says on stderr what is left out.
 
     Raises DataError if a path does not exist, or there is no image file.
     """
-    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES, is_image, walk
-
-    files: list[str] = []
-    for name in paths:
-        path = expand_path("IMAGE", name)
-        if path.is_dir():
-            files += [str(file.path) for name, file in walk(path) if is_image(name)]
-        elif path.is_file():
-            files.append(str(path))
-        else:
-            raise DataError(f"{name}: there is no such file or directory")
-    if not files:
-        raise DataError(f"{', '.join(paths)}: no image files (suffixes: {', '.join(IMAGE_SUFFIXES)})")
-    return files
+    return images_and_shards(paths, None)[0]
 
 
 def parser() -> cli.Parser:
@@ -123,7 +110,7 @@ def execute(arguments: list[str]) -> None:
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None
             if output and 4 * summary.dimensions * (summary.images - summary.unusable) <= ARRAY_BYTES:
-                exported = export(output, written, plan, facts)
+                exported = export(output, written, plan, facts, summary.images - summary.unusable)
     rows = counted(summary.images - summary.unusable, "embedding")
     print(f"{rows} with {summary.dimensions} dimensions: {printable(str(output if exported else where))}")
     if query_row is not None and exported:
@@ -135,24 +122,34 @@ def execute(arguments: list[str]) -> None:
             print(f"cosine {1 - distance:.4f}  {printable(exported.ids[row])}")
 
 
-def images_and_shards(paths: list[str], written: Path | str) -> tuple[list[str], list[str]]:
+def images_and_shards(paths: list[str], written: Path | str | None) -> tuple[list[str], list[str]]:
     """Image files among `paths`, and Parquet files and archives, also those in directories without loose images.
 
-    Files in `written`, the Parquet files of the output, are left out.
+    Says on stderr what is left out. Files in `written`, the Parquet files of the output, are left out; without it, only
+    image files count.
     """
+    from dml_jax.data.prepare.sources import IMAGE_SUFFIXES
+    from dml_jax.data.prepare.understand import shown
     from dml_jax.inference import inputs
 
-    loose, shards = [], []
+    files, shards, said = list[str](), list[str](), list[str]()
     for name in paths:
-        if name.startswith(BUCKETS):
-            found = inputs.bucket_shards(name, written)
+        if written is not None and name.startswith(BUCKETS):
+            shards += inputs.bucket_shards(name, written)
         elif (path := expand_path("IMAGE", name)).is_dir():
-            found = inputs.shards(path, written)
+            images, packed, doubts = inputs.of_directory(path, written)
+            files, shards = files + images, shards + packed
+            said += [f"{name}: {line}" for line in doubts]
+            if not images and not packed:
+                suffixes = f"suffixes: {', '.join(IMAGE_SUFFIXES)}"
+                raise DataError("; ".join([f"{name}: no image files ({suffixes})", *doubts]))
+        elif path.is_file():
+            (shards if written is not None and inputs.is_shard(name) else files).append(str(path))
         else:
-            found = [str(path)] if path.is_file() and inputs.is_shard(name) else []
-        shards += found
-        loose += [] if found else [name]
-    return image_files(loose) if loose else [], list(dict.fromkeys(shards))
+            raise DataError(f"{name}: there is no such file or directory")
+    for line in shown(said):
+        print(printable(line), file=sys.stderr)
+    return files, list(dict.fromkeys(shards))
 
 
 def embed_missing(embed: Embed, units: Sequence[Unit], written: Parts, read: list[float], *, quiet: bool) -> None:
@@ -193,13 +190,13 @@ def check_usable(written: Parts, output: Path | None, *, skip_bad: bool) -> Summ
     return summary
 
 
-def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts) -> Exported:
-    """Writes the usable embeddings as arrays, unless they are there already and undamaged."""
+def export(output: Path, written: Parts, plan: dict[str, Any], facts: Facts, usable: int) -> Exported:
+    """Writes the usable embeddings as arrays, unless they are there already, as many and undamaged."""
     from dml_jax.export import embedding_files
 
     with suppress(DataError):
         exported = embedding_files.read(output)
-        if exported.manifest.get("plan") == plan:
+        if exported.manifest.get("plan") == plan and len(exported.ids) == usable:
             return exported
     return embedding_files.write(
         output, written.usable_rows(), None, written.usable_names(),

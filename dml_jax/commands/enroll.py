@@ -23,9 +23,11 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dml_jax.class_names import near_equal, normalised
 from dml_jax.commands import cli, runtime
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import locked
@@ -74,14 +76,15 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     cli.add_model(flags, versions=True, runtime=True)
     flags.add_argument("--index", help=".npz file with the enrolled classes")
     flags.add_argument("--classify", action="store_true", help="classify images instead of enrolling classes")
-    flags.add_argument("--remove", metavar="CLASS", action="append", default=[], help="class to remove; repeatable")
-    flags.add_argument("--restore", metavar="CLASS", action="append", default=[], help="removed class; repeatable")
+    for name, text in (("remove", "class to remove; repeatable"), ("restore", "removed class; repeatable")):
+        flags.add_argument(f"--{name}", metavar="CLASS", action="append", type=normalised, default=[], help=text)
     flags.add_argument("--purge", action="store_true", help="delete the embeddings of all removed classes for good")
     flags.add_argument("--rename", metavar="OLD:NEW", action="append", default=[], help="new name; repeatable")
     flags.add_argument("--list", action="store_true", help="print the enrolled classes and their numbers of images")
     flags.add_argument("--calibrate", metavar="DIRECTORY", help="class folders of other classes, for the threshold")
     flags.add_argument("--check", metavar="FOLDER", help="class folders to compare with what is expected")
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
     add_decision(flags)
     flags.add_argument("--skip_bad", action="store_true", help="leave out unusable images instead of stopping")
     options = flags.read_plain(arguments)
@@ -116,9 +119,10 @@ def execute(arguments: list[str]) -> None:
 
     files = image_files(options.paths) if options.classify else []
     session = options.session
-    classes = formats.class_folders(options.paths, session) if adds else {}
-    others = formats.class_folders([options.calibrate], session) if options.calibrate else {}
-    asked = formats.class_folders([options.check], session) if options.check else {}
+    read = partial(formats.class_folders, session=session, splits=options.splits)
+    classes = read(options.paths) if adds else {}
+    others = read([options.calibrate]) if options.calibrate else {}
+    asked = read([options.check]) if options.check else {}
     model = runtime.load(options)
     taken: dict[Path, str] = {}
     for folders in (classes, others, asked):
@@ -161,7 +165,7 @@ def _change(
     for name in options.restore:
         index.restore(name)
     for pair in options.rename:
-        index.rename(*pair.split(":"))
+        index.rename(*map(normalised, pair.split(":")))
     purged = list(index.removed) if options.purge else []
     for name in purged:
         del index.removed[name]
@@ -172,6 +176,12 @@ def _change(
     known = given - sum(map(len, classes.values()))
     if options.skip_bad:
         classes, others = usable(model, classes, needed=not known), usable(model, others)
+    for group in near_equal([*index.classes, *classes]):
+        if set(group) & set(classes):
+            print(
+                f"doubt: {' and '.join(map(printable, group))} are near-equal names of different classes; --rename one"
+            )
+    first = len(index.images)
     if classes:
         index.add(classes, {name: [taken[file] for file in images] for name, images in classes.items()})
     if others:
@@ -189,12 +199,25 @@ def _change(
         done.append(f"skipped {counted(known, 'enrolled image')}")
     now = f"{counted(len(index.images), 'image')} of {counted(len(index.classes), 'class')}"
     print(f"{path}: {'; '.join([*done, f'now {now}'])}")
+    shared = index.shared(first)
+    for each in shared[:SHOWN]:
+        names, files = (" and ".join(map(printable, part)) for part in (each, each.values()))
+        print(f"warning: the same image is in the classes {names}: {files}; one label at most is right, all are kept")
+    if len(shared) > SHOWN:
+        print(f"warning: and {counted(len(shared) - SHOWN, 'image')} more")
     print(expected)
     return index
 
 
 def _check(index: Index, classes: dict[str, list[Path]], options: argparse.Namespace) -> None:
     """Prints the rates on labelled images, and whether they are within the promised intervals."""
+    for group in near_equal([*index.classes, *classes]):
+        old, new = (sorted(set(group) & set(names)) for names in (index.classes, set(classes) - set(index.classes)))
+        if old and new:
+            raise DataError(
+                f"{options.check}: the class {new[0]!r} would count as a stranger, but {old[0]!r} is enrolled; rename "
+                f"one, --rename={old[0]!r}:{new[0]!r}"
+            )
     point = index.expect(options.false_accept_rate)
     found = index.check(classes, point.threshold)
     if found.overlapping:

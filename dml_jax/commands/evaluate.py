@@ -63,6 +63,7 @@ def parser() -> cli.Parser:
     for name, text in FILES.items():
         flags.add_argument(f"--{name}", metavar="FILE", help=text)
     flags.add_argument("--session", metavar="date|folder|REGEX|COLUMN", default="", help=cli.SESSION)
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
     ks = f"K of Recall@K (default: {','.join(map(str, KS))}, as far as possible)"
     counts = cli.numbers(int, "positive whole numbers, e.g. 1,10", lambda number: number > 0)
     flags.add_argument("--ks", metavar="K,K,…", type=counts, default=(), help=ks)
@@ -93,7 +94,7 @@ def problems(options: argparse.Namespace) -> Iterator[str]:
         ("export", on_ray and not options.export, "missing; give a directory for the neighbours"),
         *((key, on_ray and getattr(options, key) not in NOT_GIVEN, "not with --engine=ray") for key in NOT_BY_BLOCKS),
         *((key, getattr(options, key) != default and not on_images, "needs --model and --data")
-          for key, default in (("flip", False), ("scales", (1.0,)), ("checkpoint", "reported"))),
+          for key, default in (("splits", "auto"), ("flip", False), ("scales", (1.0,)), ("checkpoint", "reported"))),
         ("query_groups", options.query_groups and not options.query_embeddings,
          "needs --query_embeddings; without queries, give --groups only"),
         ("groups", options.groups and options.query_embeddings and not options.query_groups,

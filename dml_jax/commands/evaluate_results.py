@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dml_jax import files, manifest
+from dml_jax.class_names import near_equal, normalised
 from dml_jax.commands import cli, runtime
 from dml_jax.commands.evaluate import FILES, KS
 from dml_jax.config import modules
@@ -97,8 +98,10 @@ def of_files(options: argparse.Namespace) -> Source:
     rows, labels = _rows_and_labels(options, "embeddings", "labels")
     groups = {key: _classes(options, key) for key in ("groups", "query_groups") if getattr(options, key)}
     if not options.query_embeddings:
+        _warn_of_names(labels)
         return Source({"test": rows}, {"test": labels}, groups)
     queries, query_labels = _rows_and_labels(options, "query_embeddings", "query_labels")
+    _warn_of_names(query_labels, labels)
     groups = {"groups": groups["query_groups"], "gallery_groups": groups["groups"]} if groups else {}
     return Source({"test": queries, "gallery": rows}, {"test": query_labels, "gallery": labels}, groups)
 
@@ -115,13 +118,26 @@ def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) 
     return points, check_inputs.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
 
 
+def _warn_of_names(*labels: Any) -> None:
+    """Warns of near-equal names of classes, which are different classes."""
+    values = [each.values if isinstance(each, check_inputs.Classes) else each for each in labels]
+    if alike := near_equal(str(name) for each in values if each.dtype.kind == "U" for name in np.unique(each)):
+        shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
+        Console().warn(
+            f"--labels: near-equal names count as different classes: {printable(shown)}"
+            f"{f' and {len(alike) - 3} more' if len(alike) > 3 else ''}"
+        )
+
+
 def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[str]]:
     """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
     path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
     if path.suffix == ".npy":
-        return check_inputs.load(path, name=name)
+        given = check_inputs.load(path, name=name)
+        return np.array([normalised(label) for label in given.tolist()]) if given.dtype.kind == "U" else given
     if path.suffix == ".tsv":
-        return [[word for word in line.split("\t") if word] for line in check_inputs.text_lines(path, name=name)]
+        words = ([normalised(word) for word in line.split("\t")] for line in check_inputs.text_lines(path, name=name))
+        return [[word for word in line if word] for line in words]
     return check_inputs.read_lines(path, name=name)
 
 
@@ -143,6 +159,8 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
     alone = not options.query_embeddings
     if not alone:
         rows, classes = _parts_and_labels(options, "query_embeddings", "query_labels")
+    _warn_of_names(classes, labels)
+    if not alone:
         check_inputs.check_same_kind(classes, labels)
         cli.require(rows.dimensions == gallery.dimensions, "--query_embeddings: are of another model")
     candidates = sum(gallery.rows) - alone

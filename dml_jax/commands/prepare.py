@@ -30,7 +30,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--output", metavar="DIRECTORY", help="new data.path (default with --download: data/NAME)")
     flags.add_argument("--short_side", type=int, default=0, metavar="PIXELS", help="shorter side of larger images")
     flags.add_argument("--test_share", type=float, default=0.5, metavar="FRACTION", help="of classes to split (0.5)")
-    flags.add_argument("--splits", choices=("auto", "classes"), default="auto", help="classes: ignore given splits")
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
+    flags.add_argument("--session", choices=("folder",), default="", help="folders in class folders are sessions")
     flags.add_argument("--verify", metavar="DIRECTORY", help="only check a prepared data set against its SHA-256")
     for name, text in SWITCHES.items():
         flags.add_argument(f"--{name}", action="store_true", help=text)
@@ -57,6 +58,8 @@ def execute(arguments: list[str]) -> None:
     for key in ("name", *(() if options.download else ("source",)), "output"):
         example = "--name=folder --source=photos/ --output=data/photos"
         cli.require(getattr(options, key), f"--{key}: missing; e.g. {example}")
+    split_options = Options(options.test_share, options.splits, options.session)
+    split_options.named()  # before reading anything
     configs.import_code({"data": {"name": options.name}})
     recipe: Recipe | None = getattr(configs.module("data", options.name, "--name"), "RECIPE", None)
     if recipe is None:
@@ -68,7 +71,7 @@ def execute(arguments: list[str]) -> None:
         name=options.name,
         sources=prepare_dataset.archives(options.name, recipe) if options.download else given,
         output=files.expand_path("--output", options.output),
-        options=Options(options.test_share, options.splits),
+        options=split_options,
         short_side=options.short_side,
         pixels=options.pixels,
         skip_bad=options.skip_bad,

@@ -34,7 +34,8 @@ def load_on_images(options: Namespace, model: str = "") -> tuple[Model, dict[str
 
     path = files.expand_path("--data", options.data)
     loaded = load(options, model)
-    return loaded, formats.load_labelled(path, loaded.config.data, getattr(options, "session", ""))
+    how = {key: getattr(options, key) for key in ("session", "splits") if key in options}
+    return loaded, formats.load_labelled(path, loaded.config.data, **how)
 
 
 def enable_compilation_cache() -> None:

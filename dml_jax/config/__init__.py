@@ -2,10 +2,10 @@
 
 from dml_jax.config.fields import flatten
 from dml_jax.config.modules import choices, import_code, module
-from dml_jax.config.resolve import Config, decisive, digest, published, resolve, settled
+from dml_jax.config.resolve import LENGTH, Config, decisive, digest, published, resolve, settled
 from dml_jax.config.sections import Data, Evaluation, Group, Refine, Train
 
 __all__ = [
-    "Config", "Data", "Evaluation", "Group", "Refine", "Train", "choices", "decisive", "digest", "flatten",
+    "LENGTH", "Config", "Data", "Evaluation", "Group", "Refine", "Train", "choices", "decisive", "digest", "flatten",
     "import_code", "module", "published", "resolve", "settled",
 ]  # fmt: skip

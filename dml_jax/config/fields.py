@@ -8,12 +8,13 @@ Rules across fields are checked in `__post_init__` with `require`.
 """
 
 import dataclasses
+import enum
 import functools
 import json
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args
 
 import pydantic
 import pydantic.dataclasses
@@ -53,6 +54,27 @@ class Named:
             names = ", ".join(filter(None, (*self.names, IMPORT_PATH)))
             raise pydantic_core.PydanticCustomError("name", "Input should be one of {names}", {"names": names})
         return value
+
+
+class Effect(enum.Enum):
+    """What another value of an option changes at most; stated in its annotation, or in that of its section.
+
+        k: Annotated[PositiveInt, Effect.NONE] = 10  # neighbours, of the results only
+
+    An option without it is taken to change the trained model: a run is only resumed with the same value.
+    """
+
+    NONE = "no model"  # but logs, speed, or what is measured in the end
+    SELECTION = "which model is selected"  # unless train.select is "last"
+    EMBEDDING = "the embedding of a trained model"  # so also the selection; `evaluation.readings` may set such options
+
+
+class Mark(enum.Enum):
+    """Further facts that the annotation of an option states."""
+
+    SAME_EXPERIMENT = "published numbers also hold for other values"
+    PATH = "a path"
+    CODE = "names functions, also by import paths, which the option's owner checks"
 
 
 def require(condition: bool, key: str, value: Any, rule: str) -> None:
@@ -125,8 +147,8 @@ def keys(kind: type, path: str = "") -> Iterator[str]:
     """The dotted keys of a section and of the sections in it."""
     for field in dataclasses.fields(kind):
         key = f"{path}.{field.name}" if path else field.name
-        if isinstance(field.type, type) and dataclasses.is_dataclass(field.type):
-            yield from keys(field.type, key)
+        if isinstance(kept := _bare(_hints(kind)[field.name]), type) and dataclasses.is_dataclass(kept):
+            yield from keys(kept, key)
         else:
             yield key
 
@@ -142,6 +164,50 @@ def flatten(values: Values, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def declared(kind: Any, key: str) -> list[Any]:
+    """What annotations state about the option at a dotted key below a section's type: of sections first, its own last.
+
+    Keys that the type does not have add nothing.
+    """
+    found: list[Any] = []
+    for part in key.split("."):
+        if typing.get_origin(kind) is dict:
+            kind = get_args(kind)[1]
+            continue
+        kind = next((arg for arg in (kind, *get_args(kind)) if dataclasses.is_dataclass(arg)), None)  # "Section | None"
+        if kind is None or part not in _hints(kind):
+            break
+        found += _stated(_hints(kind)[part])
+        kind = _bare(_hints(kind)[part])
+    return found
+
+
+def effect(kind: Any, key: str) -> Effect | None:
+    """The `Effect` that is declared for an option; None for one that changes the trained model."""
+    return next((mark for mark in reversed(declared(kind, key)) if isinstance(mark, Effect)), None)
+
+
+def names_code(mark: Any) -> bool:
+    """Whether something in an annotation says that the option names functions."""
+    return mark is Mark.CODE or isinstance(getattr(mark, "func", None), Named)
+
+
+@cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
+
+
+def _bare(hint: Any) -> Any:
+    """A type without what `Annotated` states."""
+    return hint.__origin__ if hasattr(hint, "__metadata__") else hint
+
+
+def _stated(hint: Any) -> list[Any]:
+    """What a type states in `Annotated`, also about the values in a tuple."""
+    inner = [mark for part in get_args(hint) if part is not hint for mark in _stated(part)]
+    return [*inner, *getattr(hint, "__metadata__", ())]
+
+
 @dataclasses.dataclass(frozen=True)
 class Needs:
     """Condition under which an option takes effect; where it does not hold, the option takes its default."""
@@ -150,41 +216,46 @@ class Needs:
     holds: Callable[[Any], Any]  # of the whole configuration
 
 
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """A rule across sections that a value may break in a file, with a warning, but not on the command line."""
+
+    problem: Callable[[Any], str]  # of the whole configuration: what is wrong, and the remedy; empty if nothing is
+
+
 def settled(config: Config) -> tuple[Config, list[tuple[str, str]]]:
-    """The configuration with the defaults of all options without effect, and key and message for each of them."""
+    """The configuration with the defaults of all options without effect, and key and message for each of them.
+
+    Messages about doubtful values, which stay, come last.
+    """
     problems: dict[str, str] = {}
-    while (reset := _reset(config, "", config, problems)) != config:
+    while True:
+        doubts: dict[str, str] = {}
+        if (reset := _reset(config, "", config, problems, doubts)) == config:
+            return config, [*problems.items(), *doubts.items()]
         config = reset
-    return config, list(problems.items())
 
 
-def _reset(value: Any, key: str, config: Any, problems: dict[str, str]) -> Any:
+def _reset(value: Any, key: str, config: Any, problems: dict[str, str], doubts: dict[str, str]) -> Any:
     """A value of a configuration with the defaults of options that have no effect in it, which become problems."""
     if isinstance(value, dict):
-        return {name: _reset(entry, f"{key}.{name}", config, problems) for name, entry in value.items()}
+        return {name: _reset(entry, f"{key}.{name}", config, problems, doubts) for name, entry in value.items()}
     if not dataclasses.is_dataclass(value):
         return value
     kind: Any = type(value)
     changed: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         old, option = getattr(value, field.name), f"{key}.{field.name}" if key else field.name
-        new = _reset(old, option, config, problems)
-        for need in _conditions(kind)[field.name]:
-            of_head = option.startswith(HEAD)  # then the condition is about the run of the head
-            seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
-            if old != field.default and not need.holds(seen):
-                what = need.what.replace("train.", HEAD) if of_head else need.what
+        new = _reset(old, option, config, problems, doubts)
+        of_head = option.startswith(HEAD)  # then the rules are about the run of the head
+        seen = dataclasses.replace(config, train=config.head, head=None) if of_head else config
+        for rule in getattr(_hints(kind)[field.name], "__metadata__", ()):
+            if isinstance(rule, Needs) and old != field.default and not rule.holds(seen):
+                what = rule.what.replace("train.", HEAD) if of_head else rule.what
                 problems[option] = f"{option}={old!r}: has no effect without {what}; set that, or remove this"
                 new = field.default
+            elif isinstance(rule, Doubt) and (text := rule.problem(seen)):
+                doubts[option] = f"{option}={old!r}: {text}"
         if new != old:
             changed[field.name] = new
     return dataclasses.replace(value, **changed) if changed else value  # type: ignore[type-var]
-
-
-@cache
-def _conditions(kind: Any) -> dict[str, tuple[Needs, ...]]:
-    hints = typing.get_type_hints(kind, include_extras=True)
-    return {
-        name: tuple(part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Needs))
-        for name, hint in hints.items()
-    }

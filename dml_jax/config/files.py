@@ -3,7 +3,7 @@
 import ast
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from dml_jax.config import modules
 from dml_jax.config.fields import flatten
-from dml_jax.config.resolve import SAME_EXPERIMENT, Config, resolve, within
+from dml_jax.config.resolve import Config, resolve, same_experiment
 from dml_jax.errors import ConfigError, UserError, suggest
 from dml_jax.files import expand_path, read_json
 
@@ -56,8 +56,10 @@ def find_file(option: str, path: str) -> Path:
     name = path.removesuffix(".py")
     if name in known:
         return known[name]
-    near = [f"; did you mean {str(known[m]).removeprefix(shown)}?" for m in get_close_matches(name, known, 1)]
-    raise ConfigError(f"{option}={path}: there is no such file{''.join(near)}")
+    near = [f"did you mean {str(known[m]).removeprefix(shown)}?" for m in get_close_matches(name, known, 1)]
+    names = ", ".join(sorted(known_files(option)))
+    remedy = near[0] if near else f"give your own Python file, or one of the package: {names}"
+    raise ConfigError(f"{option}={path}: there is no such file; {remedy}")
 
 
 def run_file(option: str, path: str) -> ModuleType:
@@ -135,8 +137,7 @@ def load_config(
     if network is not None and network != flatten(values).get("backbone.name"):
         modules.import_code({"backbone": {"name": network}})
         values.backbone = asdict(modules.module("backbone", network).Config())  # the defaults of another network
-    if "method.loss" in overrides:
-        _choose_loss(values, overrides["method.loss"])
+    _choose_options(values, overrides)
     for key, value in overrides.items():
         apply_override(values, key, value)
     flat = flatten(values)
@@ -152,7 +153,7 @@ def load_config(
     for own, other in (("steps", "epochs"), ("epochs", "steps")):  # a new length replaces the one in the file
         if f"train.{own}" in overrides and f"train.{other}" not in overrides and values.train[own]:
             values.train[other] = 0
-    if not all(within(key, SAME_EXPERIMENT) for key in overrides):
+    if not same_experiment(values, overrides):
         with values.ignore_type():
             values.paper = {}  # it is not the experiment of the paper any more
     modules.import_code(values, overrides if stored and not trust_code else None)
@@ -179,20 +180,31 @@ def run_variant(option: str, path: str, function: str) -> tuple[ModuleType, Any]
     if not hasattr(module, function):
         raise ConfigError(f"{option}={path}: has no {function}(), so it cannot be run itself")
     if colon and variant not in variants:
-        known = suggest(variant, variants) if variants else "this file has none"
+        near = [f"did you mean {match}? " for match in get_close_matches(variant, variants, 1)]
+        listed = f"{''.join(near)}known: {', '.join(variants)}"
+        known = listed if variants else f"this file has none; give {option}={name}"
         raise ConfigError(f"{option}={path}: there is no variant {variant!r}; {known}")
     with running(f"{option}={path}"):
         return module, getattr(module, function)(*[variant] * bool(colon))
 
 
-def _choose_loss(values: ConfigDict, loss: str) -> None:
-    """Replaces the sections of losses for another `method.loss` by the defaults of its own losses."""
-    name = flatten(values).get("method.name")
-    method = modules.module("method", name)
+def _choose_options(values: ConfigDict, overrides: Mapping[str, Any]) -> None:
+    """Gives a method whose options depend on values, such as its loss, the options of the values that overrides choose.
+
+    New options take their defaults, and those that it does not have any more are removed.
+    """
+    chosen = {key.removeprefix("method."): value for key, value in overrides.items() if key.startswith("method.")}
+    name, present = flatten(values).get("method.name"), values.get("method")
+    if not chosen or "." in str(name) or not isinstance(present, ConfigDict):
+        return
+    method, before = modules.module("method", name), None
     if hasattr(method, "config_type"):
-        modules.import_code({"method": {"name": name, "loss": loss}})
-        defaults = asdict(method.config_type({"loss": loss})())
-        values.method = {**defaults, **{key: values.method[key] for key in defaults if key in values.method}}
+        modules.import_code({"method": {"name": name, **chosen}})
+        with suppress(ConfigError):  # of a stored configuration, whose code is not trusted
+            before = method.config_type(present)
+        if (kind := method.config_type({**present, **chosen})) is not before:
+            defaults = asdict(kind())
+            values.method = {**defaults, **{key: present[key] for key in defaults if key in {*present} - {*chosen}}}
 
 
 def apply_override(values: ConfigDict, key: str, value: Any) -> None:

@@ -9,19 +9,18 @@ import importlib.util
 import pkgutil
 import sys
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
-from dml_jax.config.fields import Values, flatten
+from dml_jax.config.fields import Mark, Values, declared, flatten, names_code
+from dml_jax.config.sections import Data, Evaluation, Train
 from dml_jax.errors import ConfigError, UserError, suggest
 
 # Packages, below `dml_jax`, of the modules that `data.name`, `backbone.name` and `method.name` name.
 MODULES = {"data": "data.formats", "backbone": "backbones", "method": "methods"}
-# Keys that hold names of functions: one, a sum of several, or a list.
-FUNCTIONS = (
-    "method.loss", "method.distance", "method.relation", "data.sampler", "train.optimizer", "head.optimizer",
-    "evaluation.metrics", "evaluation.refine",
-)  # fmt: skip
+SECTIONS = {"data": Data, "train": Train, "head": Train, "evaluation": Evaluation}  # those of every configuration
 # Such a module defines one of these functions.
 ENTRY_POINTS = {"data": ("load", "RECIPE"), "backbone": ("build",), "method": ("build",)}
 
@@ -43,7 +42,23 @@ def module(kind: str, name: Any, key: str = "") -> ModuleType:
         return found
     if isinstance(name, str) and name.isidentifier() and (own := _import(kind, name)):
         return own
-    raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {suggest(str(name), choices(kind))}")
+    remedy = _published(str(name)) if kind == "backbone" else ""
+    remedy = remedy or suggest(str(name), choices(kind))
+    raise ConfigError(f"{where}: unknown {kind.replace('data', 'data set')}; {remedy}")
+
+
+def _published(name: str) -> str:
+    """How to choose a published network, whose name is no module's; empty if there is none of this name."""
+    for network in choices("backbone"):
+        own = module("backbone", network)
+        if (published := getattr(own, "PUBLISHED", {}).get(name)) is not None:
+            given, usual = flatten(asdict(published)), flatten(asdict(own.Config()))
+            options = "".join(
+                f" --config.backbone.{key}={','.join(map(str, value)) if isinstance(value, list) else value}"
+                for key, value in given.items() if value != usual[key] and key != "name"
+            )  # fmt: skip
+            return f"{name} is a network of {network}: give --config.backbone.name={network}{options}"
+    return ""
 
 
 def _import(kind: str, name: str) -> ModuleType | None:
@@ -86,23 +101,34 @@ def import_module(key: str, name: str, path: str) -> None:
 
 def import_code(values: Values, keys: Collection[str] | None = None) -> None:
     """Imports the modules that a trusted configuration names by import paths, or only those at some dotted keys."""
-    for key, name, path in _named(values):
+    for key, name, path, checked in _named(values):
         if keys is not None and key not in keys:
             continue
         import_module(key, name, path)
-        if key in FUNCTIONS[1:]:
+        if checked:
             function(key, name)
 
 
-def _named(values: Values) -> Iterator[tuple[str, str, str]]:
-    """(key, value, path of a module) of each import path in a configuration."""
+def _named(values: Values) -> Iterator[tuple[str, str, str, bool]]:
+    """(key, value, path of a module, whether it must have a function) of each import path in a configuration."""
     flat = flatten(values)
     for key in (f"{kind}.name" for kind in MODULES):
         if "." in str(flat.get(key)):
-            yield key, flat[key], flat[key]
-    for key in FUNCTIONS if flat.get("method.name") == "baseline" else FUNCTIONS[3:]:
-        value = flat.get(key) or ()
+            yield key, flat[key], flat[key], False
+    # By now, the module of the method is imported, unless it is not trusted.
+    kinds = SECTIONS | {kind: _options(kind, flat.get(f"{kind}.name")) for kind in ("backbone", "method")}
+    for key, value in flat.items():
+        section, _, option = key.partition(".")
+        marks = [mark for mark in declared(kinds.get(section), option) if names_code(mark)]
         names = value.split("+") if isinstance(value, str) else value
-        for name in names if isinstance(names, list | tuple) else ():  # another type is refused when it is resolved
+        # Another type is refused when the configuration is resolved.
+        for name in names if marks and isinstance(names, list | tuple) else ():
             if isinstance(name, str) and "." in name:
-                yield key, name, name.rpartition(".")[0]
+                yield key, name, name.rpartition(".")[0], Mark.CODE not in marks
+
+
+def _options(kind: str, name: Any) -> Any:
+    """The `Config` of a backbone or method; None if its module is not known."""
+    with suppress(ConfigError):
+        return module(kind, name).Config
+    return None

@@ -6,6 +6,7 @@ The sections `backbone` and `method` have a key `name`, which is the name of a m
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, field, fields, replace
 from functools import cache
 from typing import Annotated, Any
@@ -13,13 +14,15 @@ from typing import Annotated, Any
 from annotated_types import Ge, Lt
 
 from dml_jax.config import fields as rules
-from dml_jax.config.fields import Values, flatten, require, section, validate, with_precision
+from dml_jax.config.fields import Effect, Mark, Values, flatten, require, section, validate, with_precision
 from dml_jax.config.modules import module
 from dml_jax.config.sections import WITHOUT_CLASSES, Data, Evaluation, Train
-from dml_jax.errors import ConfigError
+from dml_jax.errors import ConfigError, UserError
 from dml_jax.files import BUCKETS, expand_path
 
-PATHS = ("data.path", "init_from", "backbone.pretrained", "method.teacher")  # keys that hold a path
+PRETRAINED = "backbone.pretrained"  # a path; a key of every backbone
+# The length of the training, which is compared apart: a longer run may make the same steps first.
+LENGTH = ("train.steps", "train.epochs")
 
 
 @section
@@ -32,11 +35,12 @@ class Config:
     method: Any
     train: Train
     head: Train | None = None  # training before `train`, of all but the backbone, on its frozen features; None: none
-    evaluation: Evaluation = Evaluation()
+    evaluation: Annotated[Evaluation, Effect.NONE] = Evaluation()
     # Published results, as fractions, by protocol of the run ("clean", "paper"), source and metric.
-    paper: dict[str, dict[str, dict[str, float]]] = field(default_factory=dict)
-    seed: Annotated[int, Ge(0), Lt(2**31)] = 0  # of weights, batches and augmentation
-    init_from: str = ""  # work directory or directory of converted weights to start from
+    paper: Annotated[dict[str, dict[str, dict[str, float]]], Effect.NONE] = field(default_factory=dict)
+    # Of weights, batches and augmentation.
+    seed: Annotated[int, Ge(0), Lt(2**31), Mark.SAME_EXPERIMENT] = 0
+    init_from: Annotated[str, Mark.PATH] = ""  # work directory or directory of converted weights to start from
 
     def __post_init__(self) -> None:
         views = self.head.feature_views if self.head else 1
@@ -59,17 +63,6 @@ def resolve(values: Values, typed: Collection[str] = (), warn: Callable[[str], N
       warn: called with one sentence for each of the others.
     """
     config, problems = rules.settled(_validated(values))
-    trained = config.backbone.pretrained != "none" or config.init_from
-    if getattr(config.backbone, "freeze_bn", False) and not trained:
-        key = "backbone.freeze_bn"
-        problem = "the running statistics of a network without pretrained weights do not normalise"
-        remedy = "set it to false, or give backbone.pretrained or init_from"
-        problems.append((key, f"{key}=True: {problem}; {remedy}"))
-    if config.method.name == "group_loss" and config.data.sampler not in WITHOUT_CLASSES:
-        anchors, images = config.method.anchors, config.data.images_per_class
-        if anchors >= images:
-            problem = f"method.anchors={anchors}: leaves only the cross-entropy, because all images are anchors"
-            problems.append(("method.anchors", f"{problem}; set it below data.images_per_class={images}"))
     for key, text in problems:
         if key in typed:
             raise ConfigError(text)
@@ -92,18 +85,21 @@ def settled(config: Config) -> Config:
 
 def _validated(values: Values) -> Config:
     flat = flatten(values)
-    for key in PATHS:
-        if isinstance(flat.get(key), str) and not (key == "data.path" and flat[key].startswith(BUCKETS)):
-            expand_path(key, flat[key])
-    kinds = {}
-    for kind in ("backbone", "method"):
-        found = module(kind, flat.get(f"{kind}.name"))
-        # The options of a baseline depend on its loss.
-        kinds[kind] = found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
-    made = validate(_with_types(**kinds), values)
+    kind = _with_types(*(_options(name, values) for name in ("backbone", "method")))
+    for key, value in flat.items():
+        bucket = key == "data.path" and isinstance(value, str) and value.startswith(BUCKETS)
+        if (key == PRETRAINED or Mark.PATH in rules.declared(kind, key)) and isinstance(value, str) and not bucket:
+            expand_path(key, value)
+    made = validate(kind, values)
     if "." not in made.data.name:  # a model can be used without the code of its data set
         module("data", made.data.name)
     return Config(**{option.name: getattr(made, option.name) for option in fields(Config)})
+
+
+def _options(kind: str, values: Values) -> Any:
+    """The type of the options of a backbone or method, which may depend on their values."""
+    found = module(kind, flatten(values).get(f"{kind}.name"))
+    return found.config_type(values[kind]) if hasattr(found, "config_type") else found.Config
 
 
 @cache
@@ -111,40 +107,33 @@ def _with_types(backbone: type, method: type) -> type[Config]:
     return section(type("Config", (Config,), {"__annotations__": {"backbone": backbone, "method": method}}))
 
 
-# Options that may differ when a run is resumed: they do not change the trained model. (If the best model is selected,
-# the time and kind of the evaluation do matter: `decisive` adds them.)
-INDIFFERENT = (
-    "data.path", "data.threads", "train.steps", "train.epochs", "train.log_every",
-    "train.evaluate_every", "train.checkpoint_every", "train.keep_every", "evaluation", "method.k", "method.k_r",
-    "paper", "method.ensemble", "method.tested_branch",
-)  # fmt: skip
-# Options of the test-time embedding, which change the selection of a model but no model.
-READING = ("method.ensemble", "method.tested_branch", "evaluation.readings", "evaluation.reading")
-# Options that may differ from the experiment of a published number.
-SAME_EXPERIMENT = (
-    "seed", "data.path", "data.threads", "train.log_every", "train.checkpoint_every",
-    "train.keep_every", "evaluation.ks", "evaluation.full_ranking", "evaluation.batch_size",
-    "evaluation.metrics", "evaluation.refine", "evaluation.refine_clusters", "evaluation.refine_eps",
-    "evaluation.refine_min_samples", "evaluation.controls", "evaluation.readings", "evaluation.reading",
-    "method.ensemble", "backbone.pretrained",
-)  # fmt: skip
+def _known_types(values: Values) -> type[Config]:
+    """The types of a configuration's options; Any for the options of code that is not known here."""
+    known: list[Any] = [Any, Any]
+    for place, name in enumerate(("backbone", "method")):
+        with suppress(UserError):
+            known[place] = _options(name, values)
+    return _with_types(*known)
 
 
-def within(key: str, sections: Iterable[str]) -> bool:
-    """Whether a dotted key is one of the given keys, or in one of them."""
-    return any(key == section or key.startswith(f"{section}.") for section in sections)
+def same_experiment(values: Values, keys: Iterable[str]) -> bool:
+    """Whether a configuration with other values at these keys is still the experiment of its published numbers."""
+    kind = _known_types(values)
+    return all(key == PRETRAINED or Mark.SAME_EXPERIMENT in rules.declared(kind, key) for key in keys)
 
 
 def decisive(values: Mapping[str, Any], *, selecting: bool = True) -> dict[str, Any]:
-    """The keys, with values, that determine the trained model; unless `selecting`, of models that exist already."""
-    flat = flatten(values)
+    """The keys, with values, that determine the trained model; unless `selecting`, of models that exist already.
+
+    Each option declares its `Effect`. Without their code, all options of a method or backbone count.
+    """
+    flat, kind = flatten(values), _known_types(values)
     # A configuration that was edited by hand may lack any key.
-    chosen = ("train.evaluate_every", "evaluation.protocol", *(READING if selecting else ()))
-    if flat.get("train.select") == "last":
-        chosen = ()
+    selected = flat.get("train.select") != "last" or flat.get("head.select", "last") != "last"
+    counted = {None} | ({Effect.SELECTION} | ({Effect.EMBEDDING} if selecting else set()) if selected else set())
     # With a sampler that does not draw by class, this is the size of test-time batches only.
-    ignored = INDIFFERENT + (("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ())
-    return {key: value for key, value in flat.items() if within(key, chosen) or not within(key, ignored)}
+    ignored = (*LENGTH, *(("data.images_per_class",) if flat.get("data.sampler") in WITHOUT_CLASSES else ()))
+    return {key: value for key, value in flat.items() if key not in ignored and rules.effect(kind, key) in counted}
 
 
 def digest(config: Config) -> str:

@@ -9,7 +9,9 @@ from pydantic import AfterValidator
 
 from dml_jax.config.fields import (
     AtLeastTwo,
+    Effect,
     Fraction,
+    Mark,
     Named,
     Needs,
     NonEmpty,
@@ -46,7 +48,10 @@ Optimizer = Annotated[str, AfterValidator(Named(("adam", "adamw", "radam", "sgd"
 WITH_MOMENTUM = Needs("train.optimizer='sgd'", lambda c: c.train.optimizer == "sgd")
 LATE = Needs("train.warmup_epochs", lambda c: c.train.warmup_epochs)
 STEPPED = Needs("train.schedule='step'", lambda c: c.train.schedule == "step")
-WITH_MILESTONES = Needs("train.milestones", lambda c: c.train.schedule != "step" or c.train.milestones)
+WITH_MILESTONES = Needs(
+    "train.period or train.milestones",
+    lambda c: c.train.schedule != "step" or c.train.period or c.train.milestones,
+)
 SCALED = Needs("train.scale_rates='linear' or 'sqrt'", lambda c: c.train.scale_rates != "none")
 WITH_BLOCKS = Needs("a vision transformer as the backbone", lambda c: hasattr(c.backbone, "layer"))
 SELECTED = Needs("a best model, of train.select='validation' or 'test'", lambda c: c.train.select != "last")
@@ -64,7 +69,8 @@ class Data:
     KEY: ClassVar = "data"
 
     name: str = "digits"  # a module of dml_jax/data/formats
-    path: Annotated[str, READ] = ""  # of the prepared data set or of a folder of images; empty for built-in data sets
+    # Of the prepared data set or of a folder of images; empty for built-in data sets.
+    path: Annotated[str, READ, Mark.PATH, Effect.NONE, Mark.SAME_EXPERIMENT] = ""
     # Of which images the classes train: "classes" holds test classes out; "all" trains on all, for deployment.
     split: Annotated[Literal["classes", "all"], LAST] = "classes"
     # Sessions of photographs, which measurements leave out as a whole: "date" (EXIF), "folder", a column, or a regular
@@ -98,7 +104,8 @@ class Data:
     # Probability of erasing a random box, after normalisation (MPN).
     erasing: Annotated[Probability, ON_IMAGES] = 0.0
     validation_share: Fraction = 0.0  # of the training classes, held out if the data set has no validation split
-    threads: NonNegativeInt = 0  # that read batches ahead; 0: one per core that the process may use, at most 8
+    # That read batches ahead; 0: one per core that the process may use, at most 8.
+    threads: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
 
     def __post_init__(self) -> None:
         if self.sampler not in WITHOUT_CLASSES:
@@ -179,15 +186,20 @@ class Train:
     # The batch size for which the learning rates are given; 0: the configuration file's.
     rates_for_batch: Annotated[NonNegativeInt, SCALED] = 0
     schedule: Annotated[Literal["constant", "cosine", "step"], WITH_MILESTONES] = "constant"  # of all learning rates
-    # Epochs after which "step" multiplies by gamma; warm-up not counted.
+    # Epochs after which "step" multiplies by gamma again and again, whatever the length; warm-up not counted.
+    period: Annotated[NonNegativeInt, STEPPED] = 0
+    # Or the epochs after which it multiplies by gamma; warm-up not counted.
     milestones: Annotated[tuple[NonNegativeInt, ...], STEPPED] = ()
-    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates at a milestone
+    gamma: Annotated[float, Gt(0), Le(1), STEPPED] = 0.1  # factor of the learning rates after a period or milestone
     # Ratio of the rates of a vision transformer's block and the next.
     layer_decay: Annotated[float, Gt(0), Le(1), WITH_BLOCKS] = 1.0
-    log_every: PositiveInt = 20  # steps between two lines of metrics.jsonl
-    evaluate_every: NonNegativeInt = 0  # steps between two evaluations; 0: after each epoch if the length is in epochs
-    checkpoint_every: PositiveInt = 200  # steps between two checkpoints
-    keep_every: NonNegativeInt = 0  # steps between two models kept for `dml-jax analyse`; 0: none
+    # Steps between two lines of metrics.jsonl.
+    log_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 20
+    # Steps between two evaluations; 0: after each epoch if the length is in epochs.
+    evaluate_every: Annotated[NonNegativeInt, Effect.SELECTION] = 0
+    checkpoint_every: Annotated[PositiveInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 200  # steps between two checkpoints
+    # Steps between two models kept for `dml-jax analyse`; 0: none.
+    keep_every: Annotated[NonNegativeInt, Effect.NONE, Mark.SAME_EXPERIMENT] = 0
     select: Literal["last", "validation", "test"] = "last"  # how the reported model is selected
     # Epochs (without warm-up) that restart from the best model.
     reload_best_epochs: Annotated[tuple[NonNegativeInt, ...], SELECTED] = ()
@@ -199,6 +211,8 @@ class Train:
         require(self.scale_rates == "none" or self.rates_for_batch > 0, "rates_for_batch", 0, rule)
         increasing = list(self.milestones) == sorted(set(self.milestones))
         require(increasing, "milestones", self.milestones, "must be increasing")
+        rule = f"give milestones or a period (={self.period}), not both"
+        require(not (self.milestones and self.period), "milestones", self.milestones, rule)
 
 
 def _refined(kinds: tuple[str, ...]) -> Needs:
@@ -207,6 +221,7 @@ def _refined(kinds: tuple[str, ...]) -> Needs:
 
 
 BEST = "best"  # instead of the name of a reading
+READINGS = Needs("evaluation.readings", lambda c: c.evaluation.readings)
 CLUSTERED = Needs("evaluation.cluster", lambda c: c.evaluation.cluster)
 
 
@@ -216,12 +231,14 @@ class Evaluation:
 
     KEY: ClassVar = "evaluation"
 
-    protocol: Literal["clean", "paper"] = "clean"  # excludes the query by its index, or the first neighbour (authors)
-    ks: Annotated[tuple[PositiveInt, ...], NonEmpty] = (1, 2, 4, 8)  # of Recall@K
+    # Excludes the query by its index, or the first neighbour (authors).
+    protocol: Annotated[Literal["clean", "paper"], Effect.SELECTION] = "clean"
+    ks: Annotated[tuple[PositiveInt, ...], NonEmpty, Mark.SAME_EXPERIMENT] = (1, 2, 4, 8)  # of Recall@K
     # Whether a query without another image of its class is a miss in Recall@K and MRR, or left out.
     lone_queries: Literal["miss", "omit"] = "miss"
-    full_ranking: bool = False  # also MAP over the whole ranking and precision@K; slower with large classes
-    batch_size: PositiveInt = 256  # images embedded at once
+    # Also MAP over the whole ranking and precision@K; slower with large classes.
+    full_ranking: Annotated[bool, Mark.SAME_EXPERIMENT] = False
+    batch_size: Annotated[PositiveInt, Mark.SAME_EXPERIMENT] = 256  # images embedded at once
     cluster: bool = True  # computes NMI with k-means at the end; slow with many thousand classes
     # Of the entropies in NMI; geometric in HIST's code.
     nmi_average: Annotated[Literal["arithmetic", "geometric"], CLUSTERED] = "arithmetic"
@@ -231,21 +248,23 @@ class Evaluation:
     kmeans_restarts: Annotated[NonNegativeInt, CLUSTERED] = 0  # starts of k-means; 0: as many as with "auto"
     kmeans_iterations: Annotated[NonNegativeInt, CLUSTERED] = 0  # at most, of each start; 0: as many as with "auto"
     # Also evaluates the method's test-time refinement in these batches (MPN), or after these functions.
-    refine: tuple[Refine, ...] = ()
-    metrics: tuple[ImportPath, ...] = ()  # functions of the ranking of a query, whose means are reported, too
+    refine: Annotated[tuple[Refine, ...], Mark.SAME_EXPERIMENT] = ()
+    # Functions of the ranking of a query, whose means are reported, too.
+    metrics: Annotated[tuple[ImportPath, ...], Mark.SAME_EXPERIMENT] = ()
     # Number of clusters for "kmeans", "ward", "spectral" and "birch".
-    refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT)] = 900
+    refine_clusters: Annotated[AtLeastTwo, _refined(FIXED_COUNT), Mark.SAME_EXPERIMENT] = 900
     # Largest distance of neighbours for "dbscan" and "optics", between unit embeddings.
-    refine_eps: Annotated[Positive, _refined(DENSITY_BASED)] = 0.9
+    refine_eps: Annotated[Positive, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 0.9
     # Neighbours of a core point for the same two.
-    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED)] = 5
+    refine_min_samples: Annotated[AtLeastTwo, _refined(DENSITY_BASED), Mark.SAME_EXPERIMENT] = 5
     # Several test-time readings of one model, all evaluated: by name, the options of the method that a reading
     # changes, such as DiVA's weights of the embeddings.
-    readings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    readings: Annotated[dict[str, dict[str, Any]], Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = field(default_factory=dict)
     # The reading that is reported, and by which models are selected: its name, or "best" for the highest Recall@1 at
     # each evaluation.
-    reading: Annotated[str, Needs("evaluation.readings", lambda c: c.evaluation.readings)] = BEST
-    controls: bool = False  # also evaluates raw pixels and the untrained network; for small images
+    reading: Annotated[str, READINGS, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = BEST
+    # Also evaluates raw pixels and the untrained network; for small images.
+    controls: Annotated[bool, Mark.SAME_EXPERIMENT] = False
 
     def __post_init__(self) -> None:
         require(1 in self.ks, "ks", self.ks, "must contain 1: models are selected and reported by Recall@1")

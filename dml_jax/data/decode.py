@@ -1,21 +1,28 @@
 """Decoding image files to pixels, and encoding them losslessly.
 
-The formats are JPEG, PNG, GIF, BMP, TIFF, WebP and PPM/PGM, recognised by content; no other decoder of Pillow is
-reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of phones, needs the extra "heic".
+The formats are JPEG (of MPO files the first image), PNG, GIF, BMP, TIFF, WebP, AVIF and PPM/PGM, recognised by content;
+no other decoder of Pillow is reachable, because some start programs (EPS) or are rarely tested. HEIC, the format of
+phones, needs the extra "heic".
 
 Pixels are those that Pillow gives after applying the EXIF orientation, converting to RGB and dropping alpha, except for
 16-bit greyscale, which Pillow would clip to almost white. JPEG files other than CMYK are decoded by simplejpeg, which
 gives the same bits faster. A decoder does not detect all damage, e.g. flipped bits in the middle of a JPEG scan;
 checksums (`store.verify`) do.
+
+The memory of the images that all threads decode at a time is limited: see `Room`.
 """
 
 import contextlib
+import ctypes
+import importlib.util
 import io
 import re
 import threading
 import warnings
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -23,9 +30,23 @@ from PIL import Image, ImageOps
 
 from dml_jax.errors import DataError
 
-FORMATS: tuple[str, ...] = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")  # Pillow's names; PPM includes PGM
-HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; other formats also use the last
+FORMATS: tuple[str, ...] = (
+    "JPEG",
+    "PNG",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "AVIF",
+    "PPM",
+)  # Pillow's names; PPM includes PGM
+HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a HEIC file; AVIF may also use the last
+NEEDS_HEIC = "is HEIC, which needs one more package: pip install pillow-heif"
 LIMIT = 89_478_485  # pixels; the threshold above which Pillow warns of a decompression bomb
+MEMORY = 2**29  # bytes that the images decoded at a time may need; a larger one is decoded alone
+PILLOW, BASELINE, PROGRESSIVE = 12, 3, 9  # bytes per pixel that decoding needs, about; the latter two for simplejpeg
+CMYK = ("CMYK", "YCCK")  # colours of JPEG files that Pillow decodes
+STRIP = 2**22  # pixels that are converted at a time
 MAX_SCANS = 100  # of a JPEG file, as in libtiff: a scan of 13 bytes takes as long as one over all pixels
 MAX_COMMENTS = 100  # of a PPM or PGM file in text; for each, Pillow copies the rest of the file
 MARKER = re.compile(rb"\xff[^\x00\x01\xd0-\xd7\xff]")  # of a JPEG file, if a segment or the end follows
@@ -34,7 +55,32 @@ BITS, PHOTOMETRIC, ORIENTATION = 0x0102, 0x0106, 0x0112  # TIFF and EXIF tags
 ROTATED = range(2, 9)  # orientations other than upright
 WARNINGS_LOCK = threading.Lock()  # warning filters are global to all threads
 LOADING_LOCK = threading.Lock()  # an image of Pillow may be given twice, and reads its file when it is first used
+with contextlib.suppress(AttributeError, OSError):  # libtiff would write about damaged files to stderr, without names
+    ctypes.CDLL(Image.core.__file__).TIFFSetErrorHandler(None)
 PPM = re.compile(rb"P6\n(\d{1,6}) (\d{1,6})\n255\n")  # header of an uncompressed image
+
+
+class Room(AbstractContextManager["Room"]):
+    """The memory that an image needs while it is decoded and used: threads wait in their order until it is free."""
+
+    _turn, _freed, _used = threading.Lock(), threading.Condition(), 0  # of all
+
+    def __init__(self) -> None:
+        self._held = 0
+
+    def take(self, count: int) -> None:
+        """Waits for `count` bytes, instead of those taken before."""
+        self.__exit__()
+        with Room._turn, Room._freed:  # nobody overtakes a large image
+            Room._freed.wait_for(lambda: Room._used == 0 or Room._used + count <= MEMORY)
+            Room._used += count
+        self._held = count
+
+    def __exit__(self, *exception: object) -> None:
+        with Room._freed:
+            Room._used -= self._held
+            Room._freed.notify_all()
+        self._held = 0
 
 
 def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
@@ -44,25 +90,64 @@ def rgb(data: bytes, min_side: int = 0, *, upright: bool = True) -> np.ndarray:
     values; 0 for the full size. With `upright`, the EXIF orientation is applied. Raises DataError for a file that is
     not an image of one of the `FORMATS`, damaged, too large, or of floats or 32-bit integers.
     """
+    with decoded(data, min_side, upright=upright) as pixels:
+        return pixels
+
+
+@contextlib.contextmanager
+def decoded(data: bytes, min_side: int = 0, *, upright: bool = True) -> Iterator[np.ndarray]:
+    """Context with the pixels of `rgb`, whose memory counts until its end; no other image may be decoded in it."""
+    with Room() as room:
+        yield _decode(data, min_side, upright, room)
+
+
+def _decode(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray:
     jpeg = data[:3] == b"\xff\xd8\xff"
     scans = jpeg and data.count(b"\xff\xda") > MAX_SCANS and _scans(data) > MAX_SCANS
     if scans or (data[:2] in (b"P1", b"P2", b"P3") and data.count(b"#") > MAX_COMMENTS):
         raise DataError("more than 100 scans or comments, which would take very long; save it again")
-    if jpeg and (pixels := _jpeg(data, min_side, upright)) is not None:
+    if jpeg and (pixels := _jpeg(data, min_side, upright, room)) is not None:
         return pixels
     if header := PPM.match(data):
         width, height = (int(word) for word in header.groups())
         if 0 < width * height <= LIMIT and len(data) == header.end() + 3 * width * height:
             return np.frombuffer(data, np.uint8, offset=header.end()).reshape(height, width, 3)
     with _usable(), _open(data) as image:
+        room.take(PILLOW * image.width * image.height)
         return _pixels(image, upright)
+
+
+class Header(NamedTuple):
+    """Size of an image in pixels, and the bytes of memory that decoding it needs."""
+
+    width: int
+    height: int
+    memory: int
+
+
+def header(data: bytes) -> Header:
+    """What the header of an image file announces; raises DataError if it is not one of the `FORMATS`."""
+    if data[:3] == b"\xff\xd8\xff":
+        with contextlib.suppress(ValueError):  # Pillow decides whether the file is damaged
+            height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+            return Header(width, height, _memory(data, height * width, colours))
+    with _usable(), _open(data) as image:
+        return Header(*image.size, PILLOW * image.width * image.height)
+
+
+def _memory(data: bytes, pixels: int, colours: str) -> int:
+    """Of a JPEG file."""
+    if colours in CMYK:
+        return PILLOW * pixels
+    return (PROGRESSIVE if b"\xff\xc2" in data else BASELINE) * pixels
 
 
 def from_pillow(image: Image.Image, *, upright: bool = True) -> np.ndarray:
     """The pixels of an image of Pillow, as `rgb` gives them for its file: uint8 [H, W, 3]."""
-    with _usable():
+    with _usable(), Room() as room:
         if image.width * image.height > LIMIT:
             raise Image.DecompressionBombError
+        room.take(PILLOW * image.width * image.height)
         with LOADING_LOCK:
             image.load()
         return _pixels(image, upright)
@@ -73,6 +158,8 @@ def _usable() -> Iterator[None]:
     """Within this context, Pillow's exceptions are DataErrors; for damaged files its plugins raise many types."""
     try:
         yield
+    except MemoryError:  # not the file's fault
+        raise
     except Exception as error:
         why = f"damaged: {str(error) or type(error).__name__}"
         if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
@@ -86,7 +173,9 @@ def _usable() -> Iterator[None]:
 
 def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
     kind, tags = image.format, getattr(image, "tag_v2", {})
-    image = ImageOps.exif_transpose(image) if upright else image
+    image.load()
+    if upright and image.getexif().get(ORIENTATION, 1) in ROTATED:  # a copy otherwise, too
+        image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):
         return _grey(image, tags.get(BITS, (16,))[0], inverted=tags.get(PHOTOMETRIC) == 0)
     if image.mode == "I" and kind == "PPM":
@@ -95,7 +184,15 @@ def _pixels(image: Image.Image, upright: bool = True) -> np.ndarray:
         what = "floating-point" if image.mode == "F" else "signed or 32-bit integer"
         raise DataError(f"has {what} pixels, whose range is unknown; convert it to 8 or 16 bits per channel")
     image.info.pop("transparency", None)  # alpha is dropped anyway, and Pillow would warn
-    return np.asarray(image.convert("RGB"))
+    width, height = image.size
+    rows = max(1, STRIP // width)
+    if height <= rows:
+        return np.asarray(image.convert("RGB"))
+    pixels = np.empty((height, width, 3), np.uint8)
+    for top in range(0, height, rows):  # a copy of the whole image would need more memory than the image
+        end = min(top + rows, height)
+        pixels[top:end] = np.asarray(image.crop((0, top, width, end)).convert("RGB"))
+    return pixels
 
 
 def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
@@ -107,16 +204,21 @@ def _grey(image: Image.Image, bits: int, inverted: bool = False) -> np.ndarray:
 def _open(data: bytes) -> Image.Image:
     """Opens an image file, turning Pillow's warning about more than `LIMIT` pixels into an exception."""
     formats = FORMATS
-    if data[4:12] in HEIC:
+    if data[4:12] in HEIC and b"avif" not in data[12:64]:
         try:
             import pillow_heif
         except ImportError:
-            raise DataError("is HEIC, which needs one more package: pip install pillow-heif") from None
+            raise DataError(NEEDS_HEIC) from None
         pillow_heif.register_heif_opener(thumbnails=False, depth_images=False, aux_images=False)
         formats = ("HEIF",)
     with WARNINGS_LOCK, warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         return Image.open(io.BytesIO(data), formats=formats)
+
+
+def is_outdated(reason: str) -> bool:
+    """Whether an error of `rgb` was that of a package that is installed by now."""
+    return reason.endswith(NEEDS_HEIC) and importlib.util.find_spec("pillow_heif") is not None
 
 
 def exif_day(file: Path) -> str:
@@ -136,12 +238,13 @@ def is_rotated(data: bytes) -> bool:
     return False
 
 
-def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
+def _jpeg(data: bytes, min_side: int, upright: bool, room: Room) -> np.ndarray | None:
     """Decodes a JPEG file with simplejpeg; None if Pillow must be used instead."""
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
-        if colours in ("CMYK", "YCCK") or height * width > LIMIT:
+        if colours in CMYK or height * width > LIMIT:
             return None
+        room.take(_memory(data, height * width, colours))
         # Factors below 2 would be slower than the full size.
         size = {"min_height": min_side, "min_width": min_side, "min_factor": 2} if min_side else {}
         pixels = simplejpeg.decode_jpeg(data, "RGB", fastdct=False, fastupsample=False, **size)
@@ -153,6 +256,8 @@ def _jpeg(data: bytes, min_side: int, upright: bool) -> np.ndarray | None:
                 turned.getexif()[ORIENTATION] = orientation
                 pixels = np.asarray(ImageOps.exif_transpose(turned))
         return pixels
+    except MemoryError:
+        raise
     except Exception:  # Pillow decides whether the file is damaged
         return None
 
@@ -170,7 +275,7 @@ def is_plain(data: bytes) -> bool:
     """Whether a file needs no conversion to RGB: JPEG other than CMYK, or 8-bit PNG without palette and alpha."""
     if data[:3] == b"\xff\xd8\xff":
         try:
-            return simplejpeg.decode_jpeg_header(data)[2] not in ("CMYK", "YCCK")
+            return simplejpeg.decode_jpeg_header(data)[2] not in CMYK
         except ValueError:
             return False
     extras = b"tRNS" in data or b"eXIf" in data

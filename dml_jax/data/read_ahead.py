@@ -56,15 +56,16 @@ def stream(
     batches = (
         (group[first : first + size], first, len(group)) for group in groups for first in range(0, len(group), size)
     )
-    submitted = ((items, first, total, submit(own(items))) for items, first, total in batches)
+    # Only the names are kept: the items may be the contents of files.
+    submitted = (([name(item) for item in items], first, total, submit(own(items))) for items, first, total in batches)
     ready = _ahead(submitted, AHEAD)
-    started = ((items, first, total, *begin(parts, len(items))) for items, first, total, parts in ready)
+    started = ((names, first, total, *begin(parts, len(names))) for names, first, total, parts in ready)
     rows = np.empty(0, np.float32)
     try:
         # One batch is given to the device while it computes the previous one.
-        for items, first, total, result, bad in _ahead(started, 1):
-            found = np.asarray(result, np.float32)[: len(items)]
-            check_finite(found[~bad], [name(item) for item in itertools.compress(items, ~bad)])
+        for names, first, total, result, bad in _ahead(started, 1):
+            found = np.asarray(result, np.float32)[: len(names)]
+            check_finite(found[~bad], list(itertools.compress(names, ~bad)))
             if first == 0:
                 rows = np.empty((total, *found.shape[1:]), np.float32)
             end = first + len(found)

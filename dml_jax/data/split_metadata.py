@@ -46,7 +46,8 @@ def save(path: Path, splits: Mapping[str, Split]) -> None:
     """
     columns = dict.fromkeys(name for split in splits.values() for name in split.metadata)
     header = [
-        {"name": name, "classes": list(split.classes), "content": split.content} for name, split in splits.items()
+        {"name": name, "classes": list(split.classes), "content": split.content, "note": split.note}
+        for name, split in splits.items()
     ]
     fields = [*COLUMNS, *((name, pa.large_string()) for name in columns)]
     schema = pa.schema(fields, {"splits": json.dumps(header)})
@@ -84,6 +85,7 @@ def load(path: Path) -> dict[str, Split]:
                 classes=about["classes"],
                 files=() if files.null_count else _decoded(files),
                 content=about["content"],
+                note=about["note"],
                 metadata={
                     name: [json.loads(value) for value in column.to_pylist()]
                     for name, column in columns

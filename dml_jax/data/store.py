@@ -16,12 +16,13 @@ from pydantic import StrictInt
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
 from dml_jax.data.prepare import check
-from dml_jax.data.prepare.sources import File, Files, Options, Recipe, bucket, listed, reaching, stamp, walk
+from dml_jax.data.prepare.sources import MARKER, File, Options, Recipe, bucket, listed, reaching, stamp, walk
+from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.split import Read, Split
 from dml_jax.errors import DataError
 from dml_jax.files import atomic_directory, cache_dir, locked, read_json, reading, sha256
 
-MARKER, INDEX, RECORDS = "prepared.json", "index.arrow", "records"
+INDEX, RECORDS = "index.arrow", "records"
 REMEDY = "prepare the data set again"
 
 
@@ -93,13 +94,14 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     exists = bool(path) and directory.is_dir()
     marker = read_marker(directory) if exists else None
     if marker is None and exists and recipe.in_place:
-        scanned = _scan_folder(directory, recipe)
+        scanned = _scan_folder(directory, recipe, data)
         return {key: part._replace(read=file_reader(part.files, *how)) for key, part in scanned.items()}
     if marker is None:
         what = "not a prepared data set" if exists else "no such directory"
         remedy = f"dml-jax prepare --name={data.name} --source=… --output={path} creates one"
         if recipe.in_place:
-            remedy = "give one with --config.data.path, prepared or with one subfolder per class"
+            what_it_holds = "with one subfolder per class" if data.name == "folder" else "with the table"
+            remedy = f"give one with --config.data.path, prepared or {what_it_holds}"
         raise DataError(f"data.path={path}: {what}; {remedy}")
     if marker["name"] != data.name:
         raise DataError(f"data.path={path}: contains the data set {marker['name']!r}, but data.name is {data.name!r}")
@@ -114,38 +116,44 @@ def load(data: Data, recipe: Recipe) -> dict[str, Split]:
     return splits
 
 
-def _scan_folder(directory: Path, recipe: Recipe) -> Mapping[str, Split]:
-    """The splits of an image folder; the result is cached until the size or time of a file changes.
+def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Split]:
+    """The splits of an image folder; what its images hold is cached until the size or time of a file changes.
 
     `content` does not depend on times, so that a copy of the folder has the same and its run can be resumed.
     """
-    files = dict(sorted(walk(directory.resolve())))
-    lines = ["splits: 3", str(directory.resolve())]  # the number rises when folders are read as other splits
-    lines += [f"{name}\0{stamp(file.path)}" for name, file in files.items()]
+    source = f"data.path={directory}"
+    files = dict(walk(directory.resolve()))
+    page = understand(recipe, files, Options(session=data.session), source)
+    check.check_number_of_classes(page.entries, source)
+    lines = [str(directory.resolve())]
+    lines += [f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}" for e in page.entries]
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
-    splits = split_metadata.cached(fingerprint, lambda: _scan(directory, files, recipe))
-    return {name: split._replace(note=recipe.note(files)) for name, split in splits.items()}
+    splits = split_metadata.cached(fingerprint, lambda: _scan(directory, page, data.name))
+    doubts = shown(page.doubts, source)
+    return {name: split._replace(note="\n".join(filter(None, (*doubts, split.note)))) for name, split in splits.items()}
 
 
-def _scan(directory: Path, files: Files, recipe: Recipe) -> Mapping[str, Split]:
-    entries = check.find_entries(recipe, files, Options(), f"data.path={directory}")
-    check.check_number_of_classes(entries, f"data.path={directory}")
+def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
+    entries = page.entries
     facts, reasons = check.inspect_images(entries)
     reasons |= check.find_invalid(entries, facts)
+    source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
+    preparation = f"dml-jax prepare --name={name} --source={source} --output={output}"
     if reasons:
         first = min(reasons)
-        source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
         raise DataError(
             f"data.path={directory}: {len(reasons)} of {len(entries)} images cannot be used, the first is "
-            f"{entries[first].id}: {reasons[first]}; dml-jax prepare --name=folder --source={source} "
-            f"--output={output} lists all of them, and with --skip_bad leaves them out"
+            f"{entries[first].id}: {reasons[first]}; {preparation} lists all of them, and with --skip_bad leaves them "
+            "out"
         )
     content = hashlib.sha256()
     for i, entry in enumerate(entries):
         content.update(facts[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
+    note = check.label_conflicts((facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries))
+    note += f"; {preparation} lists all of them in {check.TABLE}" if note else ""
     splits = split_metadata.from_entries(entries)
-    return {name: split._replace(content=content.hexdigest()) for name, split in splits.items()}
+    return {name: split._replace(content=content.hexdigest(), note=note) for name, split in splits.items()}
 
 
 def staged(url: str) -> Path:

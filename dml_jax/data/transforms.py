@@ -60,13 +60,18 @@ def evaluation(data: Data) -> Callable[[np.ndarray], np.ndarray]:
 def for_network(data: Data, shape: tuple[int, int], image: np.ndarray, name: str) -> np.ndarray:
     """An image as the network sees it, uint8 [H, W, 3]; raises DataError with its name if it does not fit."""
     try:
-        pixels = evaluation(data)(image)
+        return fitted(data, shape, image)
     except DataError as error:
         raise DataError(f"{name}: {error}") from error
+
+
+def fitted(data: Data, shape: tuple[int, int], image: np.ndarray) -> np.ndarray:
+    """As `for_network`, without the name."""
+    pixels = evaluation(data)(image)
     if pixels.shape[:2] != shape:
         raise DataError(
-            f"{name}: is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of "
-            f"{shape[1]}x{shape[0]} without cropping; resize it, or train with data.crop"
+            f"is {image.shape[1]}x{image.shape[0]} pixels, but the model takes images of {shape[1]}x{shape[0]} "
+            "without cropping; resize it, or train with data.crop"
         )
     return pixels
 

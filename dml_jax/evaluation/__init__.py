@@ -5,9 +5,9 @@
     evaluation.retrieval(embeddings, labels, ks=(1, 10))
     evaluation.kmeans.fit(embeddings, 100)
 
-Metrics, searches and clusterings validate their arrays first and raise `DataError` for a wrong shape or type, lengths
-that differ, or rows that are not finite. Modules and metrics are imported on first use, which keeps
-`import dml_jax.evaluation` fast.
+Metrics, searches and clusterings validate their arguments first and raise `DataError` for a wrong shape, type or size,
+lengths that differ, or rows that are not finite, and `ConfigError` for unknown words. Modules and metrics are imported
+on first use, which keeps `import dml_jax.evaluation` fast.
 """
 
 import importlib

@@ -1,7 +1,8 @@
 """Validation of arrays and `.npy` files before any long computation; the gallery rows that a query finds relevant."""
 
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -9,7 +10,8 @@ import jax
 import numpy as np
 from scipy import sparse
 
-from dml_jax.errors import DataError
+from dml_jax.class_names import normalised
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.files import reading
 
 ArrayLike = jax.Array | np.ndarray
@@ -26,19 +28,19 @@ def load(path: str | Path, *, name: str = "file") -> np.ndarray:
     Pickled Python objects are never loaded.
     """
     path = Path(path).expanduser()
-    with reading(f"{name}={path}"), np.errstate(over="raise"):
+    with reading(path, option=name), np.errstate(over="raise"):
         return np.lib.format.open_memmap(path, "r")
 
 
 def text_lines(path: Path, *, name: str = "file") -> list[str]:
     """The lines of a UTF-8 text file; empty ones, too."""
-    with reading(f"{name}={path}"):
+    with reading(path, option=name):
         return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
 
 
 def read_lines(path: Path, *, name: str = "file") -> np.ndarray:
-    """Class names from a UTF-8 text file with one per line: strings [N], stripped of surrounding spaces."""
-    lines = [line.strip() for line in text_lines(path, name=name)]
+    """Class names from a UTF-8 text file with one per line: strings [N], see `class_names`."""
+    lines = [normalised(line) for line in text_lines(path, name=name)]
     for number, line in enumerate(lines, start=1):
         if not 0 < len(line) <= LONGEST_NAME:  # NumPy pads every string to the longest
             raise DataError(f"{name}={path}: line {number} has {len(line)} characters; give one class name per line")
@@ -64,12 +66,40 @@ def embeddings(values: ArrayLike, *, name: str = "embeddings") -> np.ndarray:
     return array
 
 
-def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
-    """Validates one class label per row, [N] integers or strings: int64 [N], or uint64 or strings if the input is.
+def choice(name: str, value: Any, known: Iterable[str], *, otherwise: str = "") -> None:
+    """Raises ConfigError unless an option is one of a few words; `otherwise` says what else it could be."""
+    names = tuple(known)
+    if not isinstance(value, str) or value not in names:
+        raise ConfigError(f"{name}={value!r}: must be one of {', '.join(names)}{otherwise}")
+
+
+def metric(value: Any, *known: str) -> None:
+    """Raises ConfigError unless a distance is a function or has one of the names."""
+    if not callable(value):
+        choice("metric", value, known, otherwise=", or a function of two blocks of rows")
+
+
+def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
+    """A whole number from `least` to `most`; raises DataError for anything else."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if number < least or (most is not None and number > most):
+        rule = f"of at least {least}" if most is None else f"in {least}..{most}"
+        raise DataError(f"{name}={value!r}: must be a whole number {rule}")
+    return number
+
+
+def labels(values: Labels, rows: int, *, name: str = "labels", of: str = "embeddings") -> np.ndarray:
+    """Validates one class label per row, [N] integers or strings: int64 [N], or strings; uint64 if one needs it.
 
     `name` and `of` stand for the labels and the rows in error messages.
     """
     array = np.asarray(values)
+    if array.dtype == np.float64 and isinstance(values, Sequence) and all(isinstance(value, int) for value in values):
+        with suppress(OverflowError):  # NumPy makes float64 of a list where one number exceeds int64
+            array = np.array(values, np.uint64)
     if array.dtype == object and all(isinstance(value, str) for value in array.flat):  # pandas' strings
         array = array.astype(str)
     if array.dtype.kind not in "iuU" or array.shape != (rows,):
@@ -77,7 +107,9 @@ def labels(values: ArrayLike, rows: int, *, name: str = "labels", of: str = "emb
             f"{name}: holds {array.dtype} of shape {list(array.shape)} for {rows} rows of {of}; give one class, an "
             "integer or a string, per row"
         )
-    return array if array.dtype == np.uint64 or array.dtype.kind == "U" else array.astype(np.int64)
+    if array.dtype.kind == "U" or (array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max):
+        return array
+    return array.astype(np.int64)
 
 
 def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels") -> None:
@@ -89,12 +121,42 @@ def check_same_kind(labels: np.ndarray, gallery_labels: np.ndarray, *, name: str
         )
 
 
+def numbered(labels: np.ndarray, gallery_labels: np.ndarray, *, name: str = "labels") -> tuple[np.ndarray, np.ndarray]:
+    """Both sides' labels as int64, equal where the labels are, in their order; as from `labels`.
+
+    Raises DataError as `check_same_kind`.
+    """
+    if labels is gallery_labels:
+        numbers = np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        return numbers, numbers
+    check_same_kind(labels, gallery_labels, name=name)
+    both = [labels, gallery_labels]
+    if labels.dtype.kind != gallery_labels.dtype.kind:  # NumPy would compare int64 and uint64 as float64
+        both = [side.astype(object) for side in both]
+    numbers = np.unique(np.concatenate(both), return_inverse=True)[1].astype(np.int64)
+    return numbers[: len(labels)], numbers[len(labels) :]
+
+
 def check_same_width(queries: np.ndarray, gallery: np.ndarray) -> None:
     """Raises DataError unless queries and gallery have equally many columns."""
     if queries.shape[1] != gallery.shape[1]:
         raise DataError(
             f"gallery: has {gallery.shape[1]} columns and the queries {queries.shape[1]}; both must come from one model"
         )
+
+
+def shared_rows(queries: np.ndarray, gallery: np.ndarray) -> int:
+    """The number of queries [Q, D] that equal a row of the gallery [G, D], each row of it counted for one query."""
+    factors = np.random.default_rng(0).integers(2**63, size=queries.shape[1], dtype=np.uint64)
+
+    def hashes(rows: np.ndarray) -> np.ndarray:
+        """Uint64 [N], equal for equal rows; sums wrap around, and -0.0 becomes 0.0."""
+        blocks = (np.ascontiguousarray(block + 0.0, np.float64).view(np.uint64) for block in row_blocks(rows))
+        return np.concatenate([((bits ^ (bits >> np.uint64(32))) * factors).sum(axis=1) for bits in blocks])
+
+    (found, counts), (others, numbers) = (np.unique(hashes(rows), return_counts=True) for rows in (queries, gallery))
+    _, mine, theirs = np.intersect1d(found, others, assume_unique=True, return_indices=True)
+    return int(np.minimum(counts[mine], numbers[theirs]).sum())
 
 
 def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
@@ -106,7 +168,7 @@ def equal_rows(a: np.ndarray, b: np.ndarray) -> bool:
 
 def recall_ks(ks: int | Sequence[int]) -> tuple[int, ...]:
     """The K of Recall@K as a tuple; a single integer becomes a tuple of one."""
-    return tuple(map(operator.index, np.atleast_1d(ks)))
+    return tuple(whole("ks", k, 1) for k in np.atleast_1d(ks).tolist())
 
 
 def is_real(dtype: np.dtype) -> bool:
@@ -148,10 +210,10 @@ def classes(values: Labels | Classes | None, rows: int, *, name: str, of: str) -
             raise DataError(f"{name}: {array.dtype} {list(array.shape)}; several classes per row need bool, or 0 and 1")
         counts, found = np.count_nonzero(array, axis=1), np.nonzero(array)[1]
     elif not (isinstance(values, Sequence) and any(isinstance(each, list | tuple | set) for each in values)):
-        return labels(np.asarray(values), rows, name=name, of=of)
+        return labels(values, rows, name=name, of=of)  # type: ignore[arg-type]  # None: no labels
     else:
         lists: list[list[Any]] = list(map(list, values))
-        flat = np.asarray([item for value in lists for item in value])
+        flat = [item for value in lists for item in value]
         counts = np.array([len(value) for value in lists], np.int64)
         found = labels(flat, len(flat), name=name) if len(flat) else np.zeros(0, np.int64)
     if len(counts) != rows:
@@ -168,8 +230,7 @@ def targets(
         other = classes(gallery_labels, gallery, name="gallery_labels", of="gallery")
     if isinstance(own, Classes) or isinstance(other, Classes):
         return np.zeros(queries, np.int64), np.zeros(gallery, np.int64), with_a_common_class(own, other)
-    check_same_kind(own, other)
-    return own, other, None
+    return *numbered(own, other), None
 
 
 def common_groups(
@@ -181,9 +242,7 @@ def common_groups(
     own = other = labels(groups, queries, name="groups", of="queries")
     if not own_gallery:
         other = labels(gallery_groups, gallery, name="gallery_groups", of="gallery")
-        check_same_kind(own, other, name="groups")
-    numbers = np.unique(np.concatenate([own, other]), return_inverse=True)[1]
-    return numbers[:queries], numbers[queries:]
+    return numbered(own, other, name="groups")
 
 
 def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Classes) -> Judge:
@@ -191,11 +250,12 @@ def with_a_common_class(labels: np.ndarray | Classes, gallery: np.ndarray | Clas
     sides = [
         side if isinstance(side, Classes) else Classes(side, np.arange(len(side) + 1)) for side in (labels, gallery)
     ]
-    if all(len(side.values) for side in sides):
-        check_same_kind(*(side.values for side in sides))
-    numbers = np.unique(np.concatenate([side.values for side in sides]), return_inverse=True)[1]
+    values = [side.values for side in sides]
+    if not all(map(len, values)):  # nothing is relevant, whatever the types
+        values = [np.arange(len(each)) for each in values]
+    numbers = numbered(*values)
     wanted, held = (
-        sparse.csr_array((np.ones(len(own), np.int32), own, side.start), (len(side.start) - 1, len(numbers)))
-        for own, side in zip(np.split(numbers, [len(sides[0].values)]), sides, strict=True)
+        sparse.csr_array((np.ones(len(own), np.int32), own, side.start), (len(side.start) - 1, sum(map(len, values))))
+        for own, side in zip(numbers, sides, strict=True)
     )
     return lambda query: held @ wanted[[query]].toarray()[0] > 0

@@ -3,7 +3,7 @@
 Computed in NumPy float64 from the non-empty cells of the contingency table.
 """
 
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -58,6 +58,7 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
     Returns:
       In [0, 1]; 1 if both sides have a single group, 0 if only one side has.
     """
+    check_inputs.choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     if len(cells.class_sizes) == len(cells.cluster_sizes) == 1:
         return 1.0
@@ -75,6 +76,7 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
     dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the geometric mean,
     dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
     """
+    check_inputs.choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     rows = cells.counts.sum()
     entropies = entropy(cells.class_sizes), entropy(cells.cluster_sizes)

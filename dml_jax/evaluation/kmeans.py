@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from dml_jax.errors import DataError
 from dml_jax.evaluation import check_inputs
 from dml_jax.evaluation._engine import tiles
 from dml_jax.evaluation.check_inputs import ArrayLike
@@ -53,7 +54,17 @@ def fit(
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
     """
     checked = check_inputs.embeddings(points, name="points")
-    start = init if isinstance(init, str) else check_inputs.embeddings(init, name="init")
+    k = check_inputs.whole("k", k, 1, len(checked))
+    check_inputs.whole("restarts", restarts, 1)
+    check_inputs.whole("max_iterations", max_iterations, 0)
+    start: str | np.ndarray
+    if isinstance(init, str):
+        check_inputs.choice("init", init, STARTS, otherwise=f", or centres [{k}, {checked.shape[1]}]")
+        start = init
+    else:
+        start = check_inputs.embeddings(init, name="init")
+        if start.shape != (k, checked.shape[1]):
+            raise DataError(f"init: has shape {list(start.shape)}; give centres [{k}, {checked.shape[1]}]")
 
     centering = tiles.choose_centering([checked], "euclidean")
 

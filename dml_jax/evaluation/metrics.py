@@ -1,7 +1,8 @@
 """All metrics under one name: retrieval, clusterings (from `clustering`) and embedding spaces (from `geometry`)."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
 
 Lone = Literal["miss", "omit"]
+MANY_SHARED = 0.1  # share of queries that are rows of the gallery above which retrieval warns
 
 __all__ = [
     "ami", "density", "effective_rank", "f1_pairs", "nmi", "nmi_stderr", "of_ranked_lists", "retrieval",
@@ -47,8 +49,9 @@ def retrieval(
       metric: distance that ranks the gallery, or a function of two blocks of rows (see `own_distances`).
       gallery: [G, D]; by default the queries are their own gallery.
       gallery_labels: [G], lists or [G, C], of the same kind as `labels`.
-      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery. A
-        gallery equal to the queries is an error unless this or `groups` is given.
+      exclude_self: whether query i excludes gallery row i; by default only if the queries are their own gallery.
+        Unless this or `groups` is given, a gallery equal to the queries is an error, and one that holds more than a
+        tenth of them, in any order, a warning.
       exclusion: exclude the query by its index, or, as in the code of several papers, whatever is ranked first.
       groups: [Q] integers or strings, such as cameras. A query leaves out the relevant rows of its group, as in the
         re-identification of persons and vehicles (Zheng et al., ICCV 2015). For queries that are part of the gallery in
@@ -72,9 +75,21 @@ def retrieval(
       Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
       none.
     """
+    check_inputs.metric(metric, "cosine", "euclidean")
+    check_inputs.choice("exclusion", exclusion, ("index", "position"))
+    check_inputs.choice("lone_queries", lone_queries, get_args(Lone))
+    for name, given, needed in (
+        ("gallery_labels", gallery_labels, gallery is not None),
+        ("gallery_groups", gallery_groups, gallery is not None and groups is not None),
+    ):
+        if (given is not None) != needed:
+            what = (
+                "are missing" if needed else "are given without a gallery" + " and groups" * (name != "gallery_labels")
+            )
+            raise DataError(f"{name}: {what}; give all of these arguments, or none")
     points = check_inputs.embeddings(queries, name="queries")
     ks = check_inputs.recall_ks(ks)
-    drop_nearest = {"index": False, "position": True}[exclusion]
+    drop_nearest = exclusion == "position"
     gallery_points = points
     if gallery is not None:
         gallery_points = check_inputs.embeddings(gallery, name="gallery")
@@ -89,6 +104,12 @@ def retrieval(
     unspecified = not alone and exclude_self is None and groups is None
     if unspecified and check_inputs.equal_rows(points, gallery_points):
         raise DataError("gallery: equals the queries, so every query would find itself; omit it, or give exclude_self")
+    if unspecified and (shared := check_inputs.shared_rows(points, gallery_points)) > MANY_SHARED * rows:
+        warnings.warn(
+            f"gallery: {shared:,} of {rows:,} queries equal a row of it and may find themselves; leave these rows out, "
+            "or give every image a group of its own (groups, gallery_groups)",
+            stacklevel=2,
+        )
     exclude_self = alone if exclude_self is None else exclude_self
     if exclude_self and not np.array_equal(classes, gallery_classes[:rows]):
         raise DataError("exclude_self: the gallery must begin with the queries, but their classes differ")
@@ -125,6 +146,8 @@ def retrieval(
 
 def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
     """R of each query, the number of gallery rows in its class, without itself if it must not be found: int64 [Q]."""
+    if labels.dtype != gallery_labels.dtype:
+        labels, gallery_labels = check_inputs.numbered(labels, gallery_labels)
     classes, sizes = np.unique(gallery_labels, return_counts=True)
     position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
@@ -153,13 +176,18 @@ def of_ranked_lists(
       list is a miss.
     """
     lists = np.asarray(indices)
+    check_inputs.choice("lone_queries", lone_queries, get_args(Lone))
+    if lists.ndim != 2 or lists.dtype.kind not in "iu":
+        raise DataError(f"indices: hold {lists.dtype} of shape {list(lists.shape)}; give integers [Q, L]")
     queries = check_inputs.labels(labels, len(lists), of="indices")
     ks = check_inputs.recall_ks(ks)
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:
         gallery = check_inputs.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
-        check_inputs.check_same_kind(queries, gallery)
+        queries, gallery = check_inputs.numbered(queries, gallery)
+    if lists.size and not (lists.min() >= 0 and lists.max() < len(gallery)):
+        raise DataError(f"indices: are in {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)
     needed = max(*ks, int(relevant.max(initial=0)), 1)
     if lists.shape[1] < needed:
@@ -200,7 +228,7 @@ def summary(
     """
     result: dict[str, float] = {}
     has_relevant = relevant > 0
-    if {"miss": False, "omit": True}[lone_queries]:
+    if lone_queries == "omit":
         first_rank, labels = first_rank[has_relevant], None if labels is None else labels[has_relevant]
     for k in ks:
         recall = float(((first_rank > 0) & (first_rank <= k)).mean()) if len(first_rank) else float("nan")

@@ -44,11 +44,12 @@ def search(
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
     """
+    check_inputs.metric(metric, "cosine", "euclidean")
     query_points = check_inputs.embeddings(queries, name="queries")
     gallery_points = query_points if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
     check_inputs.check_same_width(query_points, gallery_points)
     candidates = len(gallery_points) - bool(exclude_self)
-    if not 0 < k <= candidates:
+    if not 0 < check_inputs.whole("k", k, 1) <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     if callable(metric):
         distances, indices = np.empty((len(query_points), k), np.float32), np.empty((len(query_points), k), np.int32)

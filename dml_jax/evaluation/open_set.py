@@ -20,6 +20,7 @@ What to expect of a threshold is measured on photographs of other sessions than 
 uncertainty by drawing classes and sessions again (`promise`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,13 +29,14 @@ import numpy as np
 from scipy import linalg
 from scipy.sparse import csgraph
 
-from dml_jax.errors import DataError
+from dml_jax.errors import DataError, counted
 
 TEMPERATURE, SHRINKAGE = 0.2, 0.5
 FALSE_ACCEPT_RATE = 0.05
 RATES = (0.01, FALSE_ACCEPT_RATE, 0.1)  # of strangers accepted, in reports
 FOLDS = 10  # of the classes of the background, and of the sessions of each enrolled class
 FEWEST = 5  # classes of strangers for a threshold
+LENGTH_TOLERANCE = 0.01  # of rows of unit length, which may have been stored in half precision
 NEAR_COPY = 0.95  # cosine of two images that count as one session if their sessions are unknown
 DRAWS = 500  # of the bootstrap
 IMAGES_PER_CLASS, IMAGES = 20, 5_000  # of a background; more change little
@@ -47,6 +49,18 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     """Rows [N, D] divided by their lengths; zero rows stay zero."""
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(length > 0, length, 1)
+
+
+def first_bad_row(rows: np.ndarray) -> tuple[int, str] | None:
+    """The position of the first of rows float [N, D] that is not finite and of unit length, and what it is instead."""
+    with np.errstate(over="ignore"):
+        lengths = np.linalg.norm(rows, axis=1)
+    bad = ~(np.abs(lengths - 1) <= LENGTH_TOLERANCE)
+    if not bad.any():
+        return None
+    first = int(bad.argmax())
+    finite = np.isfinite(rows[first]).all()
+    return first, f"has length {lengths[first]:.3g}" if finite else "is not finite"
 
 
 class Photographs(NamedTuple):
@@ -262,14 +276,7 @@ def threshold_for(margins: np.ndarray, classes: np.ndarray, false_accept_rate: f
     Raises:
       DataError: there are fewer than `FEWEST` classes of strangers, or fewer images than one per accepted one.
     """
-    check_rate(false_accept_rate)
-    number = len(np.unique(classes))
-    if number < FEWEST or len(margins) * false_accept_rate < 1:
-        raise DataError(
-            f"{len(margins):,} images of {number} classes that are not enrolled: are too few for a threshold at "
-            f"which {100 * false_accept_rate:g} % of strangers are accepted; give --calibrate=DIRECTORY with class "
-            f"folders of {FEWEST} other classes or more"
-        )
+    check_enough(len(margins), len(np.unique(classes)), false_accept_rate)
     passing, expected = _corrected_rate(margins, classes, false_accept_rate)
     return _threshold(np.sort(margins), np.ones(len(margins)), passing), passing, expected
 
@@ -347,6 +354,35 @@ def _session_weights(place: np.ndarray, sessions: np.ndarray, rng: np.random.Gen
     first = np.searchsorted(pairs[0], pairs[0])
     counts = np.searchsorted(pairs[0], pairs[0], side="right") - first
     return np.bincount(first + rng.integers(counts), minlength=len(counts))[pair]
+
+
+def check_enough(images: int, classes: int, false_accept_rate: float) -> None:
+    """Raises DataError, which says what is missing, if there are too few strangers for a threshold."""
+    check_rate(false_accept_rate)
+    needed = math.ceil(min(1 / false_accept_rate, 1e9) - 1e-9)  # one is accepted
+    if classes >= FEWEST and images >= needed:
+        return
+    more = max(FEWEST, math.ceil(needed / IMAGES_PER_CLASS))
+    if needed > IMAGES:
+        remedy = f"give --false_accept_rate={1 / IMAGES:g} or more"
+    elif images >= needed:
+        remedy = f"give --calibrate=DIRECTORY with class folders of {FEWEST} other classes or more"
+    else:
+        of = f"{more:,} other classes or more" if classes < more else "other classes"
+        remedy = (
+            f"give --calibrate=DIRECTORY with class folders of {of} and {needed:,} images or more, of which at most "
+            f"{IMAGES_PER_CLASS} of a class count, or a higher --false_accept_rate"
+        )
+    raise DataError(
+        f"{counted(images, 'image')} of {counted(classes, 'class')} that are not enrolled: are too few for a threshold "
+        f"at which {100 * false_accept_rate:g} % of strangers are accepted; {remedy}"
+    )
+
+
+def check_threshold(threshold: float) -> None:
+    """Raises DataError if the threshold is NaN, which no margin reaches."""
+    if math.isnan(threshold):
+        raise DataError("threshold=nan: must be a number; e.g. 0.1")
 
 
 def check_rate(false_accept_rate: float) -> None:

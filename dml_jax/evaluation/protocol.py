@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -69,6 +69,8 @@ def evaluate(
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
       the number of queries without a relevant gallery row.
     """
+    check_inputs.choice("protocol", protocol, get_args(Protocol))
+    check_inputs.choice("average", average, get_args(Average))
     points = check_inputs.embeddings(embeddings)
     searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}

@@ -18,14 +18,14 @@ excludes q, and a fraction of exactly 2/3 suffices. k/2 is rounded half to even.
 
 import warnings
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy import sparse
 
 from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.evaluation import neighbors, reranking
+from dml_jax.evaluation import check_inputs, neighbors, reranking
 from dml_jax.evaluation.check_inputs import ArrayLike
 
 Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
@@ -79,18 +79,19 @@ def cluster(
     from sklearn import cluster as clusterings  # loads the libraries that are limited
     from threadpoolctl import threadpool_limits
 
-    estimator = {
+    estimators = {
         "kmeans": clusterings.KMeans(count, random_state=seed),
         "ward": clusterings.AgglomerativeClustering(count),
         "spectral": clusterings.SpectralClustering(count, assign_labels="discretize", random_state=seed),
         "birch": clusterings.Birch(n_clusters=count),
         "dbscan": clusterings.DBSCAN(eps=eps, min_samples=min_samples),
         "optics": clusterings.OPTICS(max_eps=eps, min_samples=min_samples),
-    }[algorithm]
+    }
+    check_inputs.choice("algorithm", algorithm, estimators)
     with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
-        labels = estimator.fit_predict(points)
+        labels = estimators[algorithm].fit_predict(points)
     noise = int(np.sum(labels < 0))
     numbers, inverse = np.unique(labels, return_inverse=True)
     found = int(np.sum(numbers >= 0))
@@ -142,6 +143,7 @@ def reciprocal_sets(
       k: neighbourhood size.
       size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
     """
+    check_inputs.choice("rule", rule, get_args(Rule))
     among_themselves = gallery is None
     rows = np.asarray(queries)
     others = rows if gallery is None else np.asarray(gallery)

@@ -59,6 +59,11 @@ def search(
     Returns:
       Distances d* float32 [Q, k] and indices int32 [Q, k].
     """
+    check_inputs.metric(metric, "cosine")
+    for name, value in (("k", k), ("k1", k1), ("k2", k2)):
+        check_inputs.whole(name, value, 1, k1 + 1 if name == "k2" else None)
+    if not 0 <= weight <= 1:
+        raise DataError(f"weight={weight}: must be in 0..1")
     query_rows = check_inputs.embeddings(queries, name="queries")
     gallery_rows = query_rows if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
     among_themselves = check_inputs.equal_rows(query_rows, gallery_rows)

@@ -50,20 +50,38 @@ class Exported(NamedTuple):
 
 
 def read(directory: Path) -> Exported:
-    """Reads a directory written by `write`, memory-mapped; raises `DataError` if a checksum differs."""
+    """Reads a directory written by `write`, memory-mapped.
+
+    Raises `DataError` if a checksum differs, or the files are not finite embeddings with one name and label for each.
+    """
     restore_directory(directory)
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
     from dml_jax.evaluation import check_inputs  # imports JAX
 
     content = manifest.check(directory)
+    if unknown := sorted({path.name for path in directory.iterdir()} & WRITTEN - {*content["files"], manifest.NAME}):
+        raise DataError(f"{directory / unknown[0]}: is not in the manifest; {REMEDY}")
     ids = read_json(directory / "ids.json", list[str], REMEDY)
-    arrays = {name: check_inputs.load(directory / name, name="array") for name in ARRAYS if (directory / name).exists()}
+    rows, labels = (directory / name for name in ARRAYS)
+    with reading(directory, REMEDY):
+        embeddings = check_inputs.embeddings(check_inputs.load(rows, name="array"), name=rows.name)
+        if embeddings.dtype != np.float32 or len(embeddings) != len(ids):
+            raise DataError(
+                f"{rows.name}: holds {embeddings.dtype} of shape {list(embeddings.shape)} for {len(ids)} names in "
+                f"ids.json; must be float32 with a row for each; {REMEDY}"
+            )
+        classes = None
+        if labels.exists():
+            given = check_inputs.load(labels, name="array")
+            classes = check_inputs.labels(given, len(ids), name=labels.name, of=rows.name)
+            if given.dtype != np.int64:
+                raise DataError(f"{labels.name}: holds {given.dtype}; must be int64; {REMEDY}")
     metadata = {}
     if (path := directory / "metadata.json").exists():
         with reading(path, REMEDY):
             metadata = split_metadata.checked_columns(json.loads(path.read_text(encoding="utf-8")), len(ids))
-    return Exported(arrays["embeddings.npy"], arrays.get("labels.npy"), ids, content, metadata)
+    return Exported(embeddings, classes, ids, content, metadata)
 
 
 def save_rows(path: Path, parts: Iterable[np.ndarray], count: int) -> None:

@@ -49,7 +49,7 @@ class EmbeddingModel(ABC):
     data: Data  # the transform of images
     shape: tuple[int, int]  # (H, W) in pixels of the images that the network sees
     step: int  # of the checkpoint; 0 for published weights
-    own_distance: bool = False  # whether embeddings are compared by a function of the user's
+    own_distance: bool = False  # whether embeddings are compared otherwise than by cosines
     finished: bool  # whether the run has finished; its model is otherwise the newest or best so far, with a warning
     config_hash: str  # identifies the configuration
     # SHA-256 of all variables, with the versions of an image if several are averaged; the same whatever the runtime
@@ -83,14 +83,23 @@ class EmbeddingModel(ABC):
                 f"{directory}: is of another checkpoint than step {self.step}, so it gives no threshold; write it with "
                 f"--mode=export --checkpoint={self.step}"
             )
+        widths = {split.embeddings.shape[1] for split in splits}
+        if len(widths) > 1 or any(split.labels is None for split in splits):
+            raise DataError(
+                f"{directory}: test and gallery are not of one run with labels; write them with --mode=export"
+            )
         rows = np.concatenate([split.embeddings for split in splits])
+        if bad := open_set.first_bad_row(rows):
+            position, what = bad
+            raise DataError(f"{directory}: row {position} of {list(rows.shape)} {what}, so it gives no threshold")
         labels = np.concatenate([split.labels for split in splits if split.labels is not None])
-        columns = {name: [v for split in splits for v in split.metadata[name]] for name in splits[0].metadata}
+        known = [name for name in splits[0].metadata if all(name in split.metadata for split in splits)]
+        columns = {name: [v for split in splits for v in split.metadata[name]] for name in known}
         taken = np.array(columns.get("session", [""] * len(rows)), np.str_)
         given = columns.get("class_name", labels)
-        classes = [str(given[int(np.argmax(labels == label))]) for label in range(labels.max() + 1)]
-        photographs = open_set.Photographs(rows, labels, taken)
-        return photographs.where(open_set.choose(photographs)), classes
+        _, first, numbers = np.unique(labels, return_index=True, return_inverse=True)
+        photographs = open_set.Photographs(rows, numbers, taken)
+        return photographs.where(open_set.choose(photographs)), [str(given[i]) for i in first.tolist()]
 
     def enroll(self, classes: "Mapping[str, Sequence[Image]]") -> "Index":
         """An index of new classes, without training: `enroll({"wren": ["a.jpg", "b.jpg"], …}).classify(["x.jpg"])`."""
@@ -114,24 +123,24 @@ class EmbeddingModel(ABC):
         name = name_of(image, name)
         if isinstance(image, Item):
             image = image.content
-        data = self.data
         try:
             match image:
                 case np.ndarray():
                     pixels = np.repeat(image[:, :, None], 3, axis=2) if image.ndim == 2 else image
                 case pillow.Image():
-                    pixels = decode.from_pillow(image, upright=data.exif_rotation)
-                case str() | Path():
-                    pixels = decode.rgb(File(Path(image)).read(), data.decoded_side, upright=data.exif_rotation)
-                case bytes():
-                    pixels = decode.rgb(image, data.decoded_side, upright=data.exif_rotation)
+                    pixels = decode.from_pillow(image, upright=self.data.exif_rotation)
+                case str() | Path() | bytes():
+                    file = image if isinstance(image, bytes) else File(Path(image)).read()
+                    side, upright = self.data.decoded_side, self.data.exif_rotation
+                    with decode.decoded(file, side, upright=upright) as pixels:
+                        return transforms.fitted(self.data, self.shape, pixels)
                 case _:
                     pixels = np.asarray(image)
         except DataError as error:
             raise DataError(f"{name}: {error}") from error
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or pixels.size == 0:
             raise DataError(f"{name}: is {pixels.dtype} {list(pixels.shape)}; must be uint8 [height, width(, 3)]")
-        return transforms.for_network(data, self.shape, pixels, name)
+        return transforms.for_network(self.data, self.shape, pixels, name)
 
     def embed(self, images: "Images") -> np.ndarray:
         """Embeds images: float32 [N, D], rows of unit length.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 import dml_jax
@@ -49,8 +49,8 @@ class Facts:
     config_hash: str
     fingerprint: str
     step: int
-    shape: tuple[int, int]
-    dimensions: int
+    shape: tuple[PositiveInt, PositiveInt]
+    dimensions: PositiveInt
     own_distance: bool
     deviation: float  # from JAX's embeddings, relative to their largest value
     data: Data

@@ -7,13 +7,14 @@ these that are enrolled, by their name or by an equal image, do not take part.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
 from dml_jax.evaluation.open_set import FALSE_ACCEPT_RATE, Measured, Photographs, Point, Scorer
@@ -25,6 +26,28 @@ if TYPE_CHECKING:
 UNKNOWN = "unknown"
 EMPTY = "the index is empty; add classes first"
 SAME_IMAGE = 1 - 2e-6  # cosine of two embeddings of equal images, which differ by rounding
+BLOCK_ELEMENTS = 1 << 22  # cosines in memory at once
+# The arrays of a file by group, of which only the first is always there: name -> kind of numbers, and what the axes
+# count.
+FIELDS: tuple[dict[str, tuple[str, tuple[str, ...]]], ...] = (
+    {
+        "embeddings": ("float32", ("enrolled and removed images", "dimensions")),
+        "labels": ("int64", ("enrolled images",)),
+        "classes": ("str", ("classes",)),
+        "images": ("str", ("enrolled and removed images",)),
+        "sessions": ("str", ("enrolled and removed images",)),
+        "removed_classes": ("str", ("removed classes",)),
+        "removed_counts": ("int64", ("removed classes",)),
+        "fingerprint": ("str", ()),
+    },
+    {
+        "other_rows": ("float32", ("other images", "dimensions")),
+        "other_labels": ("int64", ("other images",)),
+        "other_sessions": ("str", ("other images",)),
+        "other_classes": ("str", ("other classes",)),
+    },
+    {"stranger_margins": ("float32", ("strangers",)), "stranger_classes": ("int64", ("strangers",))},
+)
 Image = str | Path | bytes | pillow.Image | np.ndarray
 Images = Sequence[Image] | np.ndarray  # an array [N, H, W, 3] is a batch of images
 
@@ -63,7 +86,10 @@ class Index:
 
     def __init__(self, model: "EmbeddingModel"):
         if model.own_distance:
-            raise DataError("the model has a distance of its own, but enrolled images are compared by cosines")
+            raise DataError(
+                "the model has another distance than the cosine (method.distance), by which enrolled images are "
+                "compared; give a model without"
+            )
         self._model = model
         self.classes: list[str] = []
         self.embeddings = np.zeros((0, 0), np.float32)
@@ -84,7 +110,8 @@ class Index:
     def add(self, classes: Mapping[str, Sequence[Image]], sessions: Mapping[str, Sequence[str]] | None = None) -> None:
         """Enrolls images (as for `Model.embed`) of new or existing classes. On an error, nothing is enrolled.
 
-        `sessions` are those of the images; they are unknown without it.
+        `sessions` are those of the images; they are unknown without it. Equal images of several classes are enrolled,
+        see `shared`.
         """
         class_of = {image: self.classes[label] for image, label in zip(self.images, self.labels, strict=True) if image}
         for name, images in classes.items():
@@ -104,7 +131,38 @@ class Index:
         files = [image for images in classes.values() for image in images]
         names = [name for name, images in classes.items() for _ in images]
         taken = [s for name in classes for s in sessions[name]] if sessions else [""] * len(files)
-        return self._model.embed(files), names, taken
+        rows = self._comparable(self._model.embed(files))
+        if bad := open_set.first_bad_row(rows):
+            position, what = bad
+            raise DataError(f"{_file_name(files[position]) or f'image {position}'}: its embedding {what}; leave it out")
+        return rows, names, taken
+
+    def _comparable(self, rows: np.ndarray) -> np.ndarray:
+        """The rows; DataError unless they are as wide as those of the index."""
+        width = self.embeddings.shape[1]
+        if width and rows.shape[1] != width:
+            raise DataError(
+                f"embeddings of {rows.shape[1]} dimensions cannot be compared with those of the index, which have "
+                f"{width}; give those of the model that it was created with, or enroll again"
+            )
+        return rows
+
+    def shared(self, first: int = 0) -> list[dict[str, str]]:
+        """Equal images of several classes, found by their embeddings: for each image, class -> file name.
+
+        At most one of the classes can be right, but nobody can tell which. Only images from position `first` on are
+        compared with all; each is named with those before it.
+        """
+        found = []
+        step = max(1, BLOCK_ELEMENTS // max(1, len(self.images)))
+        for start in range(first, len(self.images), step):
+            same = self.embeddings[start : start + step] @ self.embeddings.T > SAME_IMAGE
+            for i, row in enumerate(same, start):
+                equal = np.flatnonzero(row[:i] & (self.labels[:i] != self.labels[i]))
+                if len(equal):
+                    one_of_each = equal[np.unique(self.labels[equal], return_index=True)[1]].tolist()
+                    found.append({self.classes[self.labels[j]]: self.images[j] for j in (*one_of_each, i)})
+        return found
 
     def _append(self, names: Sequence[str], new: Enrolled) -> None:
         self.classes += [name for name in dict.fromkeys(names) if name not in self.classes]
@@ -115,11 +173,14 @@ class Index:
         self._forget()
 
     def remove(self, name: str) -> None:
-        """Moves a class and its images to `removed`, replacing a class of that name there."""
+        """Moves a class and its images to `removed`, where they join those of an earlier class of that name."""
         label = self._position(name)
         keep = self.labels != label
         self.classes.remove(name)
-        kept, self.removed[name] = self._rows_where(keep), self._rows_where(~keep)
+        kept, removed = self._rows_where(keep), self._rows_where(~keep)
+        if before := self.removed.get(name):
+            removed = _joined(before, removed)
+        self.removed[name] = removed
         self.embeddings, self.images, self.sessions = kept
         self.labels = self.labels[keep] - (self.labels[keep] > label)
         self._forget()
@@ -169,6 +230,7 @@ class Index:
         if self._others is None:
             self._others = self._model.unseen()
         photographs, names = self._others
+        self._comparable(photographs.rows)
         same = (photographs.rows @ self.embeddings.T).max(axis=1) > SAME_IMAGE
         return [
             name
@@ -177,12 +239,18 @@ class Index:
         ]
 
     def background(self) -> Photographs:
-        """The images of classes that are not enrolled."""
+        """The images of classes that are not enrolled; DataError if there are none."""
         overlap = self.overlap()
         assert self._others is not None
         photographs, names = self._others
         enrolled = [label for label, name in enumerate(names) if name in overlap]
-        return photographs.where(~np.isin(photographs.labels, enrolled))
+        found = photographs.where(~np.isin(photographs.labels, enrolled))
+        if not len(found.labels):
+            raise DataError(
+                "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY with class folders of "
+                "other classes"
+            )
+        return found
 
     @property
     def enrolled(self) -> Photographs:
@@ -193,13 +261,7 @@ class Index:
     def measured(self) -> Measured:
         """Margins of images that the index does not hold."""
         if self._measured is None:
-            background = self.background()
-            if not len(background.labels):
-                raise DataError(
-                    "all classes to measure a threshold on are enrolled; give --calibrate=DIRECTORY with class folders "
-                    "of other classes"
-                )
-            self._measured = open_set.measure(background, self.enrolled)
+            self._measured = open_set.measure(self.background(), self.enrolled)
             self._strangers = self._measured.strangers, self._measured.stranger_groups[:, 0]
         return self._measured
 
@@ -208,12 +270,19 @@ class Index:
 
         `false_accept_rate` is the fraction of images of other classes that may be given the name of an enrolled class.
         """
+        self._check_enough(false_accept_rate)
         return open_set.promise(self.measured, false_accept_rate)
 
     def threshold(self, false_accept_rate: float = FALSE_ACCEPT_RATE) -> float:
         """The threshold of `expect`, without what to expect at it."""
+        self._check_enough(false_accept_rate)
         margins, classes = self._strangers or (self.measured.strangers, self.measured.stranger_groups[:, 0])
         return open_set.threshold_for(margins, classes, false_accept_rate)[0]
+
+    def _check_enough(self, false_accept_rate: float) -> None:
+        """Raises DataError before margins are measured of too few strangers."""
+        classes = self._strangers[1] if self._strangers else self.background().labels
+        open_set.check_enough(len(classes), len(np.unique(classes)), false_accept_rate)
 
     def check(self, classes: Mapping[str, Sequence[Image]], threshold: float) -> Found:
         """Classifies labelled images (as for `add`) of enrolled and of other classes."""
@@ -240,6 +309,10 @@ class Index:
           images: as for `Model.embed`, or their embeddings, an array [N, D] with rows of unit length.
           threshold: images with a lower margin are "unknown"; None for the threshold of `false_accept_rate`.
           false_accept_rate: see `expect`.
+
+        Raises:
+          DataError: an image cannot be used, or an array is not of finite rows of unit length, as many columns as the
+            index has.
         """
         names, margins, _ = self.nearest(images, threshold=threshold, false_accept_rate=false_accept_rate)
         return names, margins
@@ -250,6 +323,7 @@ class Index:
         """Like `classify`; also returns the positions int [N] in `images` of the nearest image of the best class."""
         if threshold is None:
             threshold = self.threshold(false_accept_rate)
+        open_set.check_threshold(threshold)
         if self._scorer is None:
             self._scorer = Scorer(self.background(), self.enrolled)
         found = self._scorer.decide(self._rows(images))
@@ -258,7 +332,18 @@ class Index:
         return names, found.margins, found.nearest
 
     def _rows(self, images: Images) -> np.ndarray:
-        return images if isinstance(images, np.ndarray) and images.ndim == 2 else self._model.embed(images)
+        """Embeddings float32 [N, D] of images, or an array of embeddings after checks."""
+        if not (isinstance(images, np.ndarray) and images.ndim == 2):
+            return self._comparable(self._model.embed(images))
+        if images.dtype.kind != "f" or not len(images):
+            raise DataError(
+                f"images: {images.dtype} {list(images.shape)}; give embeddings, floats [N, D], or a list of images"
+            )
+        rows = self._comparable(images.astype(np.float32, copy=False))
+        if bad := open_set.first_bad_row(rows):
+            position, what = bad
+            raise DataError(f"images: row {position} of {list(images.shape)} {what}; give finite rows of unit length")
+        return rows
 
     def best(self, images: Images, count: int = 5) -> tuple[np.ndarray, np.ndarray]:
         """The nearest image of each of the `count` most similar classes, without a decision.
@@ -299,12 +384,14 @@ class Index:
 
     @classmethod
     def load(cls, model: "EmbeddingModel", path: str | Path) -> "Index":
-        """Reads an index written by `save`."""
+        """Reads an index written by `save`; DataError if it is damaged, or its arrays cannot be those of an index."""
         path = Path(path).expanduser()
         with reading(path, "enroll again"), path.open("rb") as file:
-            arrays = dict(np.load(file, allow_pickle=False))
+            arrays = archives.arrays(file)
             if str(arrays.pop("sha256")) != _digest(arrays):
                 raise DataError("is not an index, or is damaged; enroll again")
+            if problem := next(_problems(arrays), ""):
+                raise DataError(f"{problem}; enroll again")
         if str(arrays["fingerprint"]) != model.fingerprint:
             raise DataError(
                 f"{path}: was created with another model or checkpoint, or other --flip or --scales; give those, or "
@@ -330,6 +417,62 @@ def _check_name(name: str) -> None:
         raise DataError(
             f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
         )
+
+
+def _problems(arrays: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """What is wrong with the arrays of a file, beginning with what must be right to go on."""
+    own, *optional = FIELDS
+    wanted = own | {name: field for group in optional if group.keys() & arrays.keys() for name, field in group.items()}
+    for name in sorted(wanted.keys() ^ arrays.keys()):
+        yield f"has no {name}" if name in wanted else f"has {name}, which no index has"
+    sizes: dict[str, int] = {}
+    for name, (kind, axes) in wanted.items():
+        array = arrays[name]
+        right = array.dtype.kind == "U" if kind == "str" else array.dtype == kind
+        fits = array.ndim == len(axes) and all(
+            sizes.setdefault(axis, size) == size for axis, size in zip(axes, array.shape, strict=True)
+        )
+        if not right or not fits:
+            shape = ", ".join(f"{axis} {sizes[axis]}" if axis in sizes else axis for axis in axes)
+            yield f"{name}: is {array.dtype} {list(array.shape)}; must be {kind} [{shape}]"
+    counts = arrays["removed_counts"].tolist()
+    if min(counts, default=1) < 1 or sizes["enrolled images"] + sum(counts) != sizes["enrolled and removed images"]:
+        yield f"removed_counts: {counts} do not add up"
+    for name in ("classes", "removed_classes"):
+        names = arrays[name].tolist()
+        if len(set(names)) < len(names):
+            yield f"{name}: a name is there twice"
+        for each in names:
+            try:
+                _check_name(each)
+            except DataError as problem:
+                yield f"{name}: {problem}"
+    labels, others = arrays["labels"], arrays.get("other_labels", np.zeros(0, np.int64))
+    if sorted(set(labels.tolist())) != list(range(sizes["classes"])):
+        yield f"labels: are not the numbers of the {sizes['classes']} classes, each at least once"
+    if not all(0 <= label < sizes.get("other classes", 0) for label in set(others.tolist())):
+        yield f"other_labels: are not numbers of the {sizes['other classes']} classes"
+    named = {(image, label) for image, label in zip(arrays["images"].tolist(), labels.tolist()) if image}  # noqa: B905
+    if len(dict(named)) < len(named):
+        yield "images: the same file is in several classes"
+    for name in wanted.keys() & {"embeddings", "other_rows"}:
+        if bad := open_set.first_bad_row(arrays[name]):
+            yield f"{name}: row {bad[0]} of {list(arrays[name].shape)} {bad[1]}; rows must be finite and of unit length"
+    if not np.isfinite(arrays.get("stranger_margins", 0)).all():
+        yield "stranger_margins: are not finite"
+
+
+def _joined(before: Enrolled, new: Enrolled) -> Enrolled:
+    """The images of both; of equal ones with the same name, the new."""
+    twice = (before.embeddings @ new.embeddings.T > SAME_IMAGE) & (
+        np.array(before.images)[:, None] == np.array(new.images)
+    )
+    kept = np.flatnonzero(~twice.any(axis=1)).tolist()
+    return Enrolled(
+        np.concatenate([before.embeddings[kept], new.embeddings]),
+        [before.images[i] for i in kept] + new.images,
+        [before.sessions[i] for i in kept] + new.sessions,
+    )
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> str:

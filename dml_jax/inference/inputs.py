@@ -5,22 +5,21 @@ images are read in blocks, so that no more than a few hundred contents of a Parq
 """
 
 import hashlib
-import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
-from pyarrow import parquet
-
-from dml_jax.data.formats.parquet import image_column
+from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources
-from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, walk
+from dml_jax.data.prepare.sources import MAX_BYTES, is_ignored, is_image, stamp, survey, walk
 from dml_jax.errors import DataError
 from dml_jax.files import is_url, reading
 
 ROWS = 2048  # loose files per unit, the most that a kill wastes
-BLOCK = 256  # images of a Parquet file or archive that are in memory at a time
+BLOCK = 256  # images of a Parquet file or archive that are in memory at a time, or fewer if they are of more than
+BLOCK_BYTES = 2**26  # this number of bytes
 SHARDS = (".parquet", *archives.ENDINGS)
 
 
@@ -45,15 +44,19 @@ def is_shard(name: str) -> bool:
     return name.lower().endswith(SHARDS)
 
 
-def shards(directory: Path, besides: Path | str) -> list[str]:
-    """The Parquet files and archives below a directory without loose images, except those in `besides`."""
-    found = []
-    for name, file in walk(directory):
-        if is_image(name):
-            return []
-        if is_shard(name) and not file.path.resolve().is_relative_to(besides):
-            found.append(str(file.path))
-    return found
+def of_directory(directory: Path, besides: Path | str | None) -> tuple[list[str], list[str], list[str]]:
+    """The image files below a directory; if there are none, its Parquet files and archives, except those in `besides`.
+
+    Third, sentences about what is left out. Without `besides`, only image files count.
+    """
+    found = survey(walk(directory))
+    images = [str(file.path) for name, file in found.files.items() if is_image(name)]
+    packed = {}
+    if besides is not None and not images:
+        packed = {name: file.path for name, file in found.files.items() if is_shard(name)}
+        packed = {name: path for name, path in packed.items() if not path.resolve().is_relative_to(besides)}
+    skipped = Counter(found.skipped) - Counter(PurePath(name).suffix.lower() for name in packed)
+    return images, list(map(str, packed.values())), found._replace(skipped=skipped).doubts()
 
 
 def bucket_shards(url: str, besides: Path | str) -> list[str]:
@@ -76,8 +79,8 @@ def units(files: Sequence[str], shard_files: Iterable[str]) -> list[Unit]:
         if not name.lower().endswith(".parquet"):
             found.append(Unit("archive", (name,), root))
             continue
-        with reading(name), parquet.ParquetFile(source(_path("", name))) as table:
-            image_column(table.schema_arrow)
+        with reading(name), parquet.opened(source(_path("", name))) as (table, _):
+            parquet.image_column(table.schema_arrow)
             rows = [table.metadata.row_group(group).num_rows for group in range(table.metadata.num_row_groups)]
         found += [Unit("parquet", (name,), root, group) for group, count in enumerate(rows) if count]
     return found
@@ -117,27 +120,39 @@ def blocks(unit: Unit) -> Iterator[list[Item]]:
     path = _path(unit.root, name)
     items = _rows(path, name, unit.group) if unit.kind == "parquet" else _members(path, name)
     with reading(name):
-        block = list(itertools.islice(items, BLOCK))
-        if not block:
-            raise DataError("holds no images; leave it out")
-        while block:
+        empty = True
+        for block in _divided(items):
             yield block
-            block = list(itertools.islice(items, BLOCK))
+            empty = False
+        if empty:
+            raise DataError("holds no images; leave it out")
+
+
+def _divided(items: Iterator[Item]) -> Iterator[list[Item]]:
+    block, size = list[Item](), 0
+    for item in items:
+        block.append(item)
+        size += len(item.content)  # type: ignore[arg-type]  # no path
+        if len(block) == BLOCK or size >= BLOCK_BYTES:
+            yield block
+            block, size = [], 0
+    if block:
+        yield block
 
 
 def _rows(path: Path | str, name: str, group: int) -> Iterator[Item]:
     """The images of a row group, named by the column `id`, or else <name>/<row of the file>."""
-    # Mapped, because a reader with a buffer makes it as large as the header of a damaged page demands.
-    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
-    with parquet.ParquetFile(source(path), **options) as table:
-        image = image_column(table.schema_arrow)
+    with parquet.opened(source(path)) as (table, size):
+        image, unpacked = parquet.image_column(table.schema_arrow), 0
         columns = [image, "id"] if "id" in table.schema_arrow.names else [image]
         row = sum(table.metadata.row_group(i).num_rows for i in range(group))
-        for batch in table.iter_batches(BLOCK, row_groups=[group], columns=columns):
+        for batch in parquet.row_batches(table, group, columns):
             for values in batch.to_pylist():
                 content = values[image]
                 if isinstance(content, dict):
                     content = content["bytes"]
+                unpacked += len(content or b"")
+                archives.check_unpacked(unpacked, size)  # repeated values are stored once
                 own = values.get("id")
                 yield Item(f"{name}/{row}" if own is None else str(own), content or b"")
                 row += 1

@@ -10,7 +10,7 @@ import json
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from pyarrow.fs import FileSelector
 
+from dml_jax.data import decode
 from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.files import locked, reading
@@ -79,16 +80,28 @@ class Parts:
         return self._at(f"{number:06d}.parquet")
 
     def missing(self) -> list[int]:
-        """The numbers of the parts that are not written; DataError if one is damaged."""
+        """The numbers of the parts that are not written, or with errors of missing packages that are installed by now.
+
+        Raises DataError if one is damaged.
+        """
         there = set(self._names())
-        missing = [number for number in range(self.count) if f"{number:06d}.parquet" not in there]
-        for number in set(range(self.count)) - set(missing):
-            with self._opened(number):
-                pass
+        missing = []
+        for number in range(self.count):
+            if f"{number:06d}.parquet" not in there:
+                missing.append(number)
+                continue
+            with self._opened(number) as part:
+                unusable = int(part.metadata.metadata[UNUSABLE])
+                if unusable and any(map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))):
+                    missing.append(number)
         return missing
 
-    def _opened(self, number: int) -> AbstractContextManager[parquet.ParquetFile]:
-        return opened_file(self.file(number), "delete it, and the same command writes it again")
+    @contextmanager
+    def _opened(self, number: int) -> Iterator[parquet.ParquetFile]:
+        with opened_file(self.file(number), "delete it, and the same command writes it again") as part:
+            if part.schema_arrow != _schema(part.schema_arrow.field("embedding").type.list_size):
+                raise ValueError("other columns than id, embedding and error")
+            yield part
 
     def summary(self, shown: int) -> Summary:
         """Counts the images; the parts with errors are searched for the first of them, at most `shown`."""
@@ -213,11 +226,14 @@ def _with_end(blocks: Iterator[list[Item]]) -> Iterator[tuple[list[Item], bool]]
     yield block, True
 
 
+def _schema(dimensions: int) -> pa.Schema:
+    return pa.schema([("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())])
+
+
 @contextmanager
 def _writing(path: Path, dimensions: int) -> Iterator[Callable[[list[str], np.ndarray, list[str | None]], None]]:
     """A function that appends names, float32 [_, D] and errors to a part."""
-    fields = [("id", pa.string()), ("embedding", pa.list_(pa.float32(), dimensions)), ("error", pa.string())]
-    unusable = 0
+    schema, unusable = _schema(dimensions), 0
 
     def table(names: list[str], rows: np.ndarray, reasons: list[str | None]) -> pa.Table:
         nonlocal unusable
@@ -226,9 +242,9 @@ def _writing(path: Path, dimensions: int) -> Iterator[Callable[[list[str], np.nd
         rows = np.ascontiguousarray(np.where(bad[:, None], np.float32(0), rows))
         values = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), dimensions, mask=pa.array(bad))
         ids = [name.encode("utf-8", "backslashreplace").decode() for name in names]
-        return pa.table([ids, values, pa.array(reasons, pa.string())], schema=pa.schema(fields))
+        return pa.table([ids, values, pa.array(reasons, pa.string())], schema=schema)
 
     options = {"use_dictionary": ["id", "error"], "write_page_checksum": True}
-    with parquet.ParquetWriter(path, pa.schema(fields), **options) as writer:
+    with parquet.ParquetWriter(path, schema, **options) as writer:
         yield lambda names, rows, reasons: writer.write_table(table(names, rows, reasons))
         writer.add_key_value_metadata({UNUSABLE: str(unusable)})

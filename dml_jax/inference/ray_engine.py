@@ -129,7 +129,7 @@ def _result(ray: Any, reference: Any, name: str) -> Any:
         if isinstance(cause, OSError):
             reason = f"cannot be used on a machine of the cluster ({cause.strerror}); give paths that all of them share"
             raise DataError(f"{cause.filename}: {reason}") from None
-        raise (cause if isinstance(cause, UserError) else error) from None
+        raise (cause if isinstance(cause, UserError | MemoryError) else error) from None
     except ray.exceptions.RayError as error:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{name}: {DEATHS} processes died of it ({reason})") from None

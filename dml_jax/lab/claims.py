@@ -19,6 +19,7 @@ import numpy as np
 
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError, suggest
+from dml_jax.files import reading
 from dml_jax.lab import outcomes, plan
 from dml_jax.lab.definition import Claim, Study
 from dml_jax.lab.plan import Settings, Trial
@@ -144,7 +145,7 @@ def read(path: Path) -> Lines:
     """The measurements in a CSV file; empty if there is none."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
+    with reading(path), path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 

@@ -6,7 +6,6 @@ Commands with directories of their own may share a storage, e.g. a database serv
 """
 
 import importlib
-import json
 import threading
 import warnings
 from collections.abc import Mapping
@@ -24,6 +23,7 @@ from dml_jax.lab.definition import Search
 from dml_jax.lab.plan import Settings, Trial
 from dml_jax.lab.runner import Slot
 from dml_jax.lab.tables import Table
+from dml_jax.train.records.logs import JsonLines
 
 VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
 
@@ -83,8 +83,8 @@ def train(
         return None
     if outcomes.missing(trial) and not runner.execute(settings.root, trial, slot, stop):
         return None
-    key, texts = f"{split}/{metric}", (trial.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    best = max(float(line[key]) for line in map(json.loads, texts) if key in line)
+    key, lines = f"{split}/{metric}", JsonLines(trial.directory / "metrics.jsonl").read()
+    best = max(float(line[key]) for line in lines if key in line)
     runner.say(f"{name}: {metric} {best:.4f} on the {split} classes")
     return best
 

@@ -9,7 +9,8 @@ Arguments that several losses share, described here only:
 - `embeddings`: float [N, D] of any norm. Losses on distances or cosines normalise them; `softmax` and `n_pair`
   do not.
 - `labels`: int [N], or text where no parameter belongs to a class. Losses with one learned parameter per class need
-  0..C-1 and are NaN for any other label.
+  0..C-1 and are NaN for any other label. JAX cuts arguments of a function of your own under `jit` to 32 bits before a
+  loss sees them: number larger labels first, `np.unique(labels, return_inverse=True)[1]`.
 - `proxies`: float [C, D], or [C, K, D] for K centers per class, of any norm; learned, like `kernel`, `bias` and `beta`.
 - `candidates`: embeddings with which a pair loss compares the anchors; None for the batch itself.
 - `positive`, `negative`: relations of any pairs in place of labels, bool [N, M]: `losses.triplet(x, positive=p,
@@ -19,13 +20,14 @@ Arguments that several losses share, described here only:
   embeddings.
 - `key`: random key of losses that mine at random.
 - `weights`: float [N] >= 0, of the anchors; a mean over anchors, or over their pairs or triplets, becomes a weighted
-  mean. Weights of classes are `weights=class_weights[labels]`.
+  mean, which is 0 if all weights are. Weights of classes are `weights=class_weights[labels]`.
 
 `per_anchor(loss, embeddings, labels, …)` is the loss of each anchor of a batch, [N].
 
-Wrong shapes raise `DataError`. The methods also build upon pairwise similarities and masks (`pairwise`), triplet mining
-(`mining`), the memory of past batches (`cross_batch_memory`), and losses of given pairs and triplets (`pair_losses`,
-`similarity_losses`).
+Wrong shapes, types and values raise `DataError`, and options that break their rules `ConfigError`. While a program is
+traced, the values of its arguments are not known and not checked. The methods also build upon pairwise similarities and
+masks (`pairwise`), triplet mining (`mining`), the memory of past batches (`cross_batch_memory`), and losses of given
+pairs and triplets (`pair_losses`, `similarity_losses`).
 """
 
 from dml_jax.losses.classification import arcface, cosface, normalized_softmax, softmax, subcenter_arcface

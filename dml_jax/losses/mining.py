@@ -12,12 +12,13 @@ Miners take distances float [N, M] between unit vectors and the pairs to choose 
 [N, M]; row i is anchor i. They return one triplet per anchor.
 """
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, assert_never
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from dml_jax.errors import ConfigError
 from dml_jax.losses.pairwise import distances, masks, same_class
 
 Mining = Literal["random", "semi_hard", "hard", "easy_positive", "semi_hard_positive", "distance_weighted"]
@@ -136,7 +137,8 @@ def mine(
     distance_weighted    a uniform positive and a distance-weighted negative, not beyond `farthest` unless that is 0
     """
     draws = mining in ("random", "semi_hard", "distance_weighted")
-    assert key is not None or not draws, "mining draws at random; give key=jax.random.key(...)"
+    if draws and key is None:
+        raise ConfigError(f"key=None: mining={mining!r} draws at random; give key=jax.random.key(...)")
     distances = lax.stop_gradient(distances)
     paired, found = jnp.any(positive, axis=1), jnp.any(negative, axis=1)
 
@@ -168,4 +170,6 @@ def mine(
             key_positive, key_negative = jax.random.split(key)
             positives = draw_uniform(key_positive, positive)[0]
             negatives, found = draw(key_negative, distance_logits(distances, dim), near)
+        case _:
+            assert_never(mining)
     return Triplets(jnp.arange(len(positive)), positives, negatives, paired & found)

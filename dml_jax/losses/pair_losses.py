@@ -6,7 +6,7 @@ A function named after a loss takes embeddings and labels and finds its pairs or
 """
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, assert_never
 
 import jax
 import jax.numpy as jnp
@@ -131,7 +131,7 @@ def all_triplets_loss(
     sums, counts = jax.lax.map(of_anchor, (distances, positive, negative))
     w = jnp.ones_like(sums) if weights is None else jnp.asarray(weights, sums.dtype)
     total = jnp.sum(w * counts)
-    return jnp.sum(w * sums) / jnp.where(total > 0, total, 1)
+    return jnp.sum(w * sums) / jnp.where(total != 0, total, 1)
 
 
 def _hinge(x: jax.Array, smooth: bool) -> jax.Array:
@@ -158,7 +158,7 @@ def triplet_loss(
     if not squared:
         near, far = root(near), root(far)
     hinges = _hinge(near - far + margin, smooth)
-    return weighted_mean(hinges, triplets.valid, None if weights is None else weights[triplets.anchors])
+    return weighted_mean(hinges, triplets.valid, None if weights is None else jnp.asarray(weights)[triplets.anchors])
 
 
 @loss
@@ -208,21 +208,24 @@ def margin_loss(
     "pairs" divides it, too, or drops it if no pair is active. Distances are Euclidean with 1e-8 under the root;
     candidates and weights are as in `triplet_loss`; the loss is NaN for labels outside 0..C-1.
     """
-    indices = pairwise.class_indices(labels[triplets.anchors], len(beta))
+    indices = pairwise.class_indices(jnp.asarray(labels)[triplets.anchors], len(beta))
     boundary = jnp.take(at_least_float32(beta), indices, mode="fill", fill_value=jnp.nan)
     d_ap, d_an = (jnp.sqrt(side + 1e-8) for side in _squared_sides(embeddings, triplets, candidates, distance))
     pull = jnp.where(triplets.valid, jax.nn.relu(d_ap - boundary + margin), 0)
     push = jnp.where(triplets.valid, jax.nn.relu(boundary - d_an + margin), 0)
     near, far = pull > ROUNDING, push > ROUNDING
     w = jnp.ones_like(pull) if weights is None else jnp.asarray(weights, pull.dtype)[triplets.anchors]
-    active = jnp.sum(w, where=near) + jnp.sum(w, where=far) if divisor == "pairs" else jnp.sum(w, where=near | far)
-    loss = jnp.sum(w * (pull + push)) / jnp.where(active > 0, active, 1)
-    if nu:
-        total = jnp.sum(w * boundary, where=triplets.valid)
-        loss += nu * (
-            jnp.where(active > 0, total / jnp.where(active > 0, active, 1), 0) if divisor == "pairs" else total
-        )
-    return loss
+    total = jnp.sum(w * boundary, where=triplets.valid)
+    match divisor:
+        case "pairs":
+            active = jnp.sum(w, where=near) + jnp.sum(w, where=far)
+            penalty = jnp.where(active != 0, total / jnp.where(active != 0, active, 1), 0)
+        case "triplets":
+            active, penalty = jnp.sum(w, where=near | far), total
+        case _:
+            assert_never(divisor)
+    loss = jnp.sum(w * (pull + push)) / jnp.where(active != 0, active, 1)
+    return loss + nu * penalty if nu else loss
 
 
 def _mine(

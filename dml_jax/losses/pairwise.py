@@ -172,7 +172,7 @@ def weighted_mean(values: jax.Array, counted: jax.Array | None = None, weights: 
     w = jnp.asarray(weights, values.dtype)
     w = jnp.where(counted, w.reshape(w.shape + (1,) * (values.ndim - w.ndim)), 0)
     total = w.sum()
-    return jnp.sum(jnp.where(w > 0, w * values, 0)) / jnp.where(total > 0, total, 1)
+    return jnp.sum(jnp.where(w != 0, w * values, 0)) / jnp.where(total != 0, total, 1)
 
 
 def per_anchor(

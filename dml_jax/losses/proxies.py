@@ -76,12 +76,12 @@ def proxy_anchor(
     near, far = -alpha * (cosines - margin), alpha * (cosines + margin)
     others = ~own
     if weights is not None:
-        counted = (weights > 0)[:, None]
+        counted = (weights != 0)[:, None]
         own, others = own & counted, others & counted
         shift = jnp.log(jnp.where(counted, weights[:, None], 1)).astype(near.dtype)
         near, far = near + shift, far + shift
     pull, push = log1p_sum_exp(near, own, axis=0), log1p_sum_exp(far, others, axis=0)
-    return pull.sum() / jnp.any(own, axis=0).sum() + push.mean()
+    return pull.sum() / jnp.maximum(jnp.any(own, axis=0).sum(), 1) + push.mean()
 
 
 @loss

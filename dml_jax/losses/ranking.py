@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from dml_jax.config.fields import NonEmpty, Positive, PositiveInt
+from dml_jax.errors import ConfigError
 from dml_jax.losses import pairwise
 from dml_jax.losses.pairwise import Candidates, weighted_mean
 from dml_jax.losses.signature import loss
@@ -62,6 +63,8 @@ def recall_at_k(
     weights: jax.Array | None = None,
 ) -> jax.Array:
     """Recall@k surrogate: the mean over the queries that have positives -> scalar; 0 if there are none."""
+    if len(ks) != len(k_temperatures):
+        raise ConfigError(f"recall_at_k: k_temperatures={tuple(k_temperatures)}: give one for each of ks={tuple(ks)}")
     x, others = pairwise.compared(embeddings, labels, candidates)
     ranked = others.positive | others.negative
     ranks = soft_ranks(pairwise.inner_products(x, others.embeddings), others.positive, ranked, temperature)

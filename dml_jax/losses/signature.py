@@ -31,9 +31,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.config.fields import NonNegative, PositiveInt, section
-from dml_jax.errors import DataError
+from dml_jax.config.fields import LARGEST, LIMIT, NonNegative, PositiveInt, section
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.losses.pairwise import Candidates
+from dml_jax.numerics import at_least_float32
 
 F = TypeVar("F", bound=Callable[..., jax.Array])
 
@@ -118,21 +119,32 @@ def classifier(logits: Callable[..., jax.Array]) -> Callable[[F], F]:
 def loss(function: F) -> F:
     """The loss with a check of its arguments, which costs nothing in a compiled program, for labels of any type.
 
-    Wrong shapes raise `DataError`, and so do labels that are text if the loss has parameters for each class.
+    Arrays become arrays of JAX, and labels numbers of at most 32 bits. Wrong shapes, types and values raise
+    `DataError`, and options that break their rules `ConfigError`; of a traced array only shape and type are known.
     """
-    tables = learned(function)
+    tables, weigh = learned(function), function.__name__ in WEIGH_PAIRS
 
     @functools.wraps(function)
     def call(embeddings: Any, labels: Any = None, *arguments: Any, **keywords: Any) -> jax.Array:
+        x = _real("embeddings", embeddings)
+        if x.ndim != 2:
+            raise DataError(f"embeddings: have shape {list(x.shape)}; give [N, D], one embedding per row")
         if "positive" in keywords or "negative" in keywords:
-            keywords["candidates"] = related(embeddings, function.__name__ in WEIGH_PAIRS, keywords)
-            labels = np.zeros(len(embeddings), np.int32) if labels is None else labels
-        if not isinstance(labels, jax.Array):
-            labels = np.asarray(labels)
-        given = dict(zip(tables, arguments, strict=False)) | keywords
-        if problem := _problem(np.shape(embeddings), labels, given, tables):
-            raise DataError(problem)
-        return function(embeddings, labels, *arguments, **keywords)
+            keywords["candidates"] = related(x, keywords)
+            labels = np.zeros(len(x), np.int32) if labels is None else labels
+        labels = _numbered(labels, x.shape, tables)
+        names = list(tables)[: len(arguments)]
+        arguments = (*map(_real, names, arguments), *arguments[len(names) :])
+        keywords |= {name: _real(name, keywords[name]) for name in tables if name in keywords}
+        _check_tables(x.shape, dict(zip(names, arguments, strict=False)) | keywords, tables)
+        if keywords.get("candidates") is not None:
+            keywords["candidates"] = _compared(Candidates(*keywords["candidates"]), x.shape, weigh)
+        if keywords.get("weights") is not None:
+            keywords["weights"] = _weights("weights", keywords["weights"], x.shape[:1])
+        if not callable(keywords.get("distance") or len):
+            raise ConfigError(f"distance={keywords['distance']!r}: give a function of two blocks of rows")
+        _check_options(call, keywords)
+        return function(x, labels, *arguments, **keywords)
 
     return call  # type: ignore[return-value]
 
@@ -140,7 +152,7 @@ def loss(function: F) -> F:
 WEIGH_PAIRS = ("contrastive", "multi_similarity", "nt_xent", "sup_con")  # losses that take weights of pairs
 
 
-def related(embeddings: Any, weigh: bool, keywords: dict[str, Any]) -> Candidates:
+def related(embeddings: Any, keywords: dict[str, Any]) -> Candidates:
     """The candidates of a loss from its keywords `candidates`, `positive` and `negative`, which are removed."""
     others = keywords.pop("candidates", None)
     among = embeddings if others is None else others
@@ -148,41 +160,109 @@ def related(embeddings: Any, weigh: bool, keywords: dict[str, Any]) -> Candidate
     found = {}
     for name in ("positive", "negative"):
         given = keywords.pop(name, None)
-        mask = jnp.zeros(shape, bool) if given is None else jnp.asarray(given)
+        mask = _concrete(np.zeros(shape, bool) if given is None else given)
         if mask.shape != shape:
             raise DataError(f"{name}: has shape {list(mask.shape)}; give {list(shape)}")
-        if mask.dtype != bool and not weigh:
-            raise DataError(f"{name}: holds {mask.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take weights")
-        # No row of a batch is its own positive.
-        found[name] = jnp.where(jnp.eye(*shape, dtype=bool), False, mask) if others is None else mask
-    both = (found["positive"] > 0) & (found["negative"] > 0)
-    if not isinstance(both, jax.core.Tracer) and bool(both.any()):
-        pair = tuple(int(i) for i in jnp.argwhere(both)[0])
-        raise DataError(f"positive, negative: pair {pair} is in both")
+        if others is None:  # no row of a batch is its own positive
+            mask = (jnp if isinstance(mask, jax.Array) else np).where(np.eye(*shape, dtype=bool), False, mask)
+        found[name] = mask
     return Candidates(among, **found)
 
 
-def _problem(shape: tuple[int, ...], labels: Any, given: Mapping[str, Any], tables: Mapping[str, Learned]) -> str:
-    """Which argument does not fit the embeddings; empty if all do."""
-    if len(shape) != 2:
-        return f"embeddings: have shape {list(shape)}; give [N, D], one embedding per row"
-    rows, width = shape
-    if labels.shape != (rows,):
-        return f"labels: have shape {list(labels.shape)} for embeddings {list(shape)}; give [{rows}]"
+def _concrete(values: Any) -> Any:
+    """An array as it is, or NumPy's, whose values are known also while a program is traced."""
+    return values if isinstance(values, jax.Array) else np.asarray(values)
+
+
+def _real(name: str, values: Any) -> jax.Array:
+    array = _concrete(values)
+    if array.dtype != bool and not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        raise DataError(f"{name}: hold {array.dtype}; give real numbers")
+    return jnp.asarray(array)
+
+
+def _weights(name: str, values: Any, shape: tuple[int, ...]) -> jax.Array:
+    """Weights >= 0, in at least float32."""
+    given, weights = _concrete(values), _real(name, values)
+    if weights.shape != shape:
+        raise DataError(f"{name}: have shape {list(weights.shape)}; give {list(shape)}")
+    if not isinstance(given, jax.core.Tracer):
+        known = np.asarray(given, np.float64)
+        wrong = np.argwhere(~((known >= 0) & (known <= LARGEST)))
+        if len(wrong):
+            raise DataError(f"{name}: hold {known[tuple(wrong[0])]} in row {wrong[0][0]}; give finite numbers >= 0")
+    return at_least_float32(weights)
+
+
+def _numbered(labels: Any, shape: tuple[int, ...], tables: Mapping[str, Learned]) -> jax.Array:
+    """Labels of embeddings [N, D] as integers [N] that are equal where the labels are; JAX would cut 64 bits to 32."""
+    found = _concrete(labels)
+    if found.dtype == object and all(isinstance(label, str) for label in found.flat):
+        found = found.astype(str)
+    if found.shape != shape[:1]:
+        raise DataError(f"labels: have shape {list(found.shape)} for embeddings {list(shape)}; give [{shape[0]}]")
+    if found.dtype.kind not in "iuUS":
+        raise DataError(f"labels: hold {found.dtype}; give one class per row, an integer or text")
+    if isinstance(found, jax.Array):
+        unsigned = tables and found.dtype in (np.uint32, np.uint64)
+        return jnp.minimum(found, LIMIT - 1).astype(jnp.int32) if unsigned else found
+    if found.dtype.kind in "iu" and np.all((found >= -LIMIT) & (found < LIMIT)):
+        return jnp.asarray(found, jnp.int32)
+    if tables:
+        what = "are text" if found.dtype.kind in "US" else f"hold {found[np.argmax(np.abs(found))]}"
+        raise DataError(f"labels: {what}; give the number of each label's class in {', '.join(tables)}, 0..C-1")
+    return jnp.asarray(np.unique(found, return_inverse=True)[1], jnp.int32)
+
+
+def _check_tables(shape: tuple[int, ...], given: Mapping[str, Any], tables: Mapping[str, Learned]) -> None:
+    """Raises DataError unless the shapes of learned arrays fit the embeddings and each other."""
+    sizes = {"D": shape[1]}
     for name in tables.keys() & given.keys():
         found, axes = np.shape(given[name]), tables[name].axes
         if len(found) != len(axes) or any(
-            axis == "D" and size != width for axis, size in zip(axes, found, strict=True)
+            sizes.setdefault(axis, size) != size for axis, size in zip(axes, found, strict=True)
         ):
-            wanted = ", ".join(str(width) if axis == "D" else axis for axis in axes)
-            return f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]"
-    if (candidates := given.get("candidates")) is not None:
-        among, positive, negative = map(np.shape, candidates)
-        if len(among) != 2 or among[1] != width or not positive == negative == (rows, among[0]):
-            return (
-                f"candidates: have shapes {list(among)}, {list(positive)} and {list(negative)} for embeddings "
-                f"{list(shape)}; give [M, {width}] and two masks [{rows}, M]"
-            )
-    if tables and labels.dtype.kind in "UO":
-        return f"labels: are text; give the number of each label's class in {', '.join(tables)}, 0..C-1"
-    return ""
+            wanted = ", ".join(str(sizes.get(axis, axis)) for axis in axes)
+            raise DataError(f"{name}: has shape {list(found)} for embeddings {list(shape)}; give [{wanted}]")
+
+
+def _compared(candidates: Candidates, shape: tuple[int, ...], weigh: bool) -> Candidates:
+    """The candidates of embeddings [N, D] as arrays of JAX, with weights of pairs if the loss takes some."""
+    among = _real("candidates", candidates.embeddings)
+    relations = {"positive": _concrete(candidates.positive), "negative": _concrete(candidates.negative)}
+    positive, negative = (relation.shape for relation in relations.values())
+    if among.ndim != 2 or among.shape[1] != shape[1] or not positive == negative == (shape[0], len(among)):
+        raise DataError(
+            f"candidates: have shapes {list(among.shape)}, {list(positive)} and {list(negative)} for embeddings "
+            f"{list(shape)}; give [M, {shape[1]}] and two masks [{shape[0]}, M]"
+        )
+    for name, relation in relations.items():
+        if relation.dtype != bool and not weigh:
+            raise DataError(f"{name}: holds {relation.dtype}; give bool; only {', '.join(WEIGH_PAIRS)} take weights")
+    if not any(isinstance(relation, jax.core.Tracer) for relation in relations.values()):
+        both = np.argwhere(np.all([np.asarray(relation) > 0 for relation in relations.values()], axis=0))
+        if len(both):
+            raise DataError(f"positive, negative: pair {tuple(map(int, both[0]))} is in both")
+    return Candidates(
+        among,
+        *(
+            jnp.asarray(relation) if relation.dtype == bool else _weights(name, relation, positive)
+            for name, relation in relations.items()
+        ),
+    )
+
+
+def _check_options(function: Callable[..., Any], keywords: Mapping[str, Any]) -> None:
+    """Raises ConfigError if an option in a call of a loss breaks its rule; the value of a traced one is not known."""
+    kind = options(function)
+    given = {}
+    for name in (keywords.keys() & kind.__dataclass_fields__.keys()) - learned(function).keys():
+        value = keywords[name]
+        if not isinstance(value, jax.core.Tracer):
+            given[name] = value.item() if hasattr(value, "dtype") and np.ndim(value) == 0 else value
+        if isinstance(value, list):
+            given[name] = tuple(value)
+    try:
+        kind(**given)
+    except ConfigError as error:
+        raise ConfigError(f"{function.__name__}: {' '.join(str(error).split())}") from None

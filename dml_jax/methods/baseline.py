@@ -29,7 +29,7 @@ from dml_jax import losses
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Pooling, normal_init, uniform_fan_in
-from dml_jax.config.fields import Named, Needs, NonNegative, NonNegativeInt, require, section, validate
+from dml_jax.config.fields import Mark, Named, Needs, NonNegative, NonNegativeInt, require, section, validate
 from dml_jax.config.modules import function, import_code, imported
 from dml_jax.errors import ConfigError, suggest
 from dml_jax.losses import cross_batch_memory, signature
@@ -89,7 +89,7 @@ class Config:
 
     name: str = "baseline"
     # One of LOSSES, a sum such as "triplet+arcface", or the import path of a function; sections of these names.
-    loss: str = "normalized_softmax"
+    loss: Annotated[str, Mark.CODE] = "normalized_softmax"
     weights: tuple[NonNegative, ...] = ()  # of the losses; by default 1 each
     # Of embeddings, in training (by losses that take a distance) and evaluation: "cosine" compares unit vectors, all
     # others the embeddings as they are. An import path names a function of two blocks of rows.
@@ -125,7 +125,7 @@ def _with_losses(loss: str) -> type[Config]:
     """`Config` with the section of each loss of a sum."""
     kinds = {section_name(name): signature.options(find(name)) for name in loss.split("+")}
     defaults = {name: field(default_factory=kind) for name, kind in kinds.items()}
-    members = {"__annotations__": {"loss": str, **kinds}, "loss": loss, **defaults}
+    members = {"__annotations__": {"loss": Annotated[str, Mark.CODE], **kinds}, "loss": loss, **defaults}
     return section(type("Config", (Config,), members))
 
 
@@ -193,7 +193,7 @@ class Criterion(nn.Module):
                 continue
             if candidates is None and self.relation and takes(loss, "candidates"):
                 relations = dict(zip(("positive", "negative"), self.relation(labels, labels), strict=True))
-                others = signature.related(embeddings, section_name(name) in signature.WEIGH_PAIRS, relations)
+                others = signature.related(embeddings, relations)
             given = {"candidates": others, "key": jax.random.fold_in(key, i) if i else key, "distance": self.distance}
             arguments = {**vars(options), **self.learned[name], **given}
             taken = {argument: value for argument, value in arguments.items() if takes(loss, argument)}

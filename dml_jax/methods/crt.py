@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, uniform_fan_in
-from dml_jax.config.fields import Needs, NonNegative, PositiveInt, require, section
+from dml_jax.config.fields import Effect, Needs, NonNegative, PositiveInt, require, section
 from dml_jax.losses import pairwise
 from dml_jax.losses import similarity_losses as ms
 from dml_jax.losses.signature import options
@@ -36,7 +36,6 @@ from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Training
 from dml_jax.numerics import at_least_float32, product, unit
 
 MultiSimilarity = options(ms.multi_similarity)
-TEST_TIME = ("tested_branch",)  # options of the test-time embedding alone
 GROUPS = ("backbone", "prototypes", "embedding")  # parameter groups
 RESIDUAL = Needs("method.transform='residual'", lambda c: c.method.transform == "residual")
 CONSISTENT = Needs("method.lambda2", lambda c: c.method.lambda2 > 0)
@@ -59,7 +58,8 @@ class Config:
     lambda2: NonNegative = 0.9  # weight of the consistency loss
     w_div: Annotated[NonNegative, RESIDUAL] = 1.0  # weight of the diversity loss of each set of prototypes
     consistency: Annotated[Literal["mean", "sum"], CONSISTENT] = "mean"  # over the N^2 entries; the sum as printed
-    tested_branch: Literal["branch1", "branch2"] = "branch1"  # gives the test-time embedding
+    # Gives the test-time embedding.
+    tested_branch: Annotated[Literal["branch1", "branch2"], Effect.EMBEDDING] = "branch1"
     multi_similarity: MultiSimilarity = MultiSimilarity()  # type: ignore[valid-type]
 
     def __post_init__(self) -> None:

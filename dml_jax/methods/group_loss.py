@@ -20,13 +20,16 @@ R@1 on CUB, Cars196, SOP: 65.5, 85.6, 75.1; NMI: 69.0, 72.7, 90.8 (1,024-d, as q
 2021).
 """
 
+from typing import Annotated, Any
+
 import jax
 import jax.numpy as jnp
 
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import NonNegativeInt, Positive, PositiveInt, section
+from dml_jax.config.fields import Doubt, NonNegativeInt, Positive, PositiveInt, section
+from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.losses import pairwise
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
@@ -36,6 +39,14 @@ from dml_jax.numerics import at_least_float32, unit
 GROUPS = ("backbone", "embedding", "classifier")  # parameter groups
 
 
+def _all_anchors(c: Any) -> str:
+    images = c.data.images_per_class
+    if c.data.sampler in WITHOUT_CLASSES or c.method.anchors < images:
+        return ""
+    problem = "leaves only the cross-entropy, because all images are anchors"
+    return f"{problem}; set it below data.images_per_class={images}"
+
+
 @section
 class Config:
     """Options of the Group Loss; with the defaults of the authors' CUB run."""
@@ -43,7 +54,8 @@ class Config:
     name: str = "group_loss"
     embedding_dim: NonNegativeInt = 0  # size of a linear layer on the pooled features; 0: no such layer
     pooling: Pooling = "avg"  # pooling of the feature map
-    anchors: NonNegativeInt = 2  # images of each class with a given label; fewer than data.images_per_class
+    # Images of each class with a given label; fewer than data.images_per_class.
+    anchors: Annotated[NonNegativeInt, Doubt(_all_anchors)] = 2
     iterations: PositiveInt = 1  # t_end; 1 in the authors' code
     temperature: Positive = 24.0  # T, divides the logits in the priors
     weight: Positive = 1.0  # weight of the group loss; the cross-entropy has weight 1

@@ -3,7 +3,7 @@
 The images of a batch are the nodes of a complete graph with self loops. L layers of message passing with M attention
 heads refine their embeddings f. Two label-smoothed cross-entropies LS with temperature T are minimised together:
 
-    h_i^0      = f_i / |f_i|
+    h_i^0      = f_i
     a_ij^m     = softmax_j (W_q^m h_i)^T (W_k^m h_j) / sqrt(d)                       eq. 3, messages from j to i
     m_i        = cat_m sum_j a_ij^m W^m h_j                                          eq. 4
     g_i        = LayerNorm(m_i + h_i)                                                eq. 5
@@ -12,13 +12,13 @@ heads refine their embeddings f. Two label-smoothed cross-entropies LS with temp
 
 The published results come from code that differs from these equations: the denominator of the softmax has 1 added to
 it, scores are divided by sqrt(d / M), projections have biases, one linear layer follows the concatenated heads and
-another precedes the first message passing layer, and batch normalisation without a bias precedes V
+another, applied to f / |f|, precedes the first message passing layer, and batch normalisation without a bias precedes V
 (`equations="authors"`).
 
 The network is used in training only, unless it also refines the test embeddings, in batches of reciprocal neighbours
-or the other batches of the paper's appendix C (`evaluation.refine`). Expected R@1 with ResNet-50, 512-d: CUB 70.3,
-Cars196 88.1, SOP 81.4, In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (reproduction in the ML Reproducibility
-Challenge).
+or the other batches of the paper's appendix C (`evaluation.refine`). It then starts from the stored embeddings, which
+have unit length, whichever equations are chosen. Expected R@1 with ResNet-50, 512-d: CUB 70.3, Cars196 88.1, SOP 81.4,
+In-Shop 92.8 (the authors); 70.1, 87.3, 81.0, 92.5 (reproduction in the ML Reproducibility Challenge).
 """
 
 import functools
@@ -34,14 +34,14 @@ from dml_jax.backbones import functional
 from dml_jax.backbones.batch_norm import BatchNorm
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, LayerNorm, Pooling, attend, attention_weights, normal_init
-from dml_jax.config.fields import AtLeastTwo, Fraction, Needs, Positive, PositiveInt, require, section
+from dml_jax.config.fields import AtLeastTwo, Effect, Fraction, Needs, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
-from dml_jax.numerics import unit
+from dml_jax.numerics import at_least_float32, unit
 
 Equations = Literal["authors", "transformer", "paper"]
 GROUPS = ("backbone", "embedding", "auxiliary", "mpn")  # parameter groups
@@ -66,8 +66,9 @@ class Config:
     smoothing: Fraction = 0.1  # epsilon of the label smoothing
     dropout: Annotated[Fraction, PASSING] = 0.1  # rate for attention weights, messages, and twice in FF
     pooling: Pooling = "max"  # pooling of the feature map
-    k: Annotated[AtLeastTwo, RECIPROCAL] = 30  # reciprocal neighbours for the batches at test time
-    k_r: Annotated[AtLeastTwo, RECIPROCAL] = 7  # images per batch at test time, including the query
+    # Reciprocal neighbours for the batches at test time.
+    k: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 30
+    k_r: Annotated[AtLeastTwo, RECIPROCAL, Effect.NONE] = 7  # images per batch at test time, including the query
 
     def __post_init__(self) -> None:
         rule = f"must divide embedding_dim={self.embedding_dim}"
@@ -138,8 +139,9 @@ class MessagePassingNetwork(nn.Module):
 
     def initial_nodes(self, embeddings: jax.Array) -> jax.Array:
         """Embeddings f [N, d] of any norm -> h^0 [N, d]."""
-        nodes = unit(embeddings)
-        return nodes if self.config.equations == "paper" else self.projection(nodes)
+        if self.config.equations == "paper":
+            return at_least_float32(embeddings)
+        return self.projection(unit(embeddings))
 
     def propagate(
         self, nodes: jax.Array, *, first: int | None = None, train: bool = False

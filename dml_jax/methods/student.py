@@ -32,7 +32,7 @@ from jax import lax
 from dml_jax.backbones import functional
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.layers import Dense, Pooling
-from dml_jax.config.fields import Fraction, Needs, NonNegative, Positive, PositiveInt, require, section
+from dml_jax.config.fields import Fraction, Mark, Needs, NonNegative, Positive, PositiveInt, require, section
 from dml_jax.errors import ConfigError
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
@@ -52,7 +52,7 @@ class Config:
     """Options of a student; with the defaults of the authors' CUB configuration."""
 
     name: str = "student"
-    teacher: str = ""  # work directory of the teacher's run, on the same data
+    teacher: Annotated[str, Mark.PATH] = ""  # work directory of the teacher's run, on the same data
     kind: Kind = "distillation"  # what to learn from the teacher
     weight: NonNegative = 1.0  # w, weight of the teacher's term; 0.01 for "relational" in the authors' code
     # tau, divides both logits of a distillation; 10 on the authors' other data sets.

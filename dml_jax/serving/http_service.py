@@ -1,7 +1,8 @@
 """HTTP service of `dml-jax serve` and `dml-jax explore`: answers images in batches.
 
-uvicorn and Starlette limit connections, sizes and host names. Encryption, authentication and deadlines for slow
-connections are left to a reverse proxy.
+uvicorn and Starlette limit connections, sizes and host names; `_Protocol` closes the connections of clients that keep
+the server waiting. Images of more than `PIXELS` are refused before they are decoded, and `decode.Room` limits the
+memory of those that are decoded at a time. Encryption and authentication are left to a reverse proxy.
 """
 
 import asyncio
@@ -9,10 +10,12 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import h11
 import numpy as np
 import python_multipart  # noqa: F401  Starlette imports it only when a form arrives
 import uvicorn
@@ -24,9 +27,14 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from dml_jax.data import decode
+from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.prepare.sources import stamp
 from dml_jax.errors import DataError, UserError, printable
+from dml_jax.evaluation import open_set
 from dml_jax.inference.index import UNKNOWN, Index
 
 if TYPE_CHECKING:
@@ -34,13 +42,21 @@ if TYPE_CHECKING:
 
 SECONDS = 30.0  # from the headers of a request to its answer
 BODY = 32 << 20  # bytes
-CONNECTIONS = 128  # together with `BODY`, limits the memory for images that are being received
+BODIES = 1 << 27  # bytes of all requests in memory
+PIXELS = 25_000_000  # of an image, somewhat more than most cameras have
+# Bytes needed to decode an image, and scans of a JPEG file, above which it is decoded after the others of this kind.
+LARGE, SCANS = decode.MEMORY // 4, 20
+CONNECTIONS = 128
+# A client has these seconds to send a request or to take an answer, and one more for this many bytes that it sends.
+PATIENCE, RATE = 10.0, 1 << 14
 BATCH = 16  # images per call of the network, a power of two
 CLASSES = 5  # in an answer
+TOO_MANY = "too many requests at a time; try again later"
+BUSY = JSONResponse({"error": TOO_MANY}, 503, {"Retry-After": "1", "Connection": "close"})
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 
 Answer = dict[str, Any]
-Answers = Callable[[np.ndarray], Sequence[Answer]]  # embeddings float32 [B, D] -> B answers
+Answers = Callable[[np.ndarray], Sequence[Answer | DataError]]  # embeddings float32 [B, D] -> B answers
 
 
 class Service:
@@ -53,6 +69,8 @@ class Service:
         self._model = model
         self.statistics: Any = getattr(answers, "statistics", None)
         self._answers = answers or (lambda rows: [{"embedding": row.tolist()} for row in rows])
+        # Threads of their own: neither the network nor small images wait for large ones.
+        self._readers, self._large = ThreadPoolExecutor(usable_cores()), ThreadPoolExecutor(1)
         self._waiting: asyncio.Queue[tuple[np.ndarray, asyncio.Future[tuple[np.ndarray, Answer]]]] = asyncio.Queue()
 
     def compile(self) -> None:
@@ -60,9 +78,20 @@ class Service:
         for exponent in range(BATCH.bit_length()):
             self._model.embed_pixels(np.zeros((2**exponent, *self._model.shape, 3), np.uint8))
 
-    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer]]:
+    def _compute(self, images: list[np.ndarray]) -> list[tuple[np.ndarray, Answer] | DataError]:
         rows = self._model.embed_pixels(np.stack(images))
-        return list(zip(rows, self._answers(rows), strict=True))
+        answers = zip(rows, self._answers(rows), strict=True)
+        return [answer if isinstance(answer, DataError) else (row, answer) for row, answer in answers]
+
+    def _reader(self, file: bytes) -> ThreadPoolExecutor:
+        """The threads that decode an image, by its header; refuses one of too many pixels."""
+        with suppress(DataError):  # which decoding it raises again, with a name
+            width, height, memory = decode.header(file)
+            if width * height > PIXELS:
+                raise HTTPException(413, f"image: {width}x{height} pixels; send one of at most {PIXELS:,} pixels")
+            if memory > LARGE or file.count(b"\xff\xda") > SCANS:
+                return self._large
+        return self._readers
 
     async def run(self) -> None:
         """Computes batches until cancelled."""
@@ -89,8 +118,11 @@ class Service:
         """Answers a request that contains an image."""
         try:
             async with asyncio.timeout(SECONDS):
-                image = await asyncio.to_thread(self._model.read, await _content(request))
-                future: asyncio.Future[tuple[np.ndarray, Answer]] = asyncio.get_running_loop().create_future()
+                loop = asyncio.get_running_loop()
+                file = await _content(request)
+                reader = await loop.run_in_executor(self._readers, self._reader, file)
+                image = await loop.run_in_executor(reader, self._model.read, file)
+                future: asyncio.Future[tuple[np.ndarray, Answer]] = loop.create_future()
                 self._waiting.put_nowait((image, future))
                 row, answer = await future
         except TimeoutError:
@@ -115,6 +147,76 @@ async def _content(request: Request) -> bytes:
     raise HTTPException(400, "the form contains no complete file; send one, e.g. curl -F file=@photo.jpg")
 
 
+class _Bodies:
+    """The application, with a limit on the bytes of all requests that it has received and not yet answered."""
+
+    def __init__(self, app: ASGIApp):
+        self._app, self._held = app, 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        own = 0
+
+        async def counted() -> Message:
+            nonlocal own
+            message = await receive()
+            size = len(message.get("body", b""))
+            own, self._held = own + size, self._held + size
+            if self._held > BODIES:
+                raise HTTPException(503, TOO_MANY, {"Retry-After": "1"})
+            return message
+
+        try:
+            await self._app(scope, counted, send)
+        finally:
+            self._held -= own
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's protocol, with a deadline for headers, bodies and the taking of answers.
+
+    Beyond `CONNECTIONS`, the client that has kept the server waiting for longest makes room for a new one, so that
+    those who send nothing, or slowly, block nobody.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._began = self._heard = self.loop.time()
+        self._received = 0
+        if len(self.connections) > CONNECTIONS:
+            others = [each for each in self.connections if isinstance(each, _Protocol) and each is not self]
+            if waiting := [each for each in others if each._keeps_waiting()]:
+                min(waiting, key=lambda each: each._heard)._end()
+            else:
+                self.app = BUSY
+
+    def data_received(self, data: bytes) -> None:
+        self._heard = self.loop.time()
+        self._received += len(data)
+        super().data_received(data)
+
+    def on_response_complete(self) -> None:
+        self._began, self._received = self.loop.time(), 0
+        super().on_response_complete()
+
+    def _keeps_waiting(self) -> bool:
+        unfinished = self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
+        return unfinished or self.transport.get_write_buffer_size() > 0
+
+    def check(self) -> None:
+        """Closes the connection if its client is late."""
+        now = self.loop.time()
+        if not self._keeps_waiting():
+            self._began, self._received = now, 0
+        elif now - self._began > PATIENCE + self._received / RATE:
+            self._end()
+
+    def _end(self) -> None:
+        self.connections.discard(self)  # at once, for their limit
+        if self._received and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE) and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        self.transport.abort()  # rather than wait for it to take what was sent
+
+
 async def _health(request: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
@@ -124,6 +226,8 @@ async def _explain(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     if isinstance(error, DataError):
         return JSONResponse({"error": printable(str(error))}, 400)
+    if isinstance(error, MemoryError):
+        return JSONResponse({"error": "not enough memory for this image; try again later, or send a smaller one"}, 503)
     return JSONResponse({"error": "internal error; see the output of the server"}, 500)
 
 
@@ -136,9 +240,17 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        task = asyncio.create_task(service.run())
+        tasks = asyncio.create_task(service.run()), asyncio.create_task(watch())
         yield
-        task.cancel()
+        for task in tasks:
+            task.cancel()
+
+    async def watch() -> None:
+        while True:
+            await asyncio.sleep(PATIENCE / 10)
+            for connection in list(running.server_state.connections):
+                if isinstance(connection, _Protocol):
+                    connection.check()
 
     async def statistics(request: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(service.statistics))
@@ -147,18 +259,22 @@ def server(service: Service, routes: Sequence[Route] = (), hosts: Sequence[str] 
     own += [Route("/statistics", statistics)] if service.statistics else []
     app = Starlette(
         routes=[*own, *routes],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)],
-        exception_handlers=dict.fromkeys((HTTPException, DataError, Exception), _explain),
+        middleware=[
+            Middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False),
+            Middleware(_Bodies),
+        ],
+        exception_handlers=dict.fromkeys((HTTPException, DataError, MemoryError, Exception), _explain),
         lifespan=lifespan,
         max_body_size=BODY,
     )
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # silences a warning for every malformed form
     config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
-        limit_concurrency=CONNECTIONS, h11_max_incomplete_event_size=1 << 14, timeout_keep_alive=5,
+        app, http=_Protocol, ws="none", lifespan="on", log_level="error", access_log=False, proxy_headers=False,
+        h11_max_incomplete_event_size=1 << 14, timeout_keep_alive=5,
         timeout_graceful_shutdown=int(SECONDS),
     )  # fmt: skip
-    return uvicorn.Server(config)
+    running = uvicorn.Server(config)
+    return running
 
 
 class EnrolledClasses:
@@ -203,9 +319,21 @@ class EnrolledClasses:
         except UserError as error:
             print(f"warning: {printable(str(error))}; the index before it is kept", file=sys.stderr, flush=True)
 
-    def __call__(self, rows: np.ndarray) -> list[Answer]:
-        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines."""
+    def __call__(self, rows: np.ndarray) -> list[Answer | DataError]:
+        """Answers with "class", "score", "threshold", "cosine" and "classes", the most similar ones with cosines.
+
+        An image whose embedding cannot be compared has an error instead, which does not concern the others.
+        """
         self._reload()
+        bad = [open_set.first_bad_row(row[None]) for row in rows]
+        good = np.array([problem is None for problem in bad])
+        answers = iter(self._classified(rows[good]) if good.any() else ())
+        return [
+            DataError(f"image: the model's embedding {problem[1]}; send another image") if problem else next(answers)
+            for problem in bad
+        ]
+
+    def _classified(self, rows: np.ndarray) -> list[Answer]:
         index = self._index
         names, margins, _ = index.nearest(rows, **self._decision)
         self._counts.update(names)

@@ -185,7 +185,9 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     sampler = samplers.build(data, splits["train"].labels, config.seed)
     warmup = sampler.first_step(train.warmup_epochs)
     steps = sampler.first_step(train.warmup_epochs + train.epochs) + train.steps
-    milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in train.milestones)
+    epochs = sampler.epoch(steps - 1) + 1 - train.warmup_epochs
+    falls = range(train.period, epochs, train.period) if train.period else train.milestones
+    milestones = tuple(sampler.first_step(train.warmup_epochs + epoch) for epoch in falls)
     schedule = optimizers.rate_factor(train, start=warmup, stop=steps, milestones=milestones)
     schedule = optimizers.scaled(schedule, train, data.batch_size)
     images = training_set(splits["train"])

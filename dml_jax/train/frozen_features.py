@@ -52,9 +52,8 @@ def with_features(experiment: Experiment, directory: Path, console: Console, sto
     if not config.train.feature_views:
         return experiment
     state = other_models.initial_state(experiment, console)
-    features = _features(config)
-    _check_method(experiment, features, state)
-    embedder, split = experiment.embedder(features), experiment.splits["train"]
+    check(experiment, state)
+    embedder, split = experiment.embedder(_features(config)), experiment.splits["train"]
     name, count = digest(experiment, state.model_state["backbone"]), config.train.feature_views
     console.start_progress("features", count * len(split.labels))
 
@@ -121,9 +120,9 @@ def crops(split: Split, data: Data, seed: int, view: int) -> Split:
     return split._replace(read=read)
 
 
-def _check_method(experiment: Experiment, compute: Embed, state: TrainState) -> None:
-    """Raises ConfigError unless embeddings of features equal embeddings of their images."""
-    embed = experiment.method.embed
+def check(experiment: Experiment, state: TrainState) -> None:
+    """Raises ConfigError unless the method's embeddings of features equal those of their images."""
+    embed, compute = experiment.method.embed, _features(experiment.config)
 
     def both(params: PyTree, model_state: PyTree, images: jax.Array) -> jax.Array:
         features = compute(params, model_state, images)

@@ -1,9 +1,9 @@
 """The training loop, read from top to bottom: batch, step, log, evaluate, save.
 
 Exact resume: batch i is a pure function of (seed, i) and the step folds its number into the key, so the state alone
-determines how a run continues. A line of metrics is on disk before the checkpoint that follows it; on resume, lines
-after the checkpoint are removed and written again, bit for bit the same. Checkpoints are written while the training
-goes on.
+determines how a run continues. A line of metrics is on disk before the checkpoint that follows it, which has the digest
+of all lines so far; on resume, lines after the checkpoint are removed and written again, bit for bit the same.
+Checkpoints are written while the training goes on.
 """
 
 from collections.abc import Callable, Mapping
@@ -153,7 +153,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
             if logging or evaluating:
                 clock.restart(done)  # the throughput counts training only
             if saving:
-                out.checkpoints.save("latest", state, progress._asdict(), background=not stopping)
+                save(out, state, progress, background=not stopping)
             if stopping:
                 raise Interrupted(stop.agreed())
     return state
@@ -162,7 +162,13 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
 def save_unless_held(out: Records, state: TrainState, progress: Progress) -> None:
     """Saves a checkpoint unless there is one of this step: replacing it could lose it."""
     if not out.checkpoints.holds(int(state.step)):
-        out.checkpoints.save("latest", state, progress._asdict())
+        save(out, state, progress)
+
+
+def save(out: Records, state: TrainState, progress: Progress, *, background: bool = False) -> None:
+    """Saves a checkpoint from which the run can be resumed, with the digests of the metrics that belong to it."""
+    notes = {"progress": progress._asdict(), "metrics": out.metrics.digests(int(state.step))}
+    out.checkpoints.save("latest", state, notes, background=background)
 
 
 def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, Progress]:
@@ -170,7 +176,7 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
     restored = out.checkpoints.restore()
     here = {"devices": experiment.mesh.size, "processes": jax.process_count()}
     if restored:
-        before = Progress(**restored[1])
+        before, digests = Progress(**restored[1]["progress"]), restored[1]["metrics"]
         state, progress = restored[0], before._replace(**here)
         out.console.print(f"resuming from step {int(state.step)}")
         if progress != before:
@@ -179,13 +185,14 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
                 f"{counted(before.processes, 'process')}; from here on, equal to the same run up to rounding"
             )
     else:
-        progress = Progress(**here)
+        progress, digests = Progress(**here), {}
         state = experiment.filled(other_models.initial_state(experiment, out.console))
     start = int(state.step)
+    due = logging_due(experiment, start) or evaluation_due(experiment, start)  # not at the end of a shorter run
+    last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
+    out.metrics.truncate(last, digests.get(lines))  # before anything is deleted, because it may refuse
     out.checkpoints.drop_newer("best", start)
     kept_models.drop_newer(out.checkpoints.kept, start)
-    due = logging_due(experiment, start) or evaluation_due(experiment, start)  # not at the end of a shorter run
-    out.metrics.truncate(start if due and not progress.pending else start - 1)
     out.timing.truncate(start)
     return state, progress
 

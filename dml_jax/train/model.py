@@ -16,7 +16,7 @@ from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
-from dml_jax.config.fields import validate, with_precision
+from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.config.sections import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError
@@ -108,7 +108,8 @@ def computed_in(method: Method, precision: str) -> Method:
 def read_as(config: Config, reading: str) -> Config:
     """The configuration for embedding as one of `evaluation.readings`; raises ConfigError if its options are wrong."""
     key, options = f"evaluation.readings.{reading}", config.evaluation.readings[reading]
-    known = getattr(configs.module("method", config.method.name), "TEST_TIME", ())
+    kind = type(config.method)
+    known = [option.name for option in fields(kind) if effect(kind, option.name) is Effect.EMBEDDING]
     for option in options:
         if option not in known:
             allowed = f"only of {', '.join(known)}" if known else "of no option"

@@ -120,14 +120,14 @@ def build(
     warmup_steps: int = 0,
     layer: Callable[[str], int | None] = no_layer,
 ) -> optax.GradientTransformation:
-    for name in (*train.groups, *method.groups):
-        if (name in train.groups) != (name in method.groups):
-            unknown = f"the method has no such group; {suggest(name, method.groups)}"
-            problem = unknown if name in train.groups else "missing; give its learning_rate"
-            raise ConfigError(f"train.groups.{name}: {problem}")
+    for name in train.groups:
+        if name not in method.groups:
+            raise ConfigError(f"train.groups.{name}: the method has no such group; {suggest(name, method.groups)}")
 
     def label(path: Any, _: Any) -> str:
         name = method.group(path)
+        if name not in train.groups:  # without parameters, as with some options of a method, a group may be missing
+            raise ConfigError(f"train.groups.{name}: missing; give its learning_rate")
         return FIXED if train.groups[name].rank and not parameter_groups.is_factor(path) else name
 
     transforms = {n: _group_optimizer(train, g, schedule, warmup_steps) for n, g in train.groups.items()}

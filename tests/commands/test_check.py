@@ -1,5 +1,6 @@
 """`dml-jax check`: the guide's plug-ins pass, and each kind of mistake is named with its line and its remedy."""
 
+import dataclasses
 import importlib.machinery
 import sys
 import types
@@ -8,13 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax.commands import check, cli, conformance
+from dml_jax.commands import check, cli, conformance, plugins
+from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError
+from dml_jax.methods import baseline
 
+ROOT = Path(__file__).parents[2]
 PLUGINS = {
     "loss.attraction": "loss", "distance.poincare": "distance", "sampler.one_against_many": "sampler",
     "optimizer.lion": "optimizer", "metric.last_hit": "metric", "step.expand": "step", "method": "method",
-    "network": "backbone", "photos": "data",
+    "network": "backbone", "photos": "data", "relation.shared_tags": "relation",
+}  # fmt: skip
+OTHER_FILES = {  # of tests/plugins: (the only plug-in in it, its kind), or None
+    "comparison": None, "experiment": None, "own_loop": None, "two_towers": "method",
 }  # fmt: skip
 MISTAKES = {
     "def a(embeddings, labels):\n    return jnp.sqrt(((embeddings[:, None] - embeddings[None]) ** 2).sum(2)).mean()":
@@ -35,6 +42,7 @@ MISTAKES = {
     "    return samplers.from_batches(batch, 5)": ["a function of seed and step"],
     "def a(weight_decay):\n    return optax.scale(-1.0)": ["descends", "weight decay"],
     "def a(hits):\n    return np.flatnonzero(hits)": ["finite numbers"],
+    "def a(labels, others):\n    same = labels[:, None] == others[None]\n    return same, same": ["masks or weights"],
     "def a(queries, gallery):\n    queries *= 2\n    return queries": ["queries"],
 }  # fmt: skip
 
@@ -56,6 +64,45 @@ def test_the_plugins_of_the_guide_pass(name: str, kind: str, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert "passed" in out
     assert "failed " not in out
+
+
+def test_every_file_of_the_plugins_is_recognised() -> None:
+    files = {path.stem for path in (ROOT / "tests/plugins").glob("*.py") if not path.stem.startswith(("_", "test_"))}
+    assert files == {name.partition(".")[0] for name in PLUGINS} | OTHER_FILES.keys()
+    for name, kind in OTHER_FILES.items():
+        if kind:
+            assert check.found(f"tests.plugins.{name}", None) == [(f"tests.plugins.{name}", kind)]
+        else:
+            with pytest.raises(ConfigError, match="is no plug-in; "):
+                check.found(f"tests.plugins.{name}", None)
+
+
+@pytest.mark.parametrize(
+    ("signature", "kind"),
+    [
+        ("x, labels, *, scale=1.0", "loss"),
+        ("labels, others, *, depth=2", "relation"),
+        ("labels, batch_size, *, images_per_class=4, seed=0", "sampler"),
+        ("labels", None),
+        ("x, y, p=2", "distance"),
+        ("x", None),
+        ("", None),
+    ],
+)
+def test_kinds_are_known_by_the_arguments(signature: str, kind: str | None) -> None:
+    function = eval(f"lambda {signature}: 0")
+    assert plugins.kind_of(function) == kind
+
+
+def test_keys_are_those_that_options_declare_and_the_guide_names() -> None:
+    sections = {"data": Data, "train": Train, "evaluation": Evaluation, "method": baseline.Config}
+    declared = {
+        f"{name}.{option.name}" for name, kind in sections.items() for option in dataclasses.fields(kind)
+        if any(map(fields.names_code, fields.declared(kind, option.name)))
+    }  # fmt: skip
+    assert declared == {kind.key for kind in plugins.FUNCTIONS.values()}
+    guide = (ROOT / "docs/guides/own_parts.md").read_text()
+    assert all(f"| `{kind.key}` | `{kind.call}`" in guide for kind in plugins.FUNCTIONS.values())
 
 
 @pytest.mark.parametrize("code", MISTAKES)

@@ -135,7 +135,20 @@ def test_complete_files_of_other_sizes_are_refused(monkeypatch: pytest.MonkeyPat
     assert "), not one of bn_inception, deit_small" in line
 
 
-@pytest.mark.parametrize("content", [[], {"architecture": 5}])
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {"architecture": 5},
+        {"image_shape": ["224", "224"]},
+        {"image_shape": [0, 9]},
+        {"image_shape": [224.0, 224]},
+        {"crop_fraction": "0.875"},
+        {"crop_fraction": 0},
+        {"crop_fraction": True},
+        {"weights_sha256": None},
+    ],
+)
 def test_wrong_fields_of_weights_json(content: Any) -> None:
     store.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
     whole = json.loads(Path("w/weights.json").read_text())

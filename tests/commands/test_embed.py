@@ -1,10 +1,13 @@
 """The command that embeds folders: what is written, continued, refused, divided and left out; killed at any moment."""
 
+import io
 import json
 import os
 import re
 import shutil
+import sys
 import tarfile
+import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from PIL import Image
 import dml_jax
 from dml_jax import console, files
 from dml_jax.commands import embed
+from dml_jax.data.prepare import archives
 from dml_jax.export import embedding_files
 from dml_jax.inference import inputs
 from tests.commands.conftest import Execute
@@ -134,6 +138,11 @@ def test_damaged_parts_are_named(run: Execute) -> None:
         assert err.startswith(f"error: {file}: is truncated or damaged"), err
         assert (code, "delete it" in err) == (2, True)
         assert not Path("out").exists()
+    table = pq.read_table(io.BytesIO(content))
+    for other in (table.drop_columns("error"), table.rename_columns(["id", "rows", "error"])):
+        pq.write_table(other, file)
+        code, _, err = run()
+        assert (code, f"{file}: is truncated or damaged" in err) == (2, True), err
     file.unlink()
     assert run()[0] == 0
     assert file.read_bytes() == content
@@ -144,6 +153,9 @@ def test_two_commands_do_not_write_at_once(run: Execute) -> None:
     with files.locked(Path("out.parquet").resolve()):
         error = f"error: {Path('out.parquet').resolve()}: another command is writing there; wait for its end\n"
         assert run()[2] == error
+
+
+NO_IMAGE = "not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)"
 
 
 def packed(photos: Path) -> None:
@@ -170,7 +182,7 @@ def test_parquet_files_and_archives(folder: str, run: Execute, photos: Path, mon
     packed(photos)
     code, out, err = run("--skip_bad", "--output=packed", folder)
     first = f"{folder}/0.{'parquet/3' if folder == 'tables' else 'tar/03.jpg'}"
-    assert (code, err.splitlines()[1]) == (0, f"left out: {first}: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)")
+    assert (code, err.splitlines()[-1]) == (0, f"left out: {first}: {NO_IMAGE}")
     assert out.splitlines()[-1] == f"{2 * COUNT - 2} embeddings with {DIM} dimensions: packed"  # and the loose ones
     exported = embedding_files.read(Path("packed"))
     loose, rest = exported.embeddings[: COUNT - 1], exported.embeddings[COUNT - 1 :]
@@ -201,6 +213,36 @@ def test_unusable_parquet_files_and_archives(run: Execute, photos: Path) -> None
     assert "error: --query: needs image files, neither Parquet" in run("--query=photos/00.jpg", "shards")[2]
 
 
+def test_bombs(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives and Parquet files of a few kilobytes that unpack to megabytes end in one line."""
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    with zipfile.ZipFile("x.zip", "w", zipfile.ZIP_DEFLATED) as file:
+        for i in range(8):
+            file.writestr(f"{i}.png", bytes(2**20))
+    sparse = tarfile.TarInfo("a.png")
+    sparse.size = 2**24
+    with tarfile.open("x.tar.gz", "w:gz") as tar:
+        tar.addfile(sparse, io.BytesIO(bytes(2**24)))
+    repeated = pa.DictionaryArray.from_arrays(pa.array(np.zeros(4096, np.int32)), pa.array([bytes(2**10)]))
+    pq.write_table(pa.table({"image": repeated}), "x.parquet", store_schema=False)
+    pq.write_table(pa.table({"image": pa.array([None] * 2**16, pa.binary())}), "rows.parquet")
+    for name in ("x.zip", "x.tar.gz", "x.parquet", "rows.parquet"):
+        assert Path(name).stat().st_size < 20_000
+        code, _, err = run(f"--output={name}-out", name)
+        assert (code, err.count("\n")) == (2, 1), err
+        assert f"error: {name}: unpacks to more than 200 times its size; if it is yours, give" in err
+
+
+def test_contents_in_memory_are_limited_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "BLOCK_BYTES", 5000)
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as file:
+        for i, size in enumerate((2000, 2000, 2000, 9000, 100, 100)):
+            file.writestr(f"{i}.png", os.urandom(size))
+    (unit,) = inputs.units([], [str(tmp_path / "x.zip")])
+    sizes = [[len(item.content) for item in block] for block in inputs.blocks(unit)]  # type: ignore[arg-type]
+    assert sizes == [[2000, 2000, 2000], [9000], [100, 100]]
+
+
 def test_embeddings_that_are_too_large_for_an_array(run: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed, "ARRAY_BYTES", 4 * COUNT * DIM - 1)
     assert run()[1] == f"{COUNT} embeddings with {DIM} dimensions: {Path('out.parquet').resolve()}\n"
@@ -228,7 +270,7 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     for name in ("02.jpg", "17.jpg"):
         (photos / name).write_text("no")
     code, _, err = run()
-    reasons = [f"photos/{i}.jpg: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)" for i in ("02", "17")]
+    reasons = [f"photos/{i}.jpg: {NO_IMAGE}" for i in ("02", "17")]
     where = Path("out.parquet").resolve()
     error = f"2 of 20 images cannot be used; all errors are in {where}; give --skip_bad to leave such images out of out"
     unusable = [f"unusable: {reason}" for reason in reasons]
@@ -241,6 +283,42 @@ def test_unusable_images(run: Execute, photos: Path) -> None:
     assert ids == [f"photos/{i:02d}.jpg" for i in range(COUNT) if i not in (2, 17)]
     expected = Tiny().expected([np.asarray(Image.open(name)) for name in ids])
     np.testing.assert_allclose(embedding_files.read(Path("out")).embeddings, expected, atol=1e-6)
+
+
+def test_an_error_of_a_missing_package_is_not_final(
+    run: Execute, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the package is installed, the same command embeds the image."""
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.from_pillow(Image.fromarray(pictures.pixels(1, 20, 24))).save(photos / "20.heic", quality=100)
+    (photos / "no.png").write_text("no")
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "pillow_heif", None)
+        for _ in range(2):
+            code, out, err = run("--skip_bad")
+            assert (code, "photos/20.heic: is HEIC, which needs one more package" in err) == (0, True)
+        assert "all images have been embedded already" in out
+        assert len(embedding_files.read(Path("out")).ids) == COUNT
+    code, out, err = run("--skip_bad")
+    assert (code, err) == (0, f"left out: photos/no.png: {NO_IMAGE}\n")
+    exported = embedding_files.read(Path("out"))
+    assert (exported.ids[-1], len(exported.ids)) == ("photos/20.heic", COUNT + 1)
+    assert "all images have been embedded already" in run("--skip_bad")[1]
+
+
+def test_what_is_left_out_is_said(run: Execute, photos: Path) -> None:
+    """Images whose names differ in the case of their suffix are both read; own output and other files are not."""
+    pictures.write(photos / "00.JPG", 99)
+    for name in ("a.cr2", "b.CR2", "c"):
+        (photos / name).write_text("no")
+    pictures.write(photos / "run" / "figures" / "1.png", 1)
+    (photos / "run" / "config.json").write_text('{"config": {}, "data_hash": ""}')
+    code, out, err = run()
+    assert (code, out.splitlines()[-1]) == (0, f"{COUNT + 1} embeddings with {DIM} dimensions: out")
+    assert err.splitlines() == [
+        "photos: left out, because dml_jax has written them: run (a run)",
+        "photos: skipped 3 files other than images (.cr2: 2, no suffix: 1)",
+    ]
 
 
 def check_kills(photos: Path, folder: Path, moments: Sequence[int]) -> None:

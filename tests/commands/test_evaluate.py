@@ -96,6 +96,25 @@ def test_names_in_text_files_and_all_metrics(evaluated: Evaluated, data: Arrays)
     assert "NMI" in out
 
 
+def test_names_of_classes_follow_one_rule(evaluated: Evaluated, data: Arrays) -> None:
+    """Spaces around names and the form of Unicode do not matter in any kind of file; near-equal names are named."""
+    plain = [f"gr\u00fcn {label}" for label in data["y"].tolist()]
+    names = [f" {name.replace(chr(0xFC), 'u' + chr(0x308))}\t" if i % 2 else name for i, name in enumerate(plain)]
+    Path("names.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    np.save("names.npy", names)
+    Path("names.tsv").write_text("".join(f"{name.strip()} \n" for name in names), encoding="utf-8")
+    options = ("--no_clustering", "--ks=1")
+    expected = metrics.retrieval(data["x"], data["y"], ks=(1,))["recall@1"]
+    for file in ("names.txt", "names.npy", "names.tsv"):
+        found, out = evaluated(PAIR[0], f"--labels={file}", *options)
+        assert (found["recall@1"], found["classes"]) == (expected, 6)
+        assert "near-equal" not in out
+    Path("names.txt").write_text("".join(f"{n}\n" for n in [plain[0].replace(" ", "_"), *plain[1:]]), encoding="utf-8")
+    found, out = evaluated(PAIR[0], "--labels=names.txt", *options)
+    assert found["classes"] == 7
+    assert "warning: --labels: near-equal names count as different classes: 'gr\u00fcn 0' and 'gr\u00fcn_0'" in out
+
+
 def test_queries_and_gallery(evaluated: Evaluated, data: Arrays) -> None:
     result, out = evaluated(*PAIR, *QUERIES, "--ks=1,20", "--metric=euclidean", "--no_clustering", "--quiet")
     x, y, xq, yq = (data[name] for name in ("x", "y", "xq", "yq"))

@@ -16,6 +16,7 @@ from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
+from dml_jax.config.fields import validate
 from dml_jax.data import formats
 from dml_jax.errors import ConfigError
 from tests.train.experiments import values
@@ -119,6 +120,37 @@ def test_another_network_starts_from_its_defaults() -> None:
     assert found == asdict(resnet.Config(block="basic", depths=(2, 2, 2, 2)))
     with pytest.raises(ConfigError, match=r"backbone\.name='resnett': unknown backbone; did you mean resnet"):
         config_files.load_config("configs/folder_baseline.py", {"backbone.name": "resnett"})
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "options"),
+    [
+        ("lite0", "efficientnet_lite", {}),
+        ("mit_b2", "mit", {"depths": "3,4,6,3"}),
+    ],
+)
+def test_a_published_network_is_no_backbone_but_named(name: str, network: str, options: dict[str, str]) -> None:
+    given = "".join(f" --config.backbone.{key}={value}" for key, value in options.items())
+    with pytest.raises(ConfigError) as caught:
+        config_files.load_config("configs/folder_baseline.py", {"backbone.name": name})
+    remedy = f"{name} is a network of {network}: give --config.backbone.name={network}{given}"
+    assert str(caught.value) == f"backbone.name={name!r}: unknown backbone; {remedy}"
+    overrides = {"backbone.name": network} | {f"backbone.{key}": value for key, value in options.items()}
+    chosen = config_files.load_config("configs/digits_hist.py", overrides)["backbone"]
+    module = configs.module("backbone", network)
+    assert validate(module.Config, chosen) == module.PUBLISHED[name]
+
+
+def test_a_variant_that_does_not_exist() -> None:
+    for path, remedy in (
+        ("configs/cub_mpn.py:large2", "did you mean large? known: printed, large, refined"),
+        ("configs/cub_mpn.py:x", "known: printed, large, refined"),
+        ("configs/digits_hist.py:x", "this file has none; give --config=configs/digits_hist.py"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            config_files.load_config(path, {})
+        variant = path.partition(":")[2]
+        assert str(caught.value) == f"--config={path}: there is no variant {variant!r}; {remedy}"
 
 
 def test_the_code_of_the_data_is_not_needed_to_use_a_model(paper: Path) -> None:

@@ -105,8 +105,8 @@ def test_what_an_override_leaves_without_effect() -> None:
     """An override that makes another option of the file pointless is no error."""
     shown: list[str] = []
     made = config_files.resolved(path("cars_hist"), {"train.schedule": "cosine"}, shown.append)
-    assert (made.train.milestones, made.train.gamma) == ((), 0.1)
-    assert [text.partition("=")[0] for text in shown] == ["train.milestones", "train.gamma"]
+    assert (made.train.period, made.train.gamma) == (0, 0.1)
+    assert [text.partition("=")[0] for text in shown] == ["train.period", "train.gamma"]
     shown.clear()
     made = config_files.resolved(path("digits_baseline:arcface"), {"method.loss": "cosface"}, shown.append)
     assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])

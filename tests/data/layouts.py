@@ -17,9 +17,9 @@ BIRDS = {
 }  # fmt: skip
 CARS = {
     1: "AM General Hummer SUV 2000",
-    98: "Dodge Charger SRT-8 2009",
-    99: "Eagle Talon 1998",
-    196: "smart fortwo 2012",
+    98: "Eagle Talon Hatchback 1998",
+    99: "FIAT 500 Abarth 2012",
+    196: "smart fortwo Convertible 2012",
 }
 
 
@@ -43,27 +43,37 @@ def lines(rows: list[str]) -> bytes:
 
 def cub(folder: Path) -> Path:
     """CUB_200_2011.tar.gz: train 9 images of 3 classes, test 6 of 2."""
-    names = [f"{n:03d}.{title}/{title}_{i:04d}.jpg" for n, title in BIRDS.items() for i in range(3)]
-    files = {f"images/{name}": pictures.encoded(i) for i, name in enumerate(names)}
+    files = cub_images("images/")
+    names = [name.removeprefix("images/") for name in files]
     files["images.txt"] = lines([f"{i} {name}" for i, name in enumerate(names)])
     files["image_class_labels.txt"] = lines([f"{i} {int(name[:3])}" for i, name in enumerate(names)])
     return packed(folder / "CUB_200_2011", files)
 
 
-def sop(folder: Path) -> Path:
-    """Stanford_Online_Products.zip: train 6 images of 3 classes, test 6 of 2."""
+def cub_images(base: str) -> dict[str, bytes]:
+    names = [f"{base}{n:03d}.{title}/{title}_{i:04d}.jpg" for n, title in BIRDS.items() for i in range(3)]
+    return {name: pictures.encoded(i) for i, name in enumerate(names)}
+
+
+def cub_folders(folder: Path, base: str = "") -> Path:
+    """Only the class folders of CUB, below any folder."""
+    return written(folder / "birds", cub_images(base))
+
+
+def sop(folder: Path, tables: str = "", images: str = "") -> Path:
+    """Stanford_Online_Products.zip: train 6 images of 3 classes, test 6 of 2; tables and images in any folders."""
     files, number = {}, itertools.count(1)
     for split, classes, each in (("train", (1, 2, 3), 2), ("test", (11_319, 11_320), 3)):
         rows = ["image_id class_id super_class_id path"]
         for label, i in itertools.product(classes, range(each)):
             path = f"bicycle_final/{110_000_000_000 + label}_{i}.JPG"
             rows.append(f"{next(number)} {label} 1 {path}")
-            files[path] = pictures.encoded(len(files))
-        files[f"Ebay_{split}.txt"] = lines(rows)
+            files[f"{images}{path}"] = pictures.encoded(len(files))
+        files[f"{tables}Ebay_{split}.txt"] = lines(rows)
     return packed(folder / "Stanford_Online_Products", files, "zip")
 
 
-def inshop(folder: Path) -> list[Path]:
+def inshop(folder: Path, images: str = "img") -> list[Path]:
     """A folder with Eval/, and Img/img.zip in it: train 4 images of 2 classes, query 2 of 2, gallery 3 of 2."""
     items = [("train", 2), ("train", 2), ("train", 7), ("train", 7), ("query", 1), ("gallery", 1), ("gallery", 1)]
     items += [("query", 80), ("gallery", 80)]
@@ -71,8 +81,10 @@ def inshop(folder: Path) -> list[Path]:
     rows = [f"{name}    id_{item:08d}    {status}" for name, (status, item) in zip(names, items, strict=True)]
     table = lines([str(len(rows)), "image_name item_id evaluation_status", *rows])
     root = written(folder / "In-shop Clothes Retrieval Benchmark", {"Eval/list_eval_partition.txt": table})
-    images = {name.removeprefix("img/"): pictures.encoded(i, 32, 24) for i, name in enumerate(names)}
-    return [root, packed(root / "Img" / "img", images, "zip")]
+    files = {name.removeprefix("img/"): pictures.encoded(i, 32, 24) for i, name in enumerate(names)}
+    archive = packed(root / "Img" / images, files, "zip")
+    shutil.rmtree(root / "Img" / images)
+    return [root, archive]
 
 
 def mat(**content: Any) -> bytes:
@@ -110,10 +122,19 @@ def cars_joined(folder: Path) -> list[Path]:
     return [written(folder / "cars", {"cars_annos.mat": table}), packed(folder / "car_ims", images)]
 
 
-def cars_folders(folder: Path) -> list[Path]:
+def cars_folders(folder: Path, name: str = "{title}") -> list[Path]:
     """car_data/train and car_data/test with one folder per class: 4 images of 2 classes in each split."""
-    names = [f"{split}/{title}/{split}.jpg" for split in ("train", "test") for title in CARS.values()]
+    labels = [name.format(number=number, title=title) for number, title in CARS.items()]
+    names = [f"{split}/{label}/{split}.jpg" for split in ("train", "test") for label in labels]
     return [written(folder / "car_data", {name: pictures.encoded(i) for i, name in enumerate(names)})]
+
+
+def cars_kaggle(folder: Path) -> list[Path]:
+    """cars_train/cars_train and cars_test/cars_test, with the table of car_ims, which numbers the images otherwise."""
+    table = mat(annotations=annotations({f"car_ims/{i:06d}.jpg": 1 for i in range(1, 9)}, "relative_im_path"))
+    names = [f"cars_{part}/cars_{part}/{i:05d}.jpg" for part in ("train", "test") for i in range(1, 5)]
+    images = {name: pictures.encoded(i) for i, name in enumerate(names)}
+    return [written(folder / "archive", {"cars_annos.mat": table} | images)]
 
 
 def omniglot(folder: Path) -> list[Path]:

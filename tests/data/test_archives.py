@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dml_jax.data.prepare import archives
@@ -114,6 +115,57 @@ def test_rejects_bombs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tar = tarred(tmp_path / "x.tgz", [info("zeros", size=2**24)])
     with pytest.raises(DataError, match="200 times"):
         archives.unpack(tar, tmp_path / "blob")
+
+
+def test_bombs_are_rejected_by_their_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a member is read: also many that share their bytes, empty ones, and a sparse file in a tar archive."""
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    empty = zipped(tmp_path / "empty.zip", {str(i): b"" for i in range(12_000)})
+    monkeypatch.setattr(archives, "MAX_RATIO", 0)
+    one = zipped(tmp_path / "one.zip", {"0": bytes(2**19)})
+    with zipfile.ZipFile(one) as file:
+        file.filelist *= 3  # of the same place
+        file._didModify = True  # type: ignore[attr-defined]
+        monkeypatch.setattr(zipfile, "ZipFile", lambda opened: file)
+        with pytest.raises(DataError, match="unpacks to more than"), one.open("rb") as opened:
+            next(archives.members("one.zip", opened))
+        monkeypatch.undo()
+    monkeypatch.setattr(archives, "ALLOWANCE", 2**20)
+    monkeypatch.setattr(archives, "MAX_RATIO", 0)
+    sparse = tarfile.TarInfo("zeros")
+    sparse.size, sparse.type = 0, tarfile.GNUTYPE_SPARSE
+    head = bytearray(sparse.tobuf(tarfile.GNU_FORMAT))
+    head[483:495] = b"%011o\0" % 2**30  # the size of the whole file
+    head[148:156] = b"        "
+    head[148:156] = b"%06o\0 " % sum(head)
+    (tmp_path / "sparse.tar").write_bytes(bytes(head) + bytes(1024))
+    for path in (empty, tmp_path / "sparse.tar"):
+        with pytest.raises(DataError, match="unpacks to more than"), path.open("rb") as opened:
+            next(archives.members(path.name, opened))
+
+
+def test_arrays_are_not_larger_than_their_file(tmp_path: Path) -> None:
+    path, rows = tmp_path / "x.npz", {"rows": np.eye(3, dtype=np.float32), "names": np.array(["a", "Ü"]), "none": []}
+    np.savez(path, **rows)
+    with path.open("rb") as file:
+        found = archives.arrays(file)
+    assert list(found) == list(rows)
+    for name, array in rows.items():
+        np.testing.assert_array_equal(found[name], array, strict=isinstance(array, np.ndarray))
+    np.savez_compressed(path, rows=np.zeros(2**20))
+    with pytest.raises(DataError, match="larger than the file"), path.open("rb") as file:
+        archives.arrays(file)
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    zipped(path, {"rows.npy": header.getvalue()}, compression=zipfile.ZIP_STORED)
+    with (
+        pytest.raises(DataError, match=r"rows\.npy: is shorter than its shape \[1099511627776\]"),
+        path.open("rb") as file,
+    ):
+        archives.arrays(file)
+    np.savez(path, rows=np.array([None]))
+    with pytest.raises(ValueError, match="allow_pickle"), path.open("rb") as file:
+        archives.arrays(file)
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME])

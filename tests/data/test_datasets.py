@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,7 @@ from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, split_metadata, store, transforms
-from dml_jax.data.formats import folder
-from dml_jax.data.prepare import check, prepare_dataset
+from dml_jax.data.prepare import check, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split, digest, subset, unread
@@ -41,14 +41,31 @@ def counts(splits: dict[str, Split]) -> dict[str, tuple[int, int]]:
     return {name: (len(split.labels), len(set(split.labels.tolist()))) for name, split in splits.items()}
 
 
-CARS = {"train": (4, 2), "test": (4, 2)}, "099 Eagle Talon 1998"
+BIRDS = {"train": (9, 3), "test": (6, 2)}, "101.White_Pelican"
+PRODUCTS = {"train": (6, 3), "test": (6, 2)}, "11319"
+SHOP = {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)}, "id_00000001"
+CARS = {"train": (4, 2), "test": (4, 2)}, "099 FIAT 500 Abarth 2012"
 LAYOUTS: dict[str, tuple[Any, ...]] = {  # the sources; images and classes of each split; the first test class
-    "cub": (layouts.cub, {"train": (9, 3), "test": (6, 2)}, "101.White_Pelican"),
-    "sop": (layouts.sop, {"train": (6, 3), "test": (6, 2)}, "11319"),
-    "inshop": (layouts.inshop, {"train": (4, 2), "test": (2, 2), "gallery": (3, 2)}, "id_00000001"),
+    "cub": (layouts.cub, *BIRDS),
+    "cub folders": (layouts.cub_folders, *BIRDS),
+    "cub folders below others": (lambda path: layouts.cub_folders(path, "CUB_200_2011/images/"), *BIRDS),
+    "sop": (layouts.sop, *PRODUCTS),
+    "sop with other folders": (lambda path: layouts.sop(path, "Info_Files/", "images/"), *PRODUCTS),
+    "inshop": (layouts.inshop, *SHOP),
+    "inshop in high resolution": (lambda path: layouts.inshop(path, "img_highres"), *SHOP),
     "cars original": (layouts.cars_original, *CARS),
     "cars joined": (layouts.cars_joined, *CARS),
-    "cars folders": (layouts.cars_folders, *CARS),
+    "cars joined, with the devkit": (
+        lambda path: [*layouts.cars_joined(path), layouts.cars_original(path)[2]],
+        *CARS,
+    ),
+    "cars folders": (layouts.cars_folders, {"train": (4, 2), "test": (4, 2)}, "FIAT 500 Abarth 2012"),
+    "cars folders with numbers": (lambda path: layouts.cars_folders(path, "{number:03d} {title}"), *CARS),
+    "cars folders that are numbers": (
+        lambda path: layouts.cars_folders(path, "{number}"),
+        {"train": (4, 2), "test": (4, 2)},
+        "099",
+    ),
     "omniglot": (layouts.omniglot, {"train": (8, 4), "test": (4, 2)}, "Tagalog/character01"),
     "folder": (lambda path: layouts.photos(path / "photos"), {"train": (6, 2), "test": (6, 2)}, "yew"),
 }
@@ -73,13 +90,177 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
 def test_invalid_image_lists(tmp_path: Path) -> None:
     layouts.cub(tmp_path)
     root = tmp_path / "CUB_200_2011"
-    (root / "image_class_labels.txt").write_text("0 1\n")
-    with pytest.raises(DataError, match=r"images.txt: .* damaged \('1'\)"):
-        prepare("cub", [root], tmp_path / "out")
-    (root / "images.txt").unlink()
-    with pytest.raises(DataError, match=r"--source=.*CUB_200_2011: images.txt is missing"):
+    (root / "images.txt").write_text("0\n")
+    with pytest.raises(DataError, match=r"images.txt: .* damaged \(not enough values"):
         prepare("cub", [root], tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+OFFICIAL = {name: configs.module("data", name).RECIPE for name in ("cub", "cars", "sop", "inshop", "omniglot")}
+
+
+@pytest.mark.parametrize("case", LAYOUTS)
+def test_layouts_are_recognised(tmp_path: Path, case: str) -> None:
+    """By the data set that they belong to, and by no other; folders that are only numbers could be anything."""
+    sources = LAYOUTS[case][0](tmp_path)
+    sources = sources if isinstance(sources, list) else [sources]
+    files = source_files.list_files(sources, tmp_path, lambda text: None)
+    expected = [] if case in ("folder", "cars folders that are numbers") else [case.split()[0]]
+    assert [name for name, recipe in OFFICIAL.items() if recipe.recognised(files)] == expected
+
+
+IMAGES = r"found 15 images, e\.g\. 001\.Black_footed_Albatross/Black_footed_Albatross_0000\.jpg"
+DIAGNOSES: dict[str, tuple[Any, str]] = {  # the sources; the one error
+    "cars kaggle": (
+        layouts.cars_kaggle,
+        r"cars_annos\.mat: none of its 8 images, e\.g\. car_ims/000001\.jpg, is among the files; found 8 images, .*"
+        r"cars_test/cars_test/00001\.jpg and cars_annos\.mat; give car_ims as another --source, or for cars_train and "
+        r"cars_test, whose images are numbered in another order, cars_train_annos\.mat and cars_test_annos_withlabels",
+    ),
+    "cars of another kind": (
+        lambda path: [layouts.photos(path / "photos")],
+        r"elm/0\.jpg is in no class folder of Cars196; expected cars_train and cars_test with .* class folders such as "
+        r"'Acura TL Sedan 2012', .*; found 12 images, e\.g\. elm/0\.jpg$",
+    ),
+    "cars without images": (
+        lambda path: layouts.cars_joined(path)[:1],
+        r"none of its 8 images, .*; found no image and cars_annos\.mat",
+    ),
+    "cub of another kind": (
+        lambda path: [layouts.photos(path / "photos")],
+        r"elm/0\.jpg is in no folder that begins with the number of a class; expected images\.txt, or class",
+    ),
+    "cub twice": (
+        lambda path: [layouts.written(layouts.cub_folders(path, "images/"), layouts.cub_images("cropped/"))],
+        r"images/001\.Black.*jpg: another folder also contains 001\.Black_footed_Albatross/Black.*only one of them",
+    ),
+    "sop without tables": (
+        lambda path: [layouts.cub_folders(path)],
+        rf"Ebay_train\.txt is missing: expected Ebay_train\.txt, Ebay_test\.txt and .*; {IMAGES}; give the folder or",
+    ),
+    "inshop without images": (
+        lambda path: layouts.inshop(path)[:1],
+        r"partition\.txt: none of its 9 images, e\.g\. img/WOMEN/.*; found no image and Eval/list_.*Img/img\.zip; give",
+    ),
+    "inshop without tables": (
+        lambda path: layouts.inshop(path)[1:],
+        r"list_eval_partition\.txt is missing: expected Eval/list_eval_partition\.txt and the images of Img/img\.zip",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", DIAGNOSES)
+def test_files_that_do_not_suffice_have_one_diagnosis(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], case: str
+) -> None:
+    make, message = DIAGNOSES[case]
+    with pytest.raises(DataError, match=message):
+        prepare(case.split()[0], make(tmp_path), tmp_path / "out", Console())
+    assert [line for line in capsys.readouterr().out.splitlines() if not line.startswith("unpacking")] == []
+
+
+def test_of_several_copies_the_most_complete_counts(tmp_path: Path) -> None:
+    """And of complete ones the one beside the table; copies of the table must be equal."""
+    names = ["a/1.jpg", "a/2.jpg"]
+    files = {name: File(Path(name)) for name in ("crops/a/1.jpg", "crops/a/2.jpg", "sop/a/2.jpg")}
+    for copy in ("crops", "sop"):
+        found = official.find_images(files, "sop/Ebay_train.txt", names)
+        assert [str(file.path) for file in found] == [f"{copy}/{name}" for name in names]
+        files["sop/a/1.jpg"] = File(Path("sop/a/1.jpg"))
+    layouts.written(tmp_path, {"x/t.txt": b"1", "y/t.txt": b"1"})
+    files = {name: File(tmp_path / name) for name in ("x/t.txt", "y/t.txt")}
+    assert official.path_of(files, "t.txt", "") == "x/t.txt"
+    (tmp_path / "y/t.txt").write_text("2")
+    with pytest.raises(DataError, match=r"^x/t\.txt and y/t\.txt differ: give only"):
+        official.path_of(files, "t.txt", "")
+
+
+def test_missing_images_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = layouts.sop(tmp_path).with_suffix("")
+    for label in (1, 2, 11_319):
+        (root / f"bicycle_final/{110_000_000_000 + label}_1.JPG").unlink()
+    with pytest.raises(DataError, match=r"^3 of 12 images cannot be used \(listed above\)"):
+        prepare("sop", [root], tmp_path / "out", Console())
+    names = ", ".join(f"bicycle_final/{110_000_000_000 + label}_1.JPG" for label in (1, 2, 11_319))
+    doubt, *lines = capsys.readouterr().out.splitlines()
+    assert f": 25 % of the listed images (3) are missing, e.g. {names.partition(',')[0]}" in doubt
+    assert lines == [
+        f"3 images are missing, e.g. {names}; give the folder or archive that contains them as another --source"
+    ]
+    prepare("sop", [root], tmp_path / "out", skip_bad=True)
+    assert counts(load("sop", tmp_path / "out")) == {"train": (4, 3), "test": (5, 2)}
+
+
+@pytest.mark.parametrize("without", [3, 1])
+def test_cars_without_test_labels_or_images(tmp_path: Path, capsys: pytest.CaptureFixture[str], without: int) -> None:
+    """Half of Cars196 is labelled: both ways out are named, and --subset takes it."""
+    sources = layouts.cars_original(tmp_path)
+    del sources[without]
+    missing = "cars_test/ is left out, because its images or their labels in cars_test_annos_withlabels.mat are missing"
+    with pytest.raises(
+        DataError, match=rf"^train has 2 images of .* 8054 of 98; {missing}; give all files, or --subset"
+    ):
+        prepare("cars", sources, tmp_path / "out", subset=False)
+    prepare("cars", sources, tmp_path / "out", Console())
+    assert f": {missing}\n" in capsys.readouterr().out
+    splits = load("cars", tmp_path / "out")
+    assert {name: [*split.ids] for name, split in splits.items()} == {
+        "train": ["cars_train/00000.jpg", "cars_train/00001.jpg"],
+        "test": ["cars_train/00002.jpg", "cars_train/00003.jpg"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [
+        ("097 Dodge Charger SRT-8 2009", ("train", "097 Dodge Charger SRT-8 2009")),
+        ("98", ("train", "098")),
+        ("99_FIAT", ("test", "099 FIAT")),
+        ("196", ("test", "196")),
+        ("Eagle Talon Hatchback 1998", ("train", "Eagle Talon Hatchback 1998")),
+        ("fiat_500_abarth_2012", ("test", "fiat_500_abarth_2012")),
+        ("Acura Integra Type R 2001", ("train", "Acura Integra Type R 2001")),  # the first of the make, but number 6
+        ("0", None),
+        ("197", None),
+        ("2012", None),
+        ("photos", None),
+    ],
+)
+def test_class_folders_of_cars(folder: str, expected: tuple[str, str] | None) -> None:
+    files = {f"cars/{folder}/00001.jpg": File(Path())}
+    if expected is None:
+        with pytest.raises(DataError, match=rf"cars/{folder}/00001\.jpg is in no class folder of Cars196"):
+            OFFICIAL["cars"].find(files, Options())
+    else:
+        [entry] = OFFICIAL["cars"].find(files, Options())
+        assert (entry.split, entry.class_name) == expected
+
+
+def test_the_split_of_class_folders_of_cars_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sources, told = (
+        layouts.cars_folders(tmp_path, "{number:03d} {title}"),
+        "the classes 1 to 98 .* 99 to 196 .* for test",
+    )
+    with pytest.raises(
+        DataError, match=rf"^train has 4 images of 2 classes instead of 8054 of 98; .*{told}; .*--subset"
+    ):
+        prepare("cars", sources, tmp_path / "out", subset=False)
+    prepare("cars", sources, tmp_path / "out", Console())
+    assert re.search(told, capsys.readouterr().out)
+
+
+def test_class_folders_of_cars_have_the_numbers_of_the_devkit(tmp_path: Path) -> None:
+    """Also where a title cannot be the name of a folder."""
+    titles = layouts.TITLES.copy()
+    titles[[5, 173]] = "Acura Integra Type R 2001", "Ram C/V Cargo Van Minivan 2012"
+    (tmp_path / "cars_meta.mat").write_bytes(layouts.mat(class_names=titles))
+    names = ("Acura Integra Type R 2001", "Ram C-V Cargo Van Minivan 2012")
+    files = {"cars_meta.mat": File(tmp_path / "cars_meta.mat")} | {f"{name}/1.jpg": File(Path()) for name in names}
+    entries = OFFICIAL["cars"].find(files, Options())
+    assert [(entry.split, entry.class_name) for entry in entries] == [
+        ("train", "006 Acura Integra Type R 2001"),
+        ("test", "174 Ram C/V Cargo Van Minivan 2012"),
+    ]
 
 
 def test_official_counts_are_checked(tmp_path: Path) -> None:
@@ -108,9 +289,9 @@ def test_train_and_test_folders(tmp_path: Path) -> None:
 def test_the_choice_of_test_classes_is_stable() -> None:
     """It depends on the names alone, and adding a class moves few others."""
     names = {f"class {i}" for i in range(100)}
-    tested = folder.test_classes(names, 0.3)
+    tested = understand.test_classes(names, 0.3)
     assert len(tested) == 30
-    assert len(folder.test_classes(names | {"new"}, 0.3) ^ tested) <= 2
+    assert len(understand.test_classes(names | {"new"}, 0.3) ^ tested) <= 2
 
 
 def test_csv(tmp_path: Path) -> None:
@@ -133,9 +314,12 @@ def test_csv(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("path,label,n,n\na.jpg,b,1,2\n", r"x\.csv: has the columns path, label, n, n; must have path, label"),
-        ("path,label,split\na.jpg,b,training\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
+        ("path,label,split\na.jpg,b,trial\n", r"x\.csv, line 2: needs a path, a label, no further columns, and"),
         ("path,label,split,role\na.jpg,b,train,query\n", "line 2: needs a path, a label"),
-        ("path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n", "4 of 4 images cannot be used"),
+        (
+            "path,label\n\0.jpg,b\nx.jpg,c\ny.jpg,d\nz.jpg,e\n",
+            "all 4 listed images are missing, e.g. \0.jpg; the source holds no images",
+        ),
     ],
 )
 def test_invalid_csv(tmp_path: Path, text: str, message: str) -> None:
@@ -223,28 +407,23 @@ def test_files_that_are_not_images_are_skipped_and_counted(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     photos = layouts.photos(tmp_path / "photos")
     layouts.written(photos, {"oak/notes.txt": b"text", "README": b"text"})
-    skipped = "skipped 2 files other than images, e.g. README"
-    assert [load("folder", photos)["test"].note for _ in range(2)] == [skipped] * 2
+    skipped = "skipped 2 files other than images (no suffix: 1, .txt: 1)"
+    assert [load("folder", photos)["test"].note for _ in range(2)] == [f"data.path={photos}: {skipped}"] * 2
     prepare("folder", [photos], tmp_path / "out", console=Console())
-    assert skipped in capsys.readouterr().out.splitlines()
-
-
-def test_a_class_folder_inside_a_class_folder_is_named() -> None:
-    warning = "warning: the class folder 'oak/2024/march' is inside the class folder 'oak' and counts as another class"
-    paths = ("oak/1.jpg", "oak/2024/march/1.jpg")
-    assert folder.note(dict.fromkeys(paths, File(Path()))).startswith(warning)
-    assert folder.note(dict.fromkeys(("deep/oak/1.jpg", "deep/elm/1.jpg"), File(Path()))) == ""
+    assert f"--source={photos}: {skipped}" in capsys.readouterr().out.splitlines()
 
 
 def test_images_outside_of_class_folders(tmp_path: Path) -> None:
     pictures.write(layouts.photos(tmp_path / "p" / "train") / "1.jpg", 1)
     layouts.photos(tmp_path / "p" / "test", ("d", "e"), seed=800)
     for splits in ("auto", "classes"):
-        with pytest.raises(DataError, match=r"1 images, e\.g\. train/1\.jpg, are in no class folder"):
+        with pytest.raises(
+            DataError, match=r"1 image, e\.g\. train/1\.jpg, is in no class folder.*--splits=none if 'train' is"
+        ):
             prepare("folder", [tmp_path / "p"], tmp_path / "out", options=Options(splits=splits))
 
 
-@pytest.mark.parametrize("name", ["cub", "csv"])
+@pytest.mark.parametrize("name", ["cub", "parquet"])
 def test_unprepared_data_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=rf"no such directory; dml-jax prepare --name={name} .*nowhere"):
         load(name, tmp_path / "nowhere")

@@ -2,6 +2,9 @@
 
 import io
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -35,15 +38,35 @@ def test_heic_with_its_extra() -> None:
     for damaged in (data[: len(data) // 2], data[:40] + bytes(60) + data[100:]):
         with pytest.raises(DataError):
             decode.rgb(damaged)
-    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+    assert decode.FORMATS == ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF", "PPM")
     with pytest.raises(DataError, match="not an image"):  # of another brand
-        decode.rgb(data[:8] + b"avif" + data[12:])
+        decode.rgb(data[:8] + b"heim" + data[12:])
 
 
 def test_heic_without_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     with pytest.raises(DataError, match=r"^is HEIC, which needs one more package: pip install pillow-heif$"):
         decode.rgb(b"\0\0\0\x18ftypheic" + bytes(100))
+
+
+def test_avif_and_mpo() -> None:
+    """AVIF nearly as it was encoded and upright; of an MPO file, the first image, a JPEG."""
+    pixels, exif = pictures.pixels(3, 48, 64), Image.Exif()
+    exif[decode.ORIENTATION] = 6
+    image = Image.fromarray(pixels)
+    decoded = decode.rgb(saved(image, "AVIF", quality=100, exif=exif))
+    assert decoded.shape == (64, 48, 3)
+    assert np.abs(decoded.astype(int) - np.rot90(pixels, -1)).mean() < 3
+    mpo = saved(image, "MPO", quality=95, save_all=True, append_images=[Image.new("RGB", (64, 48))])
+    np.testing.assert_array_equal(decode.rgb(mpo), decode.rgb(saved(image, "JPEG", quality=95)))
+
+
+def test_libtiff_writes_no_lines_without_a_file_name(capfd: pytest.CaptureFixture[str]) -> None:
+    data = bytearray(saved(Image.fromarray(pictures.pixels(3, 48, 64)), "TIFF", compression="tiff_lzw"))
+    data[200:900] = b"\xff" * 700
+    with pytest.raises(DataError, match="damaged"):
+        decode.rgb(bytes(data))
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM"])
@@ -127,7 +150,7 @@ def test_other_formats_are_rejected(kind: str, monkeypatch: pytest.MonkeyPatch) 
     from PIL import EpsImagePlugin
 
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_: pytest.fail("Ghostscript was called"))
-    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM\)$"):
+    with pytest.raises(DataError, match=r"^not an image \(JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM\)$"):
         decode.rgb(pictures.encoded(3, kind=kind))
 
 
@@ -150,6 +173,66 @@ def test_images_of_pillow_have_the_pixels_of_their_files(monkeypatch: pytest.Mon
     monkeypatch.setattr(decode, "LIMIT", 24 * 32 - 1)
     with pytest.raises(DataError, match="more than 767 pixels"):
         decode.from_pillow(picture)
+
+
+def test_few_images_are_decoded_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as the memory allows, of more threads; one that needs more than all of it is decoded alone."""
+    monkeypatch.setattr(decode, "MEMORY", 1000)
+    lock, held, most = threading.Lock(), 0, 0
+
+    def use(count: int) -> None:
+        nonlocal held, most
+        with decode.Room() as room:
+            room.take(count)
+            with lock:
+                held += count
+                most = max(most, held)
+                assert held <= max(1000, count)
+            time.sleep(0.002)
+            with lock:
+                held -= count
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(use, [400, 300, 300, 5000, 200, 900] * 20))
+    assert (most, decode.Room._used) == (5000, 0)
+
+
+@pytest.mark.parametrize(("kind", "mode", "need"), [("PNG", "RGB", 12), ("JPEG", "RGB", 3), ("JPEG", "CMYK", 12)])
+def test_the_memory_of_an_image_counts_until_it_was_used(
+    kind: str, mode: str, need: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = io.BytesIO()
+    Image.new(mode, (20, 10)).save(data, kind)
+    assert decode.header(data.getvalue()) == (20, 10, 200 * need)
+    with decode.decoded(data.getvalue()) as pixels:
+        assert (pixels.shape, decode.Room._used) == ((10, 20, 3), 200 * need)
+    assert decode.Room._used == 0
+    monkeypatch.setattr(decode, "_pixels", lambda *given: 1 / 0)
+    monkeypatch.setattr(decode.simplejpeg, "decode_jpeg", lambda *given, **options: 1 / 0)
+    with pytest.raises(DataError):
+        decode.rgb(data.getvalue())
+    assert decode.Room._used == 0
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16", "CMYK"])
+def test_pixels_do_not_depend_on_strips(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, colours = io.BytesIO(), Image.fromarray(np.random.default_rng(0).integers(0, 256, (37, 23, 3), np.uint8))
+    (colours.convert("L") if mode == "I;16" else colours).convert(mode).save(data, "TIFF")
+    whole = decode.rgb(data.getvalue())
+    monkeypatch.setattr(decode, "STRIP", 23 * 5)
+    np.testing.assert_array_equal(decode.rgb(data.getvalue()), whole, strict=True)
+
+
+def test_too_little_memory_is_not_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object, **options: object) -> None:
+        raise MemoryError
+
+    for kind, owner, name in (("PNG", Image.Image, "load"), ("JPEG", decode.simplejpeg, "decode_jpeg")):
+        file = pictures.encoded(0, 8, 8, kind)
+        monkeypatch.setattr(owner, name, fail)
+        with pytest.raises(MemoryError):
+            decode.rgb(file)
+        monkeypatch.undo()
 
 
 def test_pixels_as_stored() -> None:

@@ -1,9 +1,12 @@
 """Samplers: guarantees of the balanced sampler, purity of all samplers, and error messages."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from dml_jax.config import Data
+from dml_jax.config.sections import WITHOUT_CLASSES
 from dml_jax.data import samplers
 from dml_jax.errors import ConfigError, DataError
 
@@ -67,6 +70,53 @@ def test_shuffled_draws_no_image_twice_in_an_epoch() -> None:
             [sampler.batch(s) for s in range(sampler.first_step(epoch), sampler.first_step(epoch + 1))]
         )
         assert len(set(seen)) == len(seen) == sampler.first_step(1) * 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_labels_are_classes(name: str) -> None:
+    """With gaps, of 64 bits, negative, or text: the same batches as the numbers of the classes."""
+    make = samplers.SAMPLERS[name]
+    options = {"batch_size": 12} | ({} if name in WITHOUT_CLASSES else {"images_per_class": 3})
+    names = np.array(["ash", "beech", "elm", "fir", "lime", "oak", "pine", "plum", "yew"])
+    expected = [make(LABELS, **options).batch(step) for step in range(5)]
+    for labels in (LABELS * 2 + 1, LABELS.astype(np.uint64) + 2**63, LABELS - 5, names[LABELS], list(names[LABELS])):
+        np.testing.assert_array_equal([make(labels, **options).batch(step) for step in range(5)], expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 10, "images_per_class": 4}, "images_per_class=4: must divide data.batch_size=10"),
+        ({"batch_size": 8, "images_per_class": 0}, "images_per_class=0: must be greater than 0"),
+        ({"batch_size": 8, "images_per_class": -2}, "images_per_class=-2: must be"),
+        ({"batch_size": 8, "images_per_class": 8}, "batch_size=8: a batch would hold one class only"),
+        ({"batch_size": 8, "images_per_class": 16}, "images_per_class=16: must divide data.batch_size=8"),
+        ({"batch_size": 8.0, "images_per_class": 4}, "batch_size=8.0: must be a valid integer"),
+        ({"batch_size": 0, "images_per_class": 4}, "batch_size=0: must be"),
+        ({"batch_size": np.int64(8), "images_per_class": np.int32(2), "seed": -1}, "seed=-1: must be"),
+    ],
+)
+def test_the_rules_of_the_configuration_hold_in_direct_calls(name: str, options: dict[str, Any], message: str) -> None:
+    if name in WITHOUT_CLASSES:
+        options = {key: value for key, value in options.items() if key != "images_per_class"}
+        if not message.startswith(("batch_size=8.0", "batch_size=0", "seed")):
+            return
+    with pytest.raises(ConfigError, match=rf"^(data\.)?{message}"):
+        samplers.SAMPLERS[name](LABELS, **options)
+
+
+@pytest.mark.parametrize("labels", [LABELS.astype(float), LABELS[:, None], np.zeros(0, int), np.array([None, "a"])])
+def test_labels_that_are_no_classes(labels: np.ndarray) -> None:
+    with pytest.raises(DataError, match=r"^labels: hold .*; give one class per image, an integer or text$"):
+        samplers.balanced(labels, batch_size=4, images_per_class=2)
+
+
+def test_an_epoch_without_steps() -> None:
+    with pytest.raises(ConfigError, match="steps=0: an epoch has at least one step"):
+        samplers.from_batches(lambda step: np.arange(4), steps=0)
+    with pytest.raises(ConfigError, match="steps=0"):
+        samplers.from_epochs(lambda epoch: np.arange(4), batch_size=4, steps=0)
 
 
 def test_one_class() -> None:

@@ -188,3 +188,39 @@ def test_two_processes_agree_with_one(tmp_path: Path) -> None:
     embeddings = [np.load(tmp_path / name / "embeddings" / "test" / "embeddings.npy") for name in ("one", "two")]
     np.testing.assert_allclose(*embeddings, atol=1e-4)
     assert sorted(p.name for p in (tmp_path / "two" / "checkpoints" / "latest").iterdir()) == ["10", "20", "30"]
+
+
+@pytest.mark.slow
+def test_a_second_start_where_one_process_compiles_for_longer(tmp_path: Path) -> None:
+    """Process 0 has its programs in the cache; process 1 takes longer than the 30 s in which Gloo connects devices."""
+    program = (
+        "import sys, time\n"
+        "from dml_jax import main\n"
+        "from dml_jax.train.experiment import Experiment\n"
+        "jitted_step = Experiment.jitted_step\n"
+        "delays = [35] if {'--process=1', '--config.train.steps=4'} <= {*sys.argv} else []\n"
+        "def slow(experiment):\n"
+        "    update = jitted_step(experiment)\n"
+        "    def call(*arguments):\n"
+        "        time.sleep(delays.pop() if delays else 0)\n"
+        "        return update(*arguments)\n"
+        "    return call\n"
+        "Experiment.jitted_step = slow\n"
+        "sys.exit(main.main())\n"
+    )
+    variables = {**environment(), "JAX_NUM_CPU_DEVICES": "2", "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    for steps in (2, 4):
+        options = [CONFIG, *TINY, f"--workdir={tmp_path / 'run'}", f"--config.train.steps={steps}",
+                   "--config.train.schedule=constant", "--config.evaluation.controls=false"]  # fmt: skip
+        group = [f"--coordinator=localhost:{free_port()}", "--processes=2"]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", program, *options, *group, f"--process={number}"],
+                cwd=ROOT, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            )
+            for number in range(2)
+        ]  # fmt: skip
+        errors = [process.communicate(timeout=300)[1] for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], errors
+    (line,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert line["step"] == 4  # the line of the shorter run's end is removed

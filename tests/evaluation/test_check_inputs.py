@@ -6,8 +6,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, metrics, protocol
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.evaluation import (
+    check_inputs,
+    kmeans,
+    metrics,
+    neighbors,
+    protocol,
+    refinement_batches,
+    reranking,
+)
 from dml_jax.evaluation._engine import tiles
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
@@ -67,8 +75,8 @@ def test_any_integers_are_valid_labels():
     ("options", "message"),
     [
         ({"ks": (1, 12)}, r"ks: K=12, but there are 11 candidates; K must be in 1\.\.11"),
-        ({"ks": (0,)}, "ks: K=0"),
-        ({"gallery": X}, "gallery_labels: holds object"),
+        ({"ks": (0,)}, "ks=0: must be a whole number of at least 1"),
+        ({"gallery": X}, "gallery_labels: are missing"),
         ({"gallery": X[:, :2], "gallery_labels": Y}, "gallery: has 2 columns and the queries 4"),
         ({"gallery": X, "gallery_labels": Y[:2]}, r"gallery_labels: holds int64 of shape \[2\] for 12 rows of gallery"),
         ({"gallery": X, "gallery_labels": Y[::-1], "exclude_self": True}, "exclude_self: "),
@@ -78,6 +86,122 @@ def test_any_integers_are_valid_labels():
 def test_retrieval(options, message):
     with pytest.raises(DataError, match=message):
         metrics.retrieval(X, Y, **({"ks": (1,)} | options))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gallery_labels": Y}, "gallery_labels: are given without a gallery"),
+        ({"gallery_groups": Y}, "gallery_groups: are given without a gallery and groups"),
+        ({"groups": Y, "gallery_groups": Y}, "gallery_groups: are given without a gallery"),
+        ({"gallery": X[:6], "gallery_labels": Y[:6], "gallery_groups": Y[:6]}, "gallery_groups: are given without"),
+        ({"gallery": X[:6], "gallery_labels": Y[:6], "groups": Y}, "gallery_groups: are missing"),
+        ({"ks": (1.5,)}, r"ks=1\.5: must be a whole number of at least 1"),
+    ],
+)
+def test_arguments_that_belong_together(options, message):
+    with pytest.raises(DataError, match=message):
+        metrics.retrieval(X, Y, **({"ks": (1,)} | options))
+
+
+LISTS = np.argsort(-(X @ X.T), axis=1)[:, :4]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: metrics.retrieval(X, Y, metric="cos"),
+            "metric='cos': must be one of cosine, euclidean, or a function",
+        ),
+        (lambda: metrics.retrieval(X, Y, metric=None), "metric=None: must be one of"),
+        (lambda: metrics.retrieval(X, Y, exclusion="name"), "exclusion='name': must be one of index, position"),
+        (lambda: metrics.retrieval(X, Y, lone_queries="drop"), "lone_queries='drop': must be one of miss, omit"),
+        (lambda: metrics.of_ranked_lists(LISTS, Y, lone_queries="drop"), "lone_queries='drop'"),
+        (lambda: metrics.nmi(Y, Y, average="mean"), "average='mean': must be one of arithmetic, geometric"),
+        (lambda: metrics.nmi_stderr(Y, Y, average="mean"), "average='mean'"),
+        (lambda: protocol.evaluate(X, Y, protocol="dirty"), "protocol='dirty': must be one of clean, paper"),
+        (lambda: protocol.evaluate(X, Y, average="mean", cluster=False), "average='mean'"),
+        (
+            lambda: neighbors.search(X, X, 1, metric="l2"),
+            "metric='l2': must be one of cosine, euclidean, or a function",
+        ),
+        (lambda: reranking.search(X, X, 1, metric="euclidean"), "metric='euclidean': must be one of cosine, or a func"),
+        (lambda: kmeans.fit(X, 2, init="k-means"), r"init='k-means': must be one of k-means\+\+, random, or centres"),
+        (lambda: refinement_batches.cluster(X, "agnes"), "algorithm='agnes': must be one of kmeans, ward"),
+        (lambda: refinement_batches.reciprocal_sets(X, k=2, size=3, rule="code"), "rule='code': must be one of"),
+    ],
+)
+def test_words_that_are_unknown(call, message):
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: kmeans.fit(X, 0), r"k=0: must be a whole number in 1\.\.12"),
+        (lambda: kmeans.fit(X, 13), r"k=13: must be a whole number in 1\.\.12"),
+        (lambda: kmeans.fit(X, 2, restarts=0), "restarts=0: must be a whole number of at least 1"),
+        (lambda: kmeans.fit(X, 2, max_iterations=-1), "max_iterations=-1: must be"),
+        (lambda: kmeans.fit(X, 2, init=X[:3]), r"init: has shape \[3, 4\]; give centres \[2, 4\]"),
+        (lambda: neighbors.search(X, X, 2.5), r"k=2\.5: must be a whole number"),
+        (lambda: reranking.search(X, X, 1, k1=0), "k1=0: must be a whole number of at least 1"),
+        (lambda: reranking.search(X, X, 1, k1=3, k2=5), r"k2=5: must be a whole number in 1\.\.4"),
+        (lambda: reranking.search(X, X, 1, k1=3, k2=2, weight=1.5), r"weight=1\.5: must be in 0\.\.1"),
+        (lambda: metrics.of_ranked_lists(LISTS - 20, Y), r"indices: are in -\d+\.\.-\d+, but the gallery has 12 rows"),
+        (lambda: metrics.of_ranked_lists(LISTS.astype(float), Y), "indices: hold float64"),
+    ],
+)
+def test_numbers_that_do_not_fit(call, message):
+    with pytest.raises(DataError, match=message):
+        call()
+
+
+UP = [2**53 + i for i in range(9)]  # float64 holds every second integer beyond 2**53
+BEYOND = [5, -1, 7, 2**53 + 1, 2**53, 3, 5, -(2**62), 2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "kinds"),
+    [
+        (UP[1:6:2], UP, (np.int64, np.uint64)),
+        (UP[1:6:2], UP, (np.uint64, np.int64)),
+        ([2**63 + 1, 2**53 + 1, 2**63], BEYOND, (np.uint64, np.int64)),
+        ([2**53 + 1, -1, 2**63 - 1], [2**63 + i for i in range(-4, 5)], (np.int64, np.uint64)),
+        ([2**63 + 1, 2**63 + 2, 5], [2**63 + i for i in range(-4, 5)], (np.uint64, np.uint64)),
+    ],
+)
+def test_mixed_integers_are_compared_exactly(own, other, kinds):
+    """As labels, labels of several classes, groups and ranked lists."""
+    x = np.random.default_rng(0).normal(size=(12, 4))
+    given = {"gallery": x[3:], "ks": (1, 9)}
+    numbers = {value: i for i, value in enumerate({*own, *other})}
+    small = np.array([numbers[v] for v in own]), np.array([numbers[v] for v in other])
+    wide = np.array(own, kinds[0]), np.array(other, kinds[1])
+    expected = metrics.retrieval(x[:3], small[0], gallery_labels=small[1], **given)
+    assert metrics.retrieval(x[:3], wide[0], gallery_labels=wide[1], **given) == expected
+    lists = [[[v] for v in side.tolist()] for side in wide]
+    several = metrics.retrieval(x[:3], lists[0], gallery_labels=lists[1], **given)
+    assert several == {key: value for key, value in expected.items() if not key.startswith("macro")}
+    ones = {"labels": np.ones(3, int), "gallery_labels": np.ones(9, int)}
+    grouped = [metrics.retrieval(x[:3], groups=a, gallery_groups=b, **ones, **given) for a, b in (small, wide)]
+    assert grouped[0] == grouped[1]
+    ranked = np.argsort(-(x[:3] @ x[3:].T), axis=1)
+    found = [metrics.of_ranked_lists(ranked, a, b, ks=(1, 9)) for a, b in (small, wide)]
+    assert found[0] == found[1]
+
+
+def test_a_gallery_that_holds_the_queries_in_another_order():
+    x, y = X + 0.5, Y
+    with pytest.warns(UserWarning, match="gallery: 12 of 12 queries equal a row of it and may find themselves"):
+        metrics.retrieval(x, y, gallery=x[::-1], gallery_labels=y[::-1], ks=1)
+    more = np.concatenate([x[3:6] + 9, x[:3]]).astype(np.float64)
+    with pytest.warns(UserWarning, match="gallery: 3 of 12 queries"):
+        metrics.retrieval(x, y, gallery=more, gallery_labels=y[:6], ks=1)
+    for options in ({"exclude_self": False}, {"groups": np.arange(12), "gallery_groups": np.arange(12)[::-1]}):
+        metrics.retrieval(x, y, gallery=x[::-1], gallery_labels=y[::-1], ks=1, **options)
+    assert check_inputs.shared_rows(np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([[-0.0, 1], [1, 1]])) == 1
 
 
 def test_a_number_is_the_only_k():

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import Mesh
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import neighbors
+from dml_jax.evaluation import metrics, neighbors
 from dml_jax.evaluation._engine import tiles
 from tests.evaluation import brute
 
@@ -25,6 +25,23 @@ def expected(distances, k, exclude_self):
         distances = np.where(np.eye(*distances.shape, dtype=bool), np.inf, distances)
     order = np.argsort(distances, axis=1, kind="stable")[:, :k]
     return np.take_along_axis(distances, order, axis=1), order
+
+
+def test_zero_rows_are_as_far_as_orthogonal_ones():
+    """1 - cosine, where the cosine with a zero row is 0, however many rows tie and whichever side is zero."""
+    distances, indices = neighbors.search(np.array([[1.0, 0]]), np.array([[0.0, 0], [0, 0], [0.1, 1]]), 1)
+    assert (indices.tolist(), distances[0, 0]) == ([[2]], pytest.approx(1 - 0.1 / np.hypot(0.1, 1), rel=1e-6))
+    queries = np.array([[1, 0], [0, 0], [-1, 1e-3]], np.float32)
+    gallery = np.array([[0, 0], [0, 1], [0, 0], [1, 0], [1, 1e-4], [-1, 0]], np.float32)
+    lengths = np.linalg.norm(queries, axis=1)[:, None] * np.linalg.norm(gallery, axis=1)
+    exact = 1 - queries.astype(np.float64) @ gallery.T / np.where(lengths > 0, lengths, 1)
+    for k in (1, 3, 6):
+        distances, indices = neighbors.search(queries, gallery, k)
+        np.testing.assert_allclose(distances, np.sort(exact, axis=1)[:, :k], atol=1e-6)
+        np.testing.assert_allclose(np.take_along_axis(exact, indices, axis=1), distances, atol=1e-6)
+    own, other = np.array([1, 1, 0]), np.array([0, 1, 0, 0, 0, 0])
+    options = {"gallery": gallery, "gallery_labels": other, "exclude_self": False, "ks": 1, "per_query": True}
+    assert metrics.retrieval(queries, own, **options)["rank"].tolist() == [4, 2, 1]
 
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean"])

@@ -157,6 +157,37 @@ def test_too_few_strangers() -> None:
             open_set.promise(measured, rate)
 
 
+@pytest.mark.parametrize(
+    ("images", "classes", "rate", "message"),
+    [
+        (
+            40,
+            4,
+            0.05,
+            "40 images of 4 classes that.*accepted; give --calibrate=DIRECTORY with class folders of 5 other",
+        ),
+        (
+            99,
+            6,
+            0.01,
+            "99 images of 6 classes that.*at which 1 %.*class folders of other classes and 100 images or more",
+        ),
+        (50, 5, 0.001, "class folders of 50 other classes or more and 1,000 images or more, of which at most 20 of a"),
+        (1, 1, 0.5, r"1 image of 1 class that.*class folders of 5 other classes or more and 2 images or more"),
+        (5000, 250, 0.0001, r"at which 0\.01 % of strangers are accepted; give --false_accept_rate=0\.0002 or more"),
+        (5000, 250, 1e-320, "give --false_accept_rate=0"),
+    ],
+)
+def test_what_is_missing_for_a_threshold(images: int, classes: int, rate: float, message: str) -> None:
+    """At most 20 images of each class and 5,000 in all take part, and one of them has to be accepted."""
+    margins, labels = np.linspace(-1, 1, images, dtype=np.float32), np.arange(images) % classes
+    with pytest.raises(DataError, match=message):
+        open_set.threshold_for(margins, labels, rate)
+    if rate == 0.01:
+        more = np.append(margins, np.float32(-1)), np.append(labels, 0)
+        assert open_set.threshold_for(*more, rate)[0] > -1
+
+
 def test_choose() -> None:
     rows, labels = photographs(3, 40, seed=2)
     assert np.bincount(labels[open_set.choose(of(rows, labels))]).tolist() == [20, 20, 20]

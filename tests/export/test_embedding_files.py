@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from dml_jax import run
+from dml_jax import manifest, run
 from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.export import embedding_files
@@ -30,13 +30,13 @@ def test_what_is_written(tmp_path: Path) -> None:
     written = write(tmp_path / "out")  # replaces its own output
     np.testing.assert_equal(written._asdict(), embedding_files.read(tmp_path / "out")._asdict())
     np.testing.assert_array_equal(np.load(tmp_path / "out" / "embeddings.npy"), ROWS)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert manifest["shapes"] == {"embeddings.npy": [3, 4], "labels.npy": [3]}
-    assert manifest["dtypes"] == {"embeddings.npy": "float32", "labels.npy": "int64"}
-    assert manifest["files"].keys() == {"embeddings.npy", "labels.npy", "ids.json"}
-    for name, known in manifest["files"].items():
-        content = (tmp_path / "out" / name).read_bytes()
-        assert known == {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    content = json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert content["shapes"] == {"embeddings.npy": [3, 4], "labels.npy": [3]}
+    assert content["dtypes"] == {"embeddings.npy": "float32", "labels.npy": "int64"}
+    assert content["files"].keys() == {"embeddings.npy", "labels.npy", "ids.json"}
+    for name, known in content["files"].items():
+        written_file = (tmp_path / "out" / name).read_bytes()
+        assert known == {"size": len(written_file), "sha256": hashlib.sha256(written_file).hexdigest()}
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
@@ -95,6 +95,44 @@ def test_a_changed_file_is_refused(name: str, tmp_path: Path) -> None:
     file.write_bytes(content[:-1] + b"\x01" if changed == content else changed)
     with pytest.raises(DataError, match=rf"^{file}: has changed since it was written; restore it"):
         embedding_files.read(tmp_path / "e")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("embeddings.npy", np.full((3, 4), np.nan, np.float32), r"embeddings\.npy: 3 of 3 rows hold NaN or infinity"),
+        ("embeddings.npy", ROWS[:2], r"embeddings\.npy: holds float32 of shape \[2, 4\] for 3 names in ids\.json"),
+        ("embeddings.npy", ROWS.astype(np.float64), r"embeddings\.npy: holds float64 of shape \[3, 4\]"),
+        ("embeddings.npy", ROWS.ravel(), r"embeddings\.npy: holds float32 of shape \[12\]; give real numbers \[N, D\]"),
+        ("embeddings.npy", ROWS.astype(str), r"embeddings\.npy: holds <U32 of shape \[3, 4\]"),
+        ("labels.npy", np.arange(2), r"labels\.npy: holds int64 of shape \[2\] for 3 rows of embeddings\.npy"),
+        ("labels.npy", np.zeros(3), r"labels\.npy: holds float64 of shape \[3\]"),
+        ("labels.npy", np.array(list("abc")), r"labels\.npy: holds <U1; must be int64"),
+        ("ids.json", ["a", "b", 3], r"ids\.json: is truncated or damaged \(2: input should be a valid string\)"),
+        ("ids.json", ["a", "b"], r"embeddings\.npy: holds float32 of shape \[3, 4\] for 2 names"),
+        ("ids.json", {"a": 1}, r"ids\.json: is truncated or damaged"),
+        ("metadata.json", {"class_name": ["x", "y"]}, r"metadata\.json: .*'class_name' has 2 values for 3 images"),
+        ("metadata.json", ["x"], r"metadata\.json: is truncated or damaged"),
+        ("manifest.json", {"files": []}, r"manifest\.json: is truncated or damaged \(files: "),
+        (
+            "manifest.json",
+            {"files": {"labels.npy": 3}},
+            r"manifest\.json: is truncated or damaged \(files\.labels\.npy: ",
+        ),
+        ("manifest.json", {"files": {}}, r"embeddings\.npy: is not in the manifest; export it again"),
+    ],
+)
+def test_crafted_files_with_the_right_checksums(name: str, content: Any, message: str, tmp_path: Path) -> None:
+    write(tmp_path)
+    if isinstance(content, np.ndarray):
+        np.save(tmp_path / name, content)
+    else:
+        (tmp_path / name).write_text(json.dumps(content))
+    about = {"files": manifest.digests(tmp_path)} | (content if name == manifest.NAME else {})
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+    (tmp_path / manifest.NAME).write_text(json.dumps(about | {"sha256": digest}))
+    with pytest.raises(DataError, match=message):
+        embedding_files.read(tmp_path)
 
 
 def test_a_broken_link_is_not_replaced(tmp_path: Path) -> None:

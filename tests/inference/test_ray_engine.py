@@ -130,7 +130,7 @@ def test_rows_equal_those_of_one_machine_although_an_actor_is_killed(folder: Pat
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0
         assert out.endswith(f"{UNITS * EACH - 1} embeddings with 8 dimensions: killed\n")
-        assert err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, PPM)\n"
+        assert err == "left out: t/0.parquet/50: not an image (JPEG, PNG, GIF, BMP, TIFF, WEBP, AVIF, PPM)\n"
         again = start(folder, "killed", "--engine=ray", f"--address={address}").communicate(timeout=120)[0]
         assert again.startswith("all images have been embedded already\n")
         wrong = start(folder, "killed", "--engine=ray", f"--address={address}", "--checkpoint=7")

@@ -43,6 +43,34 @@ def refined_together(network: mpn.MessagePassingNetwork, params: Any, embeddings
     return unit(mpn.readout(network.apply({"params": params}, nodes, method="propagate"), network.config))
 
 
+def test_nodes_of_the_printed_equations_start_from_the_embeddings_themselves(x64: None) -> None:
+    """Eq. 3 to 6 in NumPy, h^0 = f; with the authors' equations only the direction of f matters."""
+    config = dataclasses.replace(SMALL, equations="paper", dropout=0.0)
+    network, params = network_and_params(config)
+    params = jax.tree.map(lambda leaf: leaf.astype(np.float64), params)
+    f = 3 * np.random.default_rng(2).normal(size=(5, 8))
+    p = params["layer1"]
+
+    def layer_norm(x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
+        x = x - x.mean(axis=1, keepdims=True)
+        return x / np.sqrt((x**2).mean(axis=1, keepdims=True) + 1e-5) * scale + bias
+
+    queries, keys_values = f @ p["query"]["kernel"], f @ p["key_value"]["kernel"]
+    messages = np.zeros_like(f)
+    for head in (slice(0, 4), slice(4, 8)):
+        scores = np.exp(queries[:, head] @ keys_values[:, :8][:, head].T / np.sqrt(8))
+        messages[:, head] = scores / scores.sum(axis=1, keepdims=True) @ keys_values[:, 8:][:, head]
+    g = layer_norm(messages + f, **p["norm1"])
+    hidden = np.maximum(g @ p["ff1"]["kernel"] + p["ff1"]["bias"], 0)
+    expected = layer_norm(hidden @ p["ff2"]["kernel"] + p["ff2"]["bias"] + g, **p["norm2"])
+    refined, _ = network.apply({"params": params}, f, train=False)
+    np.testing.assert_allclose(refined, expected, rtol=1e-9, atol=1e-12)
+
+    network, params = network_and_params(SMALL)
+    once, thrice = (network.apply({"params": params}, x, method="initial_nodes") for x in (f, 3 * f))
+    np.testing.assert_allclose(once, thrice, rtol=1e-9, atol=1e-12)
+
+
 def test_heads_must_divide_the_dimensions() -> None:
     with pytest.raises(ConfigError, match=r"^method\.heads=4: must divide embedding_dim=10"):
         validate(mpn.Config, {"embedding_dim": 10, "heads": 4}, "method")

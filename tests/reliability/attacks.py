@@ -6,10 +6,13 @@ import io
 import json
 import operator
 import tarfile
+import tempfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,9 +30,11 @@ from dml_jax.config.files import load_config
 from dml_jax.data import decode, store, transforms
 from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
-from dml_jax.data.prepare import archives, sources
+from dml_jax.data.prepare import archives, sources, understand
 from dml_jax.errors import UserError
 from dml_jax.evaluation import check_inputs
+from dml_jax.inference import inputs
+from dml_jax.inference.index import Enrolled, Index
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 from tests.data import pictures
@@ -174,7 +179,8 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 
 def _read_table(directory: Path) -> None:
-    store._scan(directory, dict(sources.walk(directory)), csv_tables.RECIPE)
+    page = understand.understand(csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source")
+    store._scan(directory, page, "csv")
 
 
 def _parquet() -> bytes:
@@ -246,7 +252,90 @@ def _read_arrays(directory: Path) -> None:
     check_inputs.labels(given, len(points))
 
 
+def _index() -> bytes:
+    index = Index(MODEL)
+    index._append(["a", "b", "b"], Enrolled(np.eye(3, dtype=np.float32), ["x", "y", ""], ["", "1", ""]))
+    with tempfile.TemporaryDirectory() as folder:
+        index.save(Path(folder, "i.npz"))
+        return Path(folder, "i.npz").read_bytes()
+
+
+MODEL: Any = SimpleNamespace(own_distance=False, fingerprint="x")
+
+
+def _read_shard(directory: Path) -> None:
+    (name,) = directory.iterdir()
+    for unit in inputs.units([], [str(name)]):
+        assert sum(map(len, inputs.blocks(unit))) > 0
+
+
+@functools.cache
+def _bomb(name: str) -> bytes:
+    """A few kilobytes that unpack to more than `archives.ALLOWANCE`."""
+    zeros = bytes(archives.ALLOWANCE // 16)
+    match name:
+        case "x.zip":
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for i in range(40):
+                    archive.writestr(f"{i}.png", zeros)
+            return file.getvalue()
+        case "x.tar.xz":
+            with tarfile.open(fileobj=(file := io.BytesIO()), mode="w:xz") as tar:
+                for i in range(40):
+                    info = tarfile.TarInfo(f"{i}.png")
+                    info.size = len(zeros)
+                    tar.addfile(info, io.BytesIO(zeros))
+            return file.getvalue()
+        case "i.npz":
+            return _written(lambda file: np.savez_compressed(file, rows=np.zeros(archives.ALLOWANCE, np.uint8)))
+    values = pyarrow.DictionaryArray.from_arrays(np.zeros(100, np.int32), pyarrow.array([zeros[: 2**20]]))
+    return _written(
+        lambda file: pyarrow_parquet.write_table(pyarrow.table({"image": values}), file, store_schema=False)
+    )
+
+
+def _read_bomb(directory: Path) -> None:
+    (file,) = directory.iterdir()
+    tracemalloc.start()
+    try:
+        Index.load(MODEL, file) if file.suffix == ".npz" else _read_shard(directory)
+        raise AssertionError("unpacked")
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 3 * archives.ALLOWANCE
+
+
+DEVICES: dict[str, Callable[[Path], object]] = {
+    "x.npy": check_inputs.load,
+    "labels.txt": check_inputs.read_lines,
+    "config.json": lambda file: workdir.read_config(file.parent),
+    "metrics.jsonl": lambda file: JsonLines(file).truncate(2),
+    "w.safetensors": tensor_files.read,
+    "i.npz": lambda file: Index.load(MODEL, file),
+    "x.jpg": lambda file: sources.File(file).read(),
+    "c.py": lambda file: load_config(str(file), {}),
+}
+
+
+def _read_device(directory: Path) -> None:
+    (file,) = directory.iterdir()
+    DEVICES[file.name](file)
+    raise AssertionError("has an end")
+
+
 ATTACKS = {
+    "shard": Attack(ARCHIVES | _damaged("x.parquet", [_parquet()]), _read_shard),
+    "bomb": Attack(
+        st.sampled_from(("x.zip", "x.tar.xz", "x.parquet", "i.npz")).map(lambda name: {name: _bomb(name)}),
+        _read_bomb,
+        share=1,
+    ),
+    "device": Attack(
+        st.sampled_from(tuple(DEVICES)).map(lambda name: {name: Path("/dev/zero")}), _read_device, share=1
+    ),
+    "index": Attack(_damaged("i.npz", [_index()]), lambda d: Index.load(MODEL, d / "i.npz")),
     "configuration": Attack(
         _overrides(),
         lambda d: main.execute([CONFIG, *_lines(d), "--mode=show"]),

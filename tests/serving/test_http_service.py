@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
 from PIL import Image
 
 from dml_jax.commands import serve
@@ -25,6 +26,7 @@ from dml_jax.evaluation.open_set import Photographs
 from dml_jax.inference.index import Index
 from dml_jax.serving import http_service
 from dml_jax.serving.http_service import BODY, LOCAL_NAMES, EnrolledClasses, Service, server
+from tests.reliability.attacks import damaged
 
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 transform = transforms.evaluation(Data(name="folder", crop="centre", resize=20, image_size=16))
@@ -46,6 +48,7 @@ class Colours:
         self.free = threading.Event()  # cleared to make the network wait
         self.free.set()
         self.waiting: Callable[[], int] = lambda: 0  # number of images that wait for the network
+        self.connections: Callable[[], int] = lambda: 0  # to the server
 
     def read(self, file: bytes | np.ndarray) -> np.ndarray:
         try:
@@ -77,6 +80,7 @@ def serving(model: Colours, answers: Any = None, **further: Any) -> Iterator[int
     model.batches.clear()
     model.waiting = service._waiting.qsize
     running = server(service, **further)
+    model.connections = lambda: len(running.server_state.connections)
     with serve.listen("127.0.0.1", 0) as listener:
         thread = threading.Thread(target=running.run, args=([listener],))
         thread.start()
@@ -220,14 +224,16 @@ def test_images_that_arrive_together_share_a_batch() -> None:
 
 
 def test_more_than_the_service_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many connections and late answers are refused; the server then goes on."""
+    """Too many requests and late answers are refused; the server then goes on."""
     model = Colours()
     monkeypatch.setattr(http_service, "CONNECTIONS", 3)
-    with serving(model) as port, ExitStack() as stack:
-        for _ in range(3):
-            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
-        until(lambda: exchange(port, HEALTH).startswith(b"HTTP/1.1 503 "))
-        stack.close()
+    with serving(model) as port, ThreadPoolExecutor(3) as clients:
+        model.free.clear()
+        pending = [clients.submit(ask, port, picture()) for _ in range(3)]
+        until(lambda: sum(model.batches) + model.waiting() == 3)
+        assert ask(port, None, path="health") == (503, {"error": "too many requests at a time; try again later"})
+        model.free.set()
+        assert [client.result(60)[0] for client in pending] == [200] * 3
         until(lambda: exchange(port, HEALTH).startswith(b"HTTP/1.1 200 "))
     monkeypatch.setattr(http_service, "SECONDS", 0.5)
     with serving(model) as port:
@@ -237,6 +243,129 @@ def test_more_than_the_service_can_do(monkeypatch: pytest.MonkeyPatch) -> None:
         until(lambda: ask(port, picture())[0] == 200)
         unfinished = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\nConnection: close\r\n\r\nx"
         assert exchange(port, unfinished).startswith(b"HTTP/1.1 503 ")
+
+
+POST = b"POST / HTTP/1.1\r\nHost: localhost\r\n"
+UNFINISHED = {
+    "silent": b"",
+    "headers": POST,
+    "body": POST + b"Content-Length: 1000\r\n\r\nx",
+    "chunks": POST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhe",
+}
+
+
+@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
+def test_slow_clients_block_nobody(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than connections; the server has not yet lost its patience with any."""
+    monkeypatch.setattr(http_service, "CONNECTIONS", 5)
+    monkeypatch.setattr(http_service, "PATIENCE", 1000.0)
+    with serving(Colours()) as port, ExitStack() as stack:
+        for _ in range(12):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)).sendall(sent)
+        for _ in range(3):
+            assert ask(port, picture())[0] == 200
+
+
+@pytest.mark.parametrize("sent", UNFINISHED.values(), ids=UNFINISHED)
+def test_requests_have_a_deadline(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_service, "PATIENCE", 0.2)
+    with serving(Colours()) as port:
+        assert exchange(port, sent).partition(b"\r\n")[0] == (b"HTTP/1.1 408 Request Timeout" if sent else b"")
+        assert ask(port, picture())[0] == 200
+
+
+def test_bytes_prolong_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte is worth ten seconds."""
+    monkeypatch.setattr(http_service, "PATIENCE", 0.2)
+    monkeypatch.setattr(http_service, "RATE", 0.1)
+    file = picture()
+    with serving(Colours()) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as client:
+        client.sendall(POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(file))
+        time.sleep(0.6)
+        client.sendall(file)
+        assert client.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+
+
+def test_clients_that_take_no_answers_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_service, "PATIENCE", 0.2)
+    model, file = Colours(), picture()
+    with (
+        serving(model, lambda rows: [{"text": "x" * 2**24} for _ in rows]) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
+        client.sendall(POST + b"Content-Length: %d\r\n\r\n" % len(file) + file)
+        until(lambda: model.batches == [1])
+        until(lambda: model.connections() == 0)
+
+
+def test_too_many_pixels_are_refused_by_their_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Colours()
+    monkeypatch.setattr(http_service, "PIXELS", 20 * 20)
+    with serving(model) as port:
+        assert ask(port, picture())[0] == 200
+        monkeypatch.setattr(decode, "_decode", lambda *given: pytest.fail("decoded"))
+        for sent in (picture((20, 21)), *form("file", picture((21, 20)))[:1]):
+            headers = form("", b"")[1] if sent.startswith(b"--x") else {}
+            status, answer = ask(port, sent, headers)
+            assert (status, "pixels; send one of at most 400 pixels" in answer["error"]) == (413, True), answer
+
+
+def test_a_small_image_does_not_wait_for_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_service, "LARGE", decode.header(picture()).memory)
+    model, free, reading = Colours(), threading.Event(), threading.Event()
+    read = model.read
+
+    def slow(file: Any) -> np.ndarray:
+        if file != picture():
+            reading.set()
+            assert free.wait(60)
+        return read(file)
+
+    model.read = slow  # type: ignore[method-assign]
+    with serving(model) as port, ThreadPoolExecutor(16) as clients:
+        large = [clients.submit(ask, port, picture((30, 30))) for _ in range(16)]
+        assert reading.wait(60)
+        assert ask(port, picture())[0] == 200
+        free.set()
+        assert [client.result(60)[0] for client in large] == [200] * 16
+
+
+def test_the_bytes_in_memory_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = picture()
+    monkeypatch.setattr(http_service, "BODIES", len(file) + 50)
+    with serving(Colours()) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as other:
+            other.sendall(POST + b"Content-Length: 1000\r\n\r\n" + bytes(51))
+            until(lambda: ask(port, file)[0] == 503)
+            assert ask(port, file) == (503, {"error": "too many requests at a time; try again later"})
+        until(lambda: ask(port, file)[0] == 200)
+
+
+@pytest.mark.slow
+def test_damaged_requests(port: int) -> None:
+    """The server ends the connection, and answers the next client."""
+    file = picture()
+    request = POST + b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(file), file)
+
+    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @given(sent=damaged(request))
+    def check(sent: bytes) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as client, suppress(ConnectionError):
+            client.sendall(sent)
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(1 << 16):
+                pass
+        assert ask(port, file)[0] == 200
+
+    check()
+
+
+def test_too_little_memory(silent: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(decode, "_decode", lambda *given: np.empty(1 << 50))
+        status, answer = ask(silent, picture())
+    assert (status, "not enough memory for this image" in answer["error"]) == (503, True)
+    assert ask(silent, picture())[0] == 200
 
 
 def test_a_failure_of_the_network_ends_its_batch_only(capfd: pytest.CaptureFixture[str]) -> None:
@@ -269,6 +398,18 @@ def test_embeddings_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         assert ask(port, picture()) == (400, refused)
         status, answer = ask(port, picture(colour=(9, 200, 9)))
     assert (status, answer["class"]) == (200, r"caf\udce9")  # JSON is UTF-8, the name of the folder was not
+
+
+def test_a_bad_embedding_does_not_concern_other_images_of_the_batch(tmp_path: Path) -> None:
+    classify = enrolled(Colours(), tmp_path / "i.npz", -9, caf=200)
+    rows = Colours().embed([np.full((20, 20, 3), 200, np.uint8)] * 3)
+    rows[0, 0], rows[2] = np.inf, 0
+    model = Colours()
+    model.embed_pixels = lambda pixels: rows  # type: ignore[method-assign]
+    first, second, third = Service(model, classify)._compute([np.zeros((16, 16, 3), np.uint8)] * 3)  # type: ignore[arg-type]
+    assert str(first) == "image: the model's embedding is not finite; send another image"
+    assert second[1]["class"] == "caf"  # type: ignore[index]
+    assert str(third) == "image: the model's embedding has length 0; send another image"
 
 
 @pytest.mark.parametrize(

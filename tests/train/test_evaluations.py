@@ -284,4 +284,5 @@ def test_invalid_readings() -> None:
     config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
         model.read_as(config, "a")
-    assert crt.TEST_TIME == ("tested_branch",)
+    with pytest.raises(ConfigError, match="method crt allows readings only of tested_branch"):
+        model.read_as(replace(config, method=crt.Config()), "a")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dml_jax import config as configs
+from dml_jax import run
 from dml_jax.backbones.functional import pooled_cells
 from dml_jax.backbones.layers import global_pool
 from dml_jax.config import Group
@@ -105,3 +106,5 @@ def test_methods_that_need_maps_are_refused(tmp_path: Path) -> None:
     experiment = experiments.build(configs.resolve(given))
     with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
         with_features(experiment, tmp_path)
+    with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
+        run.check(experiment.config, Console(active=False))

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from dml_jax import manifest
 from dml_jax.console import Console
 from dml_jax.data import pipeline
-from dml_jax.errors import DivergedError
+from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
@@ -235,6 +235,38 @@ def test_resume_from_an_older_checkpoint_truncates_the_metrics(
         file.write('{"step": 2')
     assert bits(train(experiment, tmp_path)) == whole[0]
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
+
+
+def test_metrics_that_were_edited_are_refused(
+    experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path
+) -> None:
+    """Nothing is changed then; the line of the checkpoint's own step counts if a run like this has written one."""
+    with pytest.raises(Interrupted):
+        train(experiment, tmp_path, StopAt(12))
+    file = tmp_path / "metrics.jsonl"
+    text = file.read_text()
+    first, *_, last = text.splitlines(keepends=True)
+    assert [json.loads(line)["step"] for line in (first, last)] == [3, 12]
+    loss = f'"loss": {json.loads(first)["loss"]}'
+    damaged = [text.replace(loss, '"loss": 0.125'), text.removesuffix(last), text.removeprefix(first), text + last, ""]
+    assert text not in damaged
+    for content in damaged:
+        file.write_text(content)
+        with pytest.raises(
+            CheckpointError,
+            match=r"metrics\.jsonl: its lines up to step 12 are not those that the run has written; restore it from a "
+            r"copy, or delete .*checkpoints to train from the start",
+        ):
+            train(experiment, tmp_path)
+        assert (file.read_text(), saved(tmp_path)[-1]) == (content, 12)
+    file.write_text(text + text.replace('"step": ', '"step": 9')[:200])
+    rarely = experiment._replace(config=replace(CONFIG, train=replace(CONFIG.train, log_every=5)))
+    with pytest.raises(Interrupted):
+        train(rarely, tmp_path, StopAt(0))  # a run that logs no step 12
+    assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [3, 6, 8, 9]
+    file.write_text(text)
+    assert bits(train(experiment, tmp_path)) == whole[0]
+    assert file.read_text() == whole[1]
 
 
 def test_what_changes_no_bit(experiment: Experiment, whole: tuple[list[bytes], str], tmp_path: Path) -> None:

@@ -118,6 +118,22 @@ def test_rules_and_groups(name: str, options: dict[str, Any], x64: None) -> None
             np.testing.assert_allclose(found[t][g], x[g], rtol=1e-10, atol=1e-12, err_msg=f"{g} after {t + 1}")
 
 
+@pytest.mark.parametrize("length", [{"epochs": 7}, {"steps": 0}])
+def test_a_period_lasts_as_long_as_the_run(length: dict[str, int]) -> None:
+    """StepLR: the rate in epoch e after the warm-up is gamma^floor(e / period)."""
+    options = {"warmup_epochs": 1, "schedule": "step", "period": 2, "gamma": 0.5}
+    epoch = experiments.build(small(epochs=1)).sampler.first_step(1)
+    experiment = experiments.build(small(**options, **(length if "epochs" in length else {"steps": 7 * epoch})))
+    steps = np.arange(8 * epoch)
+    expected = 0.5 ** (np.maximum(steps // epoch - 1, 0) // 2)
+    np.testing.assert_allclose([experiment.schedule(step) for step in steps[::3]], expected[::3])
+
+
+def test_milestones_or_a_period() -> None:
+    with pytest.raises(ConfigError, match=r"train\.milestones=\(3,\): give milestones or a period \(=2\), not both"):
+        small(epochs=5, schedule="step", period=2, milestones=(3,))
+
+
 def test_linear_warmup(x64: None) -> None:
     train = Train(groups={}, steps=10, schedule="cosine", linear_warmup=4)
     factor = optimizers.rate_factor(train, start=0, stop=10, milestones=())
@@ -173,4 +189,11 @@ def test_rates_for_larger_batches(rule: Any, factor: float) -> None:
 def test_wrong_groups(groups: dict[str, float], wanted: str) -> None:
     train = Train(groups={g: Group(rate) for g, rate in groups.items()}, steps=1)
     with pytest.raises(ConfigError, match=wanted.replace("?", r"\?")):
-        optimizers.build(train, method(), lambda t: 1.0)
+        optimizers.build(train, method(), lambda t: 1.0).init({"fast": jnp.ones(2), "slow": jnp.ones(2)})
+
+
+def test_a_group_without_parameters_may_be_missing() -> None:
+    train = Train(groups={"fast": Group(0.5)}, steps=1, optimizer="sgd")
+    optimizer, params = optimizers.build(train, method(), lambda t: 1.0), {"fast": jnp.ones(2)}
+    updates, _ = optimizer.update(params, optimizer.init(params), params)
+    np.testing.assert_allclose(updates["fast"], -0.5)

@@ -12,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from dml_jax import files, manifest, run
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import kept_models, logs
+from dml_jax.train.records import kept_models, logs, workdir
 from dml_jax.train.records.logs import JsonLines
 from dml_jax.train.step import TrainState
 from tests.train.experiments import small
@@ -72,6 +73,20 @@ def test_a_line_that_has_changed_since_the_run_finished(tmp_path: Path) -> None:
     log.path.write_text('{"step": 1, "loss": 1.5}\n')
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl: has changed since it was written"):
         log.read()
+
+
+def test_the_summary_of_the_timing(tmp_path: Path) -> None:
+    timing = JsonLines(tmp_path / "timing.jsonl")
+    assert logs.summary(timing, 32) == {}
+    for step, rate in ((10, 64.0), (20, 0), (40, 32.0)):  # 10 steps in 5 s, 20 in 20 s
+        timing.write({"step": step, "images_per_second": rate, "peak_memory": 100 + step})
+    assert logs.summary(timing, 32) == {"seconds": 25.0, "images_per_second": 48.0, "peak_memory": 140}
+    for line in ('{"step": 41}', '{"step": 41, "images_per_second": "fast"}'):
+        timing.path.write_text(line + "\n")
+        with pytest.raises(
+            CheckpointError, match=r"timing\.jsonl: is truncated or damaged \(.*\); delete it, and repeat"
+        ):
+            logs.summary(timing, 32)
 
 
 def event_scalars(directory: Path) -> list[tuple[int, str, float]]:
@@ -150,6 +165,35 @@ def test_round_trip(tmp_path: Path) -> None:
     kept_models.drop_newer(tmp_path / "kept", 3)
     assert kept_models.steps(tmp_path / "kept") == [3]
     assert kept_models.steps(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("about", ["[]", '{"sha256": "x"}', '{"run": 3, "sha256": "x"}', "{", '"x"'])
+def test_crafted_records_of_kept_models_are_named(tmp_path: Path, about: str) -> None:
+    (tmp_path / "5.safetensors").write_bytes(safetensors.numpy.save({"0/w": np.ones(2)}, {"dml_jax": about}))
+    with pytest.raises(CheckpointError, match=r"5\.safetensors: is truncated or damaged .*; delete it"):
+        kept_models.read(tmp_path, 5, state(0), RUN)
+
+
+def test_a_kept_model_of_other_arrays_is_named(tmp_path: Path) -> None:
+    kept_models.write(tmp_path, state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
+    with pytest.raises(CheckpointError, match=r"5\.safetensors: does not fit this model \(0/w\); delete it"):
+        kept_models.read(tmp_path, 5, state(0), RUN)
+
+
+@pytest.mark.parametrize("config", [[], "x", None, 5, {"method": 3}])
+def test_crafted_facts_of_a_run_belong_to_another_run(config: Any) -> None:
+    with pytest.raises(CheckpointError, match="p: belongs to a run of another configuration"):
+        workdir.check_same_facts(Path("p"), RUN | {"config": config}, RUN)
+
+
+@pytest.mark.parametrize("about", [{}, {"checkpoint": 3}])
+def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, Any]) -> None:
+    manifest.write(tmp_path, about)
+    with (
+        pytest.raises(CheckpointError, match=r"manifest\.json: names no checkpoint; restore it from a copy, or delete"),
+        workdir.updated(tmp_path, ("figures/",)),
+    ):
+        pytest.fail("nothing may be written")
 
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:

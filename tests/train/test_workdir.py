@@ -28,6 +28,7 @@ def written(directory: Path, config: Config = CONFIG) -> Path:
     [
         ({}, False),
         ({"schedule": "step", "milestones": (1, 2), "gamma": 0.5}, False),
+        ({"schedule": "step", "period": 1, "gamma": 0.5}, False),
         ({"linear_warmup": 5}, False),
         ({"select": "test", "evaluate_every": 10}, False),
         ({"schedule": "cosine"}, True),

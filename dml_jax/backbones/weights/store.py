@@ -17,10 +17,12 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import safetensors.numpy
+from annotated_types import Ge, Gt, Le
+from pydantic import StrictFloat, StrictInt
 
 import dml_jax
 from dml_jax.config.fields import flatten
@@ -33,14 +35,17 @@ WEIGHTS, METADATA = "weights.safetensors", "weights.json"
 REMEDY = "give a directory of converted weights, or convert the weights again"
 
 
+Side = Annotated[StrictInt, Ge(1), Le(1 << 14)]
+
+
 @dataclass
 class Metadata:
     """The fields of `weights.json` that are read again."""
 
     architecture: dict[str, Any]
     weights_sha256: str
-    image_shape: tuple[int, int] = (224, 224)
-    crop_fraction: float = 0.875
+    image_shape: tuple[Side, Side] = (224, 224)
+    crop_fraction: Annotated[StrictFloat | StrictInt, Gt(0), Le(1)] = 0.875
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
 
 

@@ -20,12 +20,12 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import sessions, store
-from dml_jax.data.formats import folder
-from dml_jax.data.prepare.sources import Options, walk
+from dml_jax.data import recognise, sessions, store
+from dml_jax.data.prepare.sources import Options, list_files
+from dml_jax.data.prepare.understand import shown
 from dml_jax.data.split import Split, together, with_gallery
 from dml_jax.errors import DataError
-from dml_jax.files import expand_path, is_url, reading
+from dml_jax.files import expand_path, is_url
 
 
 def load(data: Data) -> dict[str, Split]:
@@ -41,8 +41,8 @@ def load(data: Data) -> dict[str, Split]:
     return found
 
 
-def class_folders(paths: list[str], session: str = "") -> dict[str, list[Path]]:
-    """Image files by class, with the classes that training finds in each directory (`formats.folder`).
+def class_folders(paths: list[str], session: str = "", splits: str = "auto") -> dict[str, list[Path]]:
+    """Image files by class, of all splits, as `recognise` reads each directory or table.
 
     With the session "folder", the folders in a class folder are no classes of their own.
     """
@@ -50,24 +50,22 @@ def class_folders(paths: list[str], session: str = "") -> dict[str, list[Path]]:
     directory_of: dict[str, str] = {}
     for name in paths:
         path = expand_path("DIRECTORY", name)
-        if not path.is_dir():
-            raise DataError(f"{name}: there is no such directory; give a directory with one folder of images per class")
-        with reading(name):
-            found = dict(sorted(walk(path)))
-            entries = folder.find(found, Options())
-        if note := folder.note(found):
-            print(note)
-        for entry in entries:
+        if not path.is_dir() and not (path.is_file() and path.suffix.lower() == ".csv"):
+            remedy = "unpack it" if path.is_file() else "give a directory with one folder of images per class"
+            raise DataError(f"{name}: {'is a file' if path.is_file() else 'there is no such directory'}; {remedy}")
+        found = list_files([path], path, print)
+        _, page = recognise.recognised(found, Options(session=session, splits=splits), name)
+        for line in shown(page.doubts, name):
+            print(line)
+        for entry in page.entries:
             label = entry.class_name
-            if session == sessions.FOLDER:
-                label = label.rpartition("/")[0] or label
             if directory_of.setdefault(label, name) != name:
                 raise DataError(f"{name}: {directory_of[label]} also has a class {label}; rename one")
             classes.setdefault(label, []).append(entry.file.path)
     return classes
 
 
-def load_labelled(path: Path, data: Data, session: str = "") -> dict[str, Split]:
+def load_labelled(path: Path, data: Data, session: str = "", splits: str = "auto") -> dict[str, Split]:
     """Labelled images for a model that was not trained on them, as the split "test".
 
     The test split of a prepared data set, and its "gallery" if it has one, or all images of a folder of classes.
@@ -76,7 +74,7 @@ def load_labelled(path: Path, data: Data, session: str = "") -> dict[str, Split]
     """
     if path.is_dir() and (prepared := store.read_marker(path)):
         return with_gallery(load(replace(data, name=prepared["name"], path=str(path), session=session)))
-    classes = class_folders([str(path)], session)
+    classes = class_folders([str(path)], session, splits)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
     split = Split(labels, files, store.file_reader(files, data.decoded_side), list(classes), files=files)

@@ -1,36 +1,81 @@
 """Cars196 (Stanford Cars): the first 98 of 196 classes for training, the last 98 for test.
 
-The data set's own split, which is for classification, is ignored. The original site is gone, so the three layouts in
+The data set's own split, which is for classification, is ignored. The original site is gone, so the layouts in
 circulation are read: the original archives (cars_train, cars_test and a devkit with .mat files), all images in car_ims
-with one cars_annos.mat, and class folders.
+with one cars_annos.mat, and class folders. Sorting the titles of the classes gives the official order of the makes, but
+not of all models: 143 of 196 classes would have another number, though the same split.
 """
 
 import io
+import re
 
 import numpy as np
 
-from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, file_at, find_folder
+from dml_jax.data.prepare import official
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, is_image
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
 CLASSES, TRAINING_CLASSES = 196, 98
+TRAIN, TEST, JOINED = "cars_train_annos.mat", "cars_test_annos_withlabels.mat", "cars_annos.mat"
+FOLDERS = {TRAIN: "cars_train/", TEST: "cars_test/"}
+EXPECTED = (
+    f"expected cars_train and cars_test with {TRAIN} and {TEST}, or car_ims with {JOINED}, or class folders such as "
+    "'Acura TL Sedan 2012', '003 Acura TL Sedan 2012' or '3'"
+)
+# car_ims/000001.jpg is another image than cars_train/00001.jpg, and no table connects the two.
+OTHER_NUMBERS = (
+    f"give car_ims as another --source, or for cars_train and cars_test, whose images are numbered in another order, "
+    f"{TRAIN} and {TEST} of the devkit"
+)
+NUMBERED = re.compile(r"(\d{1,3})(?:[ ._-]+(.*))?")
+YEAR = re.compile(r"[^\d].*[ _](19|20)\d\d")  # with which every title ends
+BODY = re.compile(r".*(sedan|coupe|suv|convertible|hatchback|wagon|minivan|van|cab)[ _](19|20)\d\d", re.IGNORECASE)
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads any of the three layouts."""
-    short = {"/".join(path.split("/")[-2:]): path for path in files}  # folder and file name -> path
+    """Reads any layout, and of the original one also one half: the labels of the test images are often missing."""
+    tables, titles, entries = _tables(files), _titles(files), []
+    for table in tables:
+        path, rows = _annotations(files, table)
+        if table == JOINED:
+            names = [str(name) for name in rows["relative_im_path"]]
+            images = official.find_images(files, path, names, "car_ims/", OTHER_NUMBERS)
+        else:
+            names = [f"{FOLDERS[table]}{name}" for name in rows["fname"]]
+            images = official.find_images(files, path, names)
+        numbers = [int(number) for number in rows["class"]]
+        entries += [_entry(*of, titles.get(of[-1], "")) for of in zip(names, images, numbers, strict=True)]
+    return entries if tables else _folders(files, titles)
+
+
+def doubts(files: Files, options: Options) -> list[str]:
+    """Which half of the images has no labels, or how class folders are divided."""
+    tables = _tables(files)
+    if not tables:
+        return [
+            "class folders of Cars196: the classes 1 to 98 (AM General to Eagle) are for training, 99 to 196 (FIAT to "
+            "smart) for test"
+        ]
+    left_out = [table for table in FOLDERS if table not in tables] if JOINED not in tables else []
+    return [
+        f"{FOLDERS[table]} is left out, because its images or their labels in {table} are missing" for table in left_out
+    ]
+
+
+def recognised(files: Files) -> bool:
+    """Whether there are its tables, or most images are in folders named like its classes."""
+    folders = [path.split("/")[-2] for path in files if "/" in path and is_image(path)]
+    return bool(_tables(files)) or sum(bool(BODY.fullmatch(name)) for name in folders) > len(folders) / 2
+
+
+def _tables(files: Files) -> list[str]:
+    """The tables to read, those with images if any; the devkit may lie beside car_ims, whose names have six digits."""
     names = {path.split("/")[-1] for path in files}
-    if "cars_train_annos.mat" in names:
-        rows = []
-        for folder, table in (("cars_train", "cars_train_annos.mat"), ("cars_test", "cars_test_annos_withlabels.mat")):
-            for row in _annotations(files, table):
-                rows.append((f"{folder}/{row['fname']}", int(row["class"])))
-    elif "cars_annos.mat" in names:
-        rows = [(str(row["relative_im_path"]), int(row["class"])) for row in _annotations(files, "cars_annos.mat")]
-    else:
-        return _folders(files)
-    title = _titles(files, names)
-    return [_entry(path, file_at(files, short.get(path, path)), number, title.get(number, "")) for path, number in rows]
+    original = [table for table in FOLDERS if table in names]
+    complete = [table for table in original if any(f"/{FOLDERS[table]}" in f"/{path}" for path in files)]
+    joined = JOINED in names and (not original or any(re.fullmatch(r"\d{6}\.jpg", name) for name in names))
+    return [JOINED] if joined else complete or original
 
 
 def _entry(name: str, file: File, number: int, title: str) -> Entry:
@@ -38,44 +83,64 @@ def _entry(name: str, file: File, number: int, title: str) -> Entry:
     return Entry(name, file, f"{number:03d} {title}".strip(), split)
 
 
-def _folders(files: Files) -> list[Entry]:
-    """Reads the class folders of train/ and test/ and merges them; sorted by name they are in the official order."""
-    images = {path: path.split("/")[-2] for path in files if path.count("/") and path.lower().endswith(".jpg")}
-    titles = sorted(set(images.values()))
-    if not titles:
-        raise DataError("neither cars_train_annos.mat nor cars_annos.mat nor class folders found: not Cars196")
-    half = TRAINING_CLASSES if len(titles) == CLASSES else len(titles) // 2
-    number = {title: i + 1 if i < half else i + 1 + TRAINING_CLASSES - half for i, title in enumerate(titles)}
-    return [_entry(path, files[path], number[title], title) for path, title in images.items()]
+def _folders(files: Files, titles: dict[int, str]) -> list[Entry]:
+    """Reads class folders, those of the same name in train/ and test/ as one class.
+
+    A number in a name is the official one. Without it, the make is enough: it is up to Eagle, or from FIAT on.
+    """
+    number_of = {_plain(title): number for number, title in titles.items()}
+    entries = []
+    for path in filter(is_image, files):
+        folder = f"/{path}".split("/")[-2]
+        match = NUMBERED.fullmatch(folder)
+        number = int(match[1]) if match else number_of.get(_plain(folder), 0)
+        if 1 <= number <= CLASSES:
+            entries.append(_entry(path, files[path], number, titles.get(number) or (match and match[2]) or ""))
+        elif YEAR.fullmatch(folder):
+            entries.append(Entry(path, files[path], folder, "train" if folder[0].lower() < "f" else "test"))
+        else:
+            raise DataError(f"{path} is in no class folder of Cars196; {EXPECTED}; {official.found(files)}")
+    if not entries:
+        raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
+    return entries
 
 
-def _annotations(files: Files, table: str) -> np.ndarray:
-    with reading(table, "give the official file with labels"):
-        rows = _mat(files, table)["annotations"]
+def _plain(title: str) -> str:
+    """A title without the characters that differ between the table and the names of folders, as in "Ram C/V"."""
+    return "".join(filter(str.isalnum, title)).lower()
+
+
+def _annotations(files: Files, table: str) -> tuple[str, np.ndarray]:
+    path, content = _mat(files, table)
+    with reading(path, "give the official file with labels"):
+        rows = content["annotations"]
         rows["class"]  # which the test annotations without labels lack
-        return rows
+        return path, rows
 
 
-def _titles(files: Files, names: set[str]) -> dict[int, str]:
-    for table in ("cars_meta.mat", "cars_annos.mat"):
-        if table in names and "class_names" in (content := _mat(files, table)):
+def _titles(files: Files) -> dict[int, str]:
+    names = {path.split("/")[-1] for path in files}
+    for table in ("cars_meta.mat", JOINED):
+        if table in names and "class_names" in (content := _mat(files, table)[1]):
             return {i: str(title) for i, title in enumerate(content["class_names"], start=1)}
     return {}
 
 
-def _mat(files: Files, table: str) -> dict[str, np.ndarray]:
+def _mat(files: Files, table: str) -> tuple[str, dict[str, np.ndarray]]:
     from scipy.io import loadmat
 
-    path = find_folder(files, table, "Cars196") + table
+    path = official.path_of(files, table, "Cars196")
     with reading(path):
         content = loadmat(io.BytesIO(files[path].read()), squeeze_me=True)
-        return {key: np.atleast_1d(value) for key, value in content.items()}
+        return path, {key: np.atleast_1d(value) for key, value in content.items()}
 
 
 RECIPE = Recipe(
     find,
+    doubts=doubts,
     counts={"train": (8_054, 98), "test": (8_131, 98)},
     home="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
     citation="Krause, Stark, Deng, Fei-Fei: 3D Object Representations for Fine-Grained Categorization, 3dRR 2013",
     terms="its owners have not published it since 2023, when their addresses began to answer 404",
+    recognised=recognised,
 )

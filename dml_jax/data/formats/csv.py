@@ -5,21 +5,20 @@
     images/7.jpg,elm,test,query,north
     images/8.jpg,elm,test,gallery,south
 
-Paths are relative to the folder of the table. Without a split column, the classes are split into training and test.
+Paths are relative to the folder of the table, see `sources.located`. Without a split column, the classes are split into
+training and test.
 Other columns, such as shop, are kept as metadata and exported with the embeddings.
 """
 
 import csv
 import io
 
-from dml_jax.data.formats.folder import test_classes
-from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, Files, Options, Recipe, file_at
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, located
 from dml_jax.errors import DataError
 from dml_jax.files import reading
 
 USED = ("path", "label", "split", "role")  # all other columns are metadata
-SPLIT = {(name, ""): SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
-SPLIT |= {("test", role): SPLIT_NAMES[role] for role in ("query", "gallery")}
+ROLES = {"query": "test", "gallery": "gallery"}  # of test images -> split
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -38,19 +37,25 @@ def find(files: Files, options: Options) -> list[Entry]:
         raise DataError(
             f"{tables[0]}: has the columns {', '.join(columns)}; must have path, label[, split, role], once"
         )
-    tested = test_classes({row["label"] for row in rows if row["label"]}, options.test_share)
+    names = located(files, base, [row["path"] or "" for row in rows])
     entries = []
-    for number, row in enumerate(rows, start=2):
-        path, label = row["path"], row["label"]
-        given = (row.get("split") or ("test" if label in tested else "train"), row.get("role") or "")
-        if not path or not label or None in row or given not in SPLIT:
+    for number, (row, name) in enumerate(zip(rows, names, strict=True), start=2):
+        said, role = row.get("split") or "", row.get("role") or ""
+        split = "" if options.splits == "none" else options.split_of(said)
+        known = (split or not said or options.splits == "none") and (not role or (split == "test" and role in ROLES))
+        if not row["path"] or not (row["label"] or "").strip() or None in row or not known:
             raise DataError(
                 f"{tables[0]}, line {number}: needs a path, a label, no further columns, and the split train, val or "
                 "test, the latter with the role query or gallery, if any"
+                + (f"; --splits=train:valid:test names other splits than {said!r}" if said and not split else "")
             )
         metadata = {name: row[name] for name in columns if name not in USED}
-        entries.append(Entry(path, file_at(files, f"{base}/{path}" if base else path), label, SPLIT[given], metadata))
+        entries.append(Entry(name, file_at(files, name), row["label"], ROLES.get(role, split), metadata))
     return entries
 
 
-RECIPE = Recipe(find)
+def recognised(files: Files) -> bool:
+    return any(path.lower().endswith(".csv") for path in files)
+
+
+RECIPE = Recipe(find, in_place=True, recognised=recognised)

@@ -1,23 +1,62 @@
-"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the test classes."""
+"""Caltech-UCSD Birds 200-2011: the first 100 species are the training classes, the last 100 the test classes.
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+The folders of the classes begin with their numbers. `images.txt` lists the images; without it, all that are there are
+taken.
+"""
+
+import re
+
+from dml_jax.data.prepare import official
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, is_image, read_rows
+from dml_jax.errors import DataError
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
-TRAINING_CLASSES = 100
+CLASSES, TRAINING_CLASSES = 200, 100
+CLASS = re.compile(r"(\d{3})\.(.+)")
+EXPECTED = "expected images.txt, or class folders such as 001.Black_footed_Albatross"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `images.txt` and `image_class_labels.txt` of the official archive, CUB_200_2011.tgz."""
-    base = find_folder(files, "images.txt", "CUB-200-2011")
+    """Reads the official archive, CUB_200_2011.tgz, or the class folders in its folder `images`, wherever they are."""
+    if any(path.split("/")[-1] == "images.txt" for path in files):
+        table = official.path_of(files, "images.txt", "CUB-200-2011")
+        with reading(table):
+            names = [name for _, name in read_rows(files, table)]
+        images = dict(zip(names, official.find_images(files, table, names), strict=True))
+    else:
+        images = {}
+        for path in _images(files):
+            name = "/".join(path.split("/")[-2:])
+            if name in images:
+                raise DataError(f"{path}: another folder also contains {name}; give only one of them as --source")
+            images[name] = files[path]
     entries = []
-    with reading(f"{base}images.txt"):
-        labels = {row[0]: int(row[-1]) for row in read_rows(files, f"{base}image_class_labels.txt")}
-        for number, name in read_rows(files, f"{base}images.txt"):
-            split = "train" if labels[number] <= TRAINING_CLASSES else "test"
-            label = name.split("/")[0]  # begins with the class number, three digits
-            entries.append(Entry(name, file_at(files, f"{base}images/{name}"), label, split))
+    for name, file in images.items():
+        label = name.rpartition("/")[0]
+        match = CLASS.fullmatch(label)
+        if not match or not 1 <= int(match[1]) <= CLASSES:
+            raise DataError(f"{name} is in no folder that begins with the number of a class; {EXPECTED}")
+        entries.append(Entry(name, file, label, "train" if int(match[1]) <= TRAINING_CLASSES else "test"))
+    if not entries:
+        raise DataError(f"{EXPECTED}; {official.found(files)}; {official.ANOTHER}")
     return entries
+
+
+def _images(files: Files) -> list[str]:
+    """All images but the masks, which are a download of their own, in folders of the same names."""
+    return [path for path in files if is_image(path) and "segmentations" not in path.split("/")]
+
+
+def recognised(files: Files) -> bool:
+    """Whether most images are in numbered folders, and named like them."""
+    images = [path.split("/")[-2:] for path in _images(files)]
+    named = [
+        parts
+        for parts in images
+        if (match := CLASS.fullmatch(parts[0])) and parts[-1].lower().startswith(match[2].lower())
+    ]
+    return len(named) > len(images) / 2
 
 
 RECIPE = Recipe(
@@ -33,4 +72,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="no licence is known; the photographs are from Flickr and belong to their photographers",
+    recognised=recognised,
 )

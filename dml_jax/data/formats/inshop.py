@@ -3,20 +3,31 @@
 dml-jax prepare --name=inshop --source=inshop --source=inshop/Img/img.zip --output=data/inshop
 """
 
-from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+from dml_jax.data.prepare import official
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
 from dml_jax.files import reading
+
+SPLITS = {"train": "train", "query": "test", "gallery": "gallery"}
+TABLE = "list_eval_partition.txt"
+EXPECTED = f"Eval/{TABLE} and the images of Img/img.zip or Img/img_highres.zip"
 
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `list_eval_partition.txt` of the official folder; images are in `Img/img.zip`, a source of its own."""
-    base = find_folder(files, "list_eval_partition.txt", "In-Shop Clothes Retrieval")
-    root = base.removesuffix("Eval/")
-    entries = []
-    with reading(f"{base}list_eval_partition.txt"):
-        for name, item, status in read_rows(files, f"{base}list_eval_partition.txt")[2:]:  # below a number and a header
-            file = file_at(files, f"{root}Img/{name}" if f"{root}Img/{name}" in files else root + name)
-            entries.append(Entry(name, file, item, SPLIT_NAMES[status]))
-    return entries
+    """Reads `list_eval_partition.txt` of the official folder; the archive of the images is a source of its own.
+
+    Its images may also be the larger ones of img_highres.zip, which have the same names.
+    """
+    table = official.path_of(files, TABLE, EXPECTED)
+    with reading(table):
+        rows = [  # below a number and a header
+            (name, item, SPLITS[status]) for name, item, status in read_rows(files, table)[2:]
+        ]
+    images = official.find_images(files, table, [name for name, *_ in rows], "img/")
+    return [Entry(name, file, item, split) for (name, item, split), file in zip(rows, images, strict=True)]
+
+
+def recognised(files: Files) -> bool:
+    return any(path.split("/")[-1] == TABLE for path in files)
 
 
 RECIPE = Recipe(
@@ -25,4 +36,5 @@ RECIPE = Recipe(
     home="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
     citation="Liu, Luo, Qiu, Wang, Tang: DeepFashion: Powering Robust Clothes Recognition and Retrieval, CVPR 2016",
     terms="its owners give it away in a shared folder, for non-commercial research, and not at a fixed address",
+    recognised=recognised,
 )

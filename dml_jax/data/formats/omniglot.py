@@ -34,6 +34,10 @@ def find(files: Files, options: Options) -> list[Entry]:
     return entries
 
 
+def recognised(files: Files) -> bool:
+    return bool({part for pair in PAIRS for part in pair} & {part for path in files for part in path.split("/")[:-3]})
+
+
 RECIPE = Recipe(
     find,
     home="https://github.com/brendenlake/omniglot",
@@ -52,4 +56,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="MIT licence, copyright 2015 Brenden Lake",
+    recognised=recognised,
 )

@@ -8,27 +8,28 @@ An image or label column of another name is found if it is the only one with thi
 columns of text, numbers, truth values and dates are kept as metadata, and so is the path of the image.
 
 Without a column split, the names of files and folders give it (`data/train-00000-of-00002.parquet`), if there are both
-training and test files. Otherwise, and with --splits=classes, the classes are split into training and test.
+training and test files; `valid-*` and `dev-*` are validation files. Otherwise, and with --splits=classes, the classes
+are split into training and test.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from dml_jax.data.formats.folder import test_classes
 from dml_jax.data.prepare import archives
-from dml_jax.data.prepare.sources import SPLIT_NAMES, Entry, File, Files, Options, Recipe, Scalar
+from dml_jax.data.prepare.sources import Entry, File, Files, Options, Recipe, Scalar
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
 
-ROWS = 16  # that are decoded at a time; the page of the file that holds them is also in memory
-SPLITS = {name: SPLIT_NAMES[name] for name in ("train", "val", "validation", "test")}
+ROWS = 8  # that are decoded at most at a time; the page of the file that holds them is also in memory
+BYTES = 2**26  # of a row group that are decoded at a time, even if each of its rows is as large as all together
 
 
 def find(files: Files, options: Options) -> list[Entry]:
@@ -37,25 +38,33 @@ def find(files: Files, options: Options) -> list[Entry]:
     tables = {path: file for path, file in named.items() if file.size < 0 and file.path.is_file()}
     if not tables:
         raise DataError("found no .parquet file; give one, or a folder with some, as --source; unpack archives")
-    split_of = {path: _split_in(path) for path in tables}
+    split_of = {path: _split_in(path, options) for path in tables}
     if not {"train", "test"} <= set(split_of.values()) or "" in split_of.values():
         split_of = dict.fromkeys(tables, "")
     entries: list[Entry] = []
     for number, (path, table) in enumerate(tables.items()):
         target = options.scratch / f"images-{number}"
         with reading(path), target.open("wb") as file:
-            entries += _entries(table.path, path, file, split_of[path])
-    if options.splits == "classes":
-        entries = [entry._replace(split="") for entry in entries]
-    tested = test_classes({entry.class_name for entry in entries if not entry.split}, options.test_share)
-    by_class = lambda name: "test" if name in tested else "train"  # noqa: E731
-    return [entry._replace(split=entry.split or by_class(entry.class_name)) for entry in entries]
+            entries += _entries(table.path, path, file, split_of[path], options)
+    return entries
 
 
-def _split_in(path: str) -> str:
+def _split_in(path: str, options: Options) -> str:
     """The split that a word of a path names, the last one if there are several; empty if none does."""
-    found = [SPLITS[word] for word in re.split("[^a-z]+", path.lower()) if word in SPLITS]
-    return found[-1] if found else ""
+    found = ""
+    for part in re.split("[/.]", path):
+        for word in (part, re.sub(r"-\d.*", "", part), *re.findall("[A-Za-z]+", part)):
+            found = options.split_of(word) or found
+    return found
+
+
+def doubts(files: Files, options: Options) -> list[str]:
+    """Whether the names of some files give a split, but not of all."""
+    said = {path: _split_in(path, options) for path in files if path.lower().endswith(".parquet")}
+    if any(said.values()) and (not {"train", "test"} <= set(said.values()) or "" in said.values()):
+        named = next(path for path, split in said.items() if split)
+        return [f"names of files such as {named!r} give no split, because not all of training and test have one"]
+    return []
 
 
 def _features(schema: pa.Schema) -> dict[str, dict[str, Any]]:
@@ -82,39 +91,58 @@ def image_column(schema: pa.Schema) -> str:
     return image
 
 
+@contextmanager
+def opened(source: Path | IO[bytes]) -> Iterator[tuple[parquet.ParquetFile, int]]:
+    """A Parquet file and its size in bytes; raises DataError if its header announces more than it may unpack to."""
+    # Mapped, because a reader with a buffer makes it as large as a row group, or as a damaged header demands.
+    options = {"memory_map": True, "pre_buffer": False, "page_checksum_verification": True}
+    size = source.stat().st_size if isinstance(source, Path) else archives.length(source)
+    with parquet.ParquetFile(source, **options) as table:
+        groups = [table.metadata.row_group(group) for group in range(table.num_row_groups)]
+        archives.check_unpacked(sum(each.total_byte_size + archives.OVERHEAD * each.num_rows for each in groups), size)
+        yield table, size
+
+
+def row_batches(table: parquet.ParquetFile, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """The rows of a row group, a few at a time: one stored value may be the content of all of them."""
+    rows = min(max(1, BYTES // max(1, table.metadata.row_group(group).total_byte_size)), ROWS)
+    return table.iter_batches(rows, row_groups=[group], columns=columns)
+
+
 def _is_scalar(kind: pa.DataType) -> bool:
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return pa.types.is_primitive(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
-def _entries(source: Path, name: str, file: IO[bytes], split: str) -> Iterator[Entry]:
+def _entries(source: Path, name: str, file: IO[bytes], split: str, options: Options) -> Iterator[Entry]:
     """The images of the Parquet file `source`, named <name>/<row>; their contents are written to `file`."""
-    left = archives.max_unpacked(source)
-    # Mapped, because a reader with a buffer holds a whole row group.
-    with parquet.ParquetFile(source, memory_map=True, pre_buffer=False, page_checksum_verification=True) as table:
+    with opened(source) as (table, size):
         schema = table.schema_arrow
         features = _features(schema)
         image_name, label_name = image_column(schema), _column(schema, features, "label", "ClassLabel")
         kept = [field for field in schema if field.name in (image_name, label_name) or _is_scalar(field.type)]
         types = pa.schema([f.with_type(pa.string()) if pa.types.is_temporal(f.type) else f for f in kept])
         names = {key: feature["names"] for key, feature in features.items() if feature.get("_type") == "ClassLabel"}
-        batches = table.iter_batches(ROWS, columns=types.names)
+        batches = (batch for group in range(table.num_row_groups) for batch in row_batches(table, group, types.names))
         for number, row in enumerate(row for batch in batches for row in batch.cast(types).to_pylist()):
             image = row.pop(image_name)
             content, path = (image["bytes"], image.get("path")) if isinstance(image, dict) else (image, None)
             values = {key: _value(value, names.get(key)) for key, value in row.items()}
             label, given = values.pop(label_name), values.pop("split", None) or ""
-            left -= len(content or b"")
-            labelled = isinstance(label, str | int | float) and label != ""
-            if not content or not labelled or given not in ("", *SPLITS) or left < 0:
+            labelled = isinstance(label, str | int | float) and str(label).strip() != ""
+            own = options.split_of(str(given)) if given else split
+            known = own or not given or options.splits == "none"
+            if not known:
                 raise DataError(
-                    f"row {number} (from 0): needs an image, a label of text or a number of a class, as split nothing "
-                    f"or {', '.join(SPLITS)}, and images of at most {archives.MAX_RATIO} times the size of the file"
+                    f"row {number} (from 0): its split is {given!r}; --splits=train:valid:test says how the "
+                    "splits are called"
                 )
+            if not content or not labelled:
+                raise DataError(f"row {number} (from 0): needs an image, and a label of text or a number of a class")
+            archives.check_unpacked(file.tell() + len(content), size)  # repeated values are stored once
             packed = File(Path(file.name), file.tell(), len(content))
             with name_file(packed.path):
                 file.write(content)
-            own = SPLITS[str(given)] if given else split
             yield Entry(f"{name}/{number}", packed, str(label), own, {"path": path} | values if path else values)
 
 
@@ -125,4 +153,8 @@ def _value(value: Scalar, names: list[Any] | None) -> Scalar:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-RECIPE = Recipe(find)
+def recognised(files: Files) -> bool:
+    return any(path.lower().endswith(".parquet") for path in files)
+
+
+RECIPE = Recipe(find, doubts=doubts, recognised=recognised)

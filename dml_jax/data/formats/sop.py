@@ -1,20 +1,27 @@
 """Stanford Online Products: images of 22,634 products, in the official split."""
 
-from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, file_at, find_folder, read_rows
+from dml_jax.data.prepare import official
+from dml_jax.data.prepare.sources import Entry, Files, Options, Recipe, read_rows
 from dml_jax.files import reading
 from dml_jax.remote.downloads import Source
 
+EXPECTED = "Ebay_train.txt, Ebay_test.txt and the folders bicycle_final to toaster_final with the images"
+
 
 def find(files: Files, options: Options) -> list[Entry]:
-    """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive, Stanford_Online_Products.zip."""
-    base = find_folder(files, "Ebay_train.txt", "Stanford Online Products")
+    """Reads `Ebay_train.txt` and `Ebay_test.txt` of the official archive, Stanford_Online_Products.zip, anywhere."""
     entries = []
     for split in ("train", "test"):
-        table = f"{base}Ebay_{split}.txt"
+        table = official.path_of(files, f"Ebay_{split}.txt", EXPECTED)
         with reading(table):
-            for _, label, _, path in read_rows(files, table)[1:]:
-                entries.append(Entry(path, file_at(files, base + path), f"{int(label):05d}", split))
+            rows = [(path, f"{int(label):05d}") for _, label, _, path in read_rows(files, table)[1:]]
+        images = official.find_images(files, table, [path for path, _ in rows])
+        entries += [Entry(path, file, label, split) for (path, label), file in zip(rows, images, strict=True)]
     return entries
+
+
+def recognised(files: Files) -> bool:
+    return any(path.split("/")[-1] in ("Ebay_train.txt", "Ebay_test.txt") for path in files)
 
 
 RECIPE = Recipe(
@@ -30,4 +37,5 @@ RECIPE = Recipe(
         ),
     ),
     terms="no licence is known; the photographs are from eBay and belong to their owners",
+    recognised=recognised,
 )

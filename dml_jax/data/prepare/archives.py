@@ -1,15 +1,19 @@
-"""Unpacking untrusted archives.
+"""Unpacking untrusted archives, and the limits of every file that contains others or is compressed.
 
 The members of an archive are concatenated into one file, so that no name in it is ever used as a path. Links and
-devices are rejected, and the unpacked size is limited, with headers.
+devices are rejected, and the unpacked size is limited, with headers: `check_unpacked` is asked before it is read.
 """
 
+import io
+import math
 import os
 import tarfile
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Self
+
+import numpy as np
 
 from dml_jax.errors import DataError
 from dml_jax.files import name_file, reading
@@ -19,6 +23,7 @@ MAX_FILES = 500_000  # in an archive
 MAX_HEADER = 2**20  # bytes of a long name or of extended attributes in a tar archive
 MAX_RATIO = 200  # unpacked bytes per byte of the archive, in addition to
 ALLOWANCE = 64 * 2**20  # this number of bytes
+OVERHEAD = 100  # bytes that a member or a row counts at least
 CHUNK = 2**20  # bytes
 
 
@@ -36,30 +41,53 @@ def unpack(archive: Path, target: Path) -> list[tuple[str, int, int]]:
     Of members with the same name, the last one counts. Raises DataError for a damaged or encrypted archive, links,
     devices, too many members or bytes.
     """
-    most = max_unpacked(archive)
     found: dict[str, tuple[int, int]] = {}
     with reading(archive, "download or copy it again"), archive.open("rb") as opened, target.open("wb") as file:
         for member in members(archive.name, opened):
             if len(found) == MAX_FILES:
                 raise DataError(f"contains more than {MAX_FILES} files")
             name, offset = PurePosixPath(member.name.replace("\\", "/")).as_posix(), file.tell()
-            while chunk := member.content.read(CHUNK):  # its actual bytes count, not only the declared ones
-                if file.tell() + len(chunk) > most or offset + member.size > most:
-                    raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
+            while chunk := member.content.read(CHUNK):
                 with name_file(target):
                     file.write(chunk)
             found[name.encode(errors="backslashreplace").decode()] = (offset, file.tell() - offset)
     return [(name, offset, size) for name, (offset, size) in found.items()]
 
 
-def max_unpacked(archive: Path) -> int:
-    """The number of bytes to which a file may unpack."""
-    return ALLOWANCE + MAX_RATIO * archive.stat().st_size
+def check_unpacked(unpacked: int, size: int) -> None:
+    """Raises DataError if a file of `size` bytes unpacks to more bytes than it may."""
+    if unpacked > ALLOWANCE + MAX_RATIO * size:
+        raise DataError(f"unpacks to more than {MAX_RATIO} times its size; if it is yours, give the images as files")
+
+
+def length(file: IO[bytes]) -> int:
+    """Size in bytes of an opened file, which is then at its beginning."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    return size
 
 
 def members(name: str, archive: Any) -> Iterator[Member]:
-    """The regular files in an opened zip or tar archive of this name."""
+    """The regular files in an opened zip or tar archive of this name; raises DataError as `unpack`."""
     return _zip(archive) if name.lower().endswith(".zip") else _tar(archive)
+
+
+def arrays(file: IO[bytes]) -> dict[str, np.ndarray]:
+    """The arrays of an opened .npz file that is not compressed; raises DataError before it reads more than its size."""
+    size, found = length(file), {}
+    with zipfile.ZipFile(file) as archive:
+        if sum(info.file_size for info in archive.infolist()) > size:
+            raise DataError("declares arrays that are larger than the file")
+        for info in archive.infolist():
+            content = io.BytesIO(archive.read(info))
+            first = np.lib.format.read_magic(content) == (1, 0)
+            header = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+            shape, _, dtype = header(content)
+            if math.prod(shape) * dtype.itemsize > info.file_size - content.tell():  # NumPy would allocate it
+                raise DataError(f"{info.filename}: is shorter than its shape {list(shape)}")
+            content.seek(0)
+            found[info.filename.removesuffix(".npy")] = np.lib.format.read_array(content, allow_pickle=False)
+    return found
 
 
 def _check_type(regular: bool, name: str) -> None:
@@ -68,7 +96,10 @@ def _check_type(regular: bool, name: str) -> None:
 
 
 def _zip(archive: Any) -> Iterator[Member]:
+    size = length(archive)
     with zipfile.ZipFile(archive) as file:
+        # No member gives more bytes than it declares, also where several share the same compressed bytes.
+        check_unpacked(sum(info.file_size + OVERHEAD for info in file.infolist()), size)
         for info in file.infolist():
             # Unix file type: 4 directory, 8 regular file, 10 link
             _check_type(info.external_attr >> 28 in (0, 4, 8), info.filename)
@@ -94,13 +125,13 @@ class _Header(tarfile.TarInfo):
 
 
 def _tar(archive: Any) -> Iterator[Member]:
-    limit = ALLOWANCE + MAX_RATIO * archive.seek(0, os.SEEK_END)
-    archive.seek(0)
-    with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header) as file:
+    size, unpacked = length(archive), 0
+    # Each of its reads is unpacked as a whole, to up to 20,000 times this size.
+    with tarfile.open(fileobj=archive, mode="r|*", tarinfo=_Header, bufsize=2048) as file:
         while info := file.next():
             file.members.clear()  # type: ignore[attr-defined]  # tarfile would keep every header
-            if info.offset_data > limit:
-                raise DataError(f"unpacks to more than {MAX_RATIO} times its size")
+            unpacked += info.size  # of sparse files, more than the archive holds
+            check_unpacked(max(unpacked, info.offset_data + info.size), size)
             if not info.isdir():
                 _check_type(info.isreg(), info.name)
                 yield Member(info.name, info.size, file.extractfile(info))  # type: ignore[arg-type]

@@ -5,17 +5,19 @@ Duplicates have equal pixels; near duplicates have nearly equal difference hashe
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from dml_jax.data import decode, transforms
-from dml_jax.data.prepare.sources import SPLITS, Entry, Files, Options, Recipe
+from dml_jax.data.prepare import official
+from dml_jax.data.prepare.sources import SPLITS, Entry, Recipe
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import DataError, counted
 
+MISSING = "missing"  # the reason of `sources.File.read`
 MIN_SIDE = 8  # pixels
 CONTRAST = 2  # levels by which neighbouring patches must differ to set a bit of the difference hash
 
@@ -23,7 +25,7 @@ TABLE = "duplicates.csv"
 MAX_DISTANCE = 5  # bits by which the difference hashes of near-duplicates may differ, of 128
 MIN_BITS = 8  # images with fewer set bits have too little structure to be compared
 KINDS = ("duplicates", "near duplicates")
-PLACES = ("within a class", "across classes", "across splits")
+PLACES = ("within a class", "across classes", "across splits", "across splits and classes")
 
 
 class ImageFacts(NamedTuple):
@@ -35,29 +37,18 @@ class ImageFacts(NamedTuple):
     rotated: bool  # whether its EXIF orientation is not upright
 
 
-def find_entries(recipe: Recipe, files: Files, options: Options, sources: str) -> list[Entry]:
-    """The images that a recipe finds among the files; DataError if a test class is in training or validation."""
-    try:
-        entries = recipe.find(files, options)
-    except DataError as error:
-        raise DataError(f"{sources}: {error}") from error
-    classes = _classes(entries)
-    for name, split in (("training", "train"), ("validation", "validation")):
-        if shared := sorted(classes[split] & (classes["test"] | classes["gallery"])):
-            raise DataError(
-                f"{sources}: {len(shared)} classes are in both {name} and test ({', '.join(shared[:5])}): test classes "
-                "must be new to the model; divide the classes with dml-jax prepare --splits=classes"
-            )
-    return entries
-
-
-def _classes(entries: Sequence[Entry]) -> dict[str, set[str]]:
-    return {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
+def incomplete(recipe: Recipe, entries: Sequence[Entry]) -> str:
+    """How a data set with a known size differs from it, which `--subset` accepts; empty if it does not."""
+    for split, (images, classes) in (recipe.counts or {}).items():
+        members = [entry.class_name for entry in entries if entry.split == split]
+        if (len(members), len(set(members))) != (images, classes):
+            return f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}"
+    return ""
 
 
 def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
     """Raises DataError unless there are two classes for training, two for test, and none or two for validation."""
-    classes = _classes(entries)
+    classes = {split: {entry.class_name for entry in entries if entry.split == split} for split in SPLITS}
     counts = {split: len(names) for split, names in classes.items()}
     if min(counts["train"], counts["test"]) < 2 or counts["validation"] == 1:
         names = sorted(set().union(*classes.values()))
@@ -66,6 +57,7 @@ def check_number_of_classes(entries: Sequence[Entry], sources: str) -> None:
             f"{sources}: {counted(len(entries), 'image')} of {counted(len(names), 'class')}{listed}: {counts['train']} "
             f"training, {counts['validation']} validation and {counts['test']} test classes; at least 2 of each are "
             "needed, but for validation, which may have none"
+            + ("; dml-jax prepare --splits=classes divides all classes" if counts["validation"] else "")
         )
 
 
@@ -91,17 +83,18 @@ def inspect_images(
     def inspect(i: int) -> ImageFacts | str:
         try:
             data = entries[i].file.read()
-            pixels = decode.rgb(data)
-            transforms.check_aspect(pixels)
+            with decode.decoded(data) as pixels:
+                transforms.check_aspect(pixels)
+                height, width, _ = pixels.shape
+                if min(height, width) < MIN_SIDE:
+                    return f"only {width}x{height} pixels"
+                use(i, data, pixels)
+                contiguous = np.ascontiguousarray(pixels)
+                digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
+                difference = difference_hash(contiguous)
         except DataError as error:
             return str(error)
-        height, width, _ = pixels.shape
-        if min(height, width) < MIN_SIDE:
-            return f"only {width}x{height} pixels"
-        use(i, data, pixels)
-        contiguous = np.ascontiguousarray(pixels)
-        digest = hashlib.blake2b(contiguous.data, digest_size=16, person=b"%d" % width).digest()
-        return ImageFacts(hashlib.sha256(data).digest(), digest, difference_hash(contiguous), decode.is_rotated(data))
+        return ImageFacts(hashlib.sha256(data).digest(), digest, difference, decode.is_rotated(data))
 
     facts, reasons = {}, {}
     for i, result in enumerate(ordered_map(inspect, range(len(entries)))):
@@ -116,24 +109,29 @@ def inspect_images(
 def find_invalid(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> dict[int, str]:
     """Decodable images that are invalid as part of the data set: index -> reason.
 
-    Invalid are duplicate names, the same image in two classes, names that are not UTF-8, the only image of a class, and
-    queries whose class is not in the gallery.
+    Invalid are duplicate names, names that are not UTF-8, the only image of a class, and queries whose class is not in
+    the gallery.
     """
     reasons: dict[int, str] = {}
     names: set[str] = set()
-    classes_of_image: dict[bytes, set[str]] = {}
     for i in facts:
-        classes_of_image.setdefault(facts[i].pixels, set()).add(entries[i].class_name)
-    for i in facts:
-        name, classes = entries[i].id, classes_of_image[facts[i].pixels]
+        name = entries[i].id
         if name in names:
             reasons[i] = "is listed twice"
-        elif len(classes) > 1:
-            reasons[i] = f"the same image is in the classes {' and '.join(sorted(classes))}"
         elif any("\ud800" <= letter <= "\udfff" for letter in name):  # which stand for other bytes
             reasons[i] = "its name is not UTF-8"
         names.add(name)
     return reasons | _find_unmatched(entries, set(facts) - set(reasons))
+
+
+def listed(unusable: Sequence[tuple[str, str]]) -> list[str]:
+    """Lines that list unusable images, given as (name, reason); missing ones, often all of a folder, are one line."""
+    missing = [name for name, reason in unusable if reason == MISSING]
+    lines = [f"{name}: {reason}" for name, reason in unusable if reason != MISSING or len(missing) == 1]
+    if len(missing) > 1:
+        example = ", ".join(missing[:3])
+        lines.append(f"{counted(len(missing), 'image')} are missing, e.g. {example}; {official.ANOTHER}")
+    return lines
 
 
 def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str]:
@@ -151,10 +149,30 @@ def _find_unmatched(entries: Sequence[Entry], usable: set[int]) -> dict[int, str
     return reasons
 
 
+def label_conflicts(images: Iterable[tuple[Hashable, str, str]]) -> str:
+    """A warning about equal images in different classes; empty if there are none.
+
+    `images` are digest, class and name of each. At most one of the labels can be right, but nobody can tell which: such
+    images are named and kept, wherever images are read.
+    """
+    named: dict[Hashable, dict[str, str]] = {}  # digest -> class -> the first image
+    for digest, label, name in images:
+        named.setdefault(digest, {}).setdefault(label, name)
+    shared = [of for of in named.values() if len(of) > 1]
+    if not shared:
+        return ""
+    shown = (" = ".join(f"{name} (class {label})" for label, name in of.items()) for of in shared[:2])
+    verb = "is" if len(shared) == 1 else "are"
+    return (
+        f"warning: {counted(len(shared), 'image')} {verb} in more than one class, e.g. {'; '.join(shown)}; at most one "
+        "of the labels can be right, all are kept"
+    )
+
+
 def find_duplicates(entries: Sequence[Entry], facts: Mapping[int, ImageFacts]) -> list[tuple[str, str, str, str]]:
     """Rows of kind, place and both names, the most harmful first.
 
-    Each image is paired with the first similar one in its class, in other classes of its split, and in other splits.
+    Each image is paired with the first similar one in each place.
     """
     chosen = sorted(facts)
     splits, classes = ([getattr(entries[i], name) for i in chosen] for name in ("split", "class_name"))
@@ -187,8 +205,8 @@ def find_pairs(values: np.ndarray, groups: np.ndarray, max_distance: int) -> dic
         for i, j in _equal_pairs(block.view(np.uint32)[:, 0]):
             near = (np.bitwise_count(distinct[i] ^ distinct[j]).sum(1) <= max_distance) & (i != j)
             i, j = i[near], j[near]
-            split, name = (of[i] != of[j]).T
-            np.minimum.at(partners, (np.where(split, 2, name.astype(int)), i), firsts[j])
+            split, name = (of[i] != of[j]).T.astype(int)
+            np.minimum.at(partners, (2 * split + name, i), firsts[j])
     found = partners[:, which]
     found[0] = np.minimum(found[0], np.where(firsts[which] < np.arange(count), firsts[which], count))
     places, images = np.nonzero(found < count)

@@ -21,6 +21,7 @@ from dml_jax.data import decode, split_metadata, store, transforms
 from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
+from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
 from dml_jax.errors import ConfigError, DataError, counted
 from dml_jax.files import atomic_directory, cache_dir, name_file, sha256, write_csv, write_json
@@ -45,7 +46,7 @@ class Request(NamedTuple):
 
     def identity(self) -> dict[str, Any]:
         """The values that determine the result."""
-        keys = ("name", "test_share", "splits", "short_side", "pixels", "skip_bad", "subset")
+        keys = ("name", "test_share", "splits", "session", "short_side", "pixels", "skip_bad", "subset")
         values = self._asdict() | self.options._asdict()
         return {"sources": [str(path.resolve()) for path in self.sources]} | {key: values[key] for key in keys}
 
@@ -61,6 +62,8 @@ def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any
                 f"--output={output}: was prepared with another {' and '.join(differing)}; choose another output"
             )
         console.print(f"{output} is already prepared")
+        if count := sum(decode.is_outdated(reason) for _, reason in done["skipped"]):
+            console.warn(f"{output}: lacks {counted(count, 'image')} that could be read now; delete it to add them")
         return done
     used = output.exists() and (not output.is_dir() or any(output.iterdir()))
     if used or any(source.is_dir() and output.resolve().is_relative_to(source.resolve()) for source in request.sources):
@@ -116,16 +119,13 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     scratch = draft / "scratch"  # unpacked and encoded images, deleted at the end
     scratch.mkdir()
     files = sources.list_files(request.sources, scratch, console.print)
-    entries = check.find_entries(recipe, files, request.options._replace(scratch=scratch), named)
-    for split, (images, classes) in {} if request.subset else (recipe.counts or {}).items():
-        members = [entry.class_name for entry in entries if entry.split == split]
-        if (len(members), len(set(members))) != (images, classes):
-            raise DataError(
-                f"{split} has {len(members)} images of {len(set(members))} classes instead of {images} of {classes}: "
-                f"use --subset to accept a part of {request.name}"
-            )
-    if note := recipe.note(files):
-        console.print(note)
+    page = understand(recipe, files, request.options._replace(scratch=scratch), named)
+    entries = list(page.entries)
+    if not request.subset and (problem := check.incomplete(recipe, entries)):
+        doubts = recipe.doubts(page.survey.files, request.options)
+        raise DataError("; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"]))
+    for line in shown(page.doubts, named):
+        console.print(line)
     check.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
@@ -135,19 +135,23 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     if recipe.counts is None:
         reasons |= check.find_invalid(entries, facts)
     skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    for name, reason in skipped:
-        console.print(f"{name}: {reason}")
+    for line in check.listed(skipped):
+        console.print(line)
     if reasons and not request.skip_bad:
         raise DataError(
-            f"{len(reasons)} of {len(entries)} images cannot be used (all are listed above); fix them, or leave them "
+            f"{len(reasons)} of {len(entries)} images cannot be used (listed above); fix them, or leave them "
             "out with --skip_bad"
         )
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
     check.check_number_of_classes(kept, named)
+    conflicts = check.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
+    if conflicts:
+        conflicts += f" and listed in {check.TABLE}"
+        console.print(conflicts)
 
     console.start_progress("writing images", len(kept))
-    written = write_records(draft, kept, not request.pixels, console.update_progress)
+    written = write_records(draft, kept, not request.pixels, console.update_progress, conflicts)
     pairs = check.find_duplicates(entries, {i: facts[i] for i in usable})
     write_csv(draft / check.TABLE, [("kind", "where", "first", "second"), *pairs])
     marker = written | {
@@ -198,9 +202,12 @@ def check_images(
 
 
 def write_records(
-    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None]
+    directory: Path, entries: Sequence[Entry], compressed: bool, progress: Callable[[int], None], note: str = ""
 ) -> dict[str, Any]:
-    """Writes the images and the index of a data set; returns the fields of the marker file that describe them."""
+    """Writes the images and the index of a data set; returns the fields of the marker file that describe them.
+
+    The `note` is for the users of the data set, see `Split.note`.
+    """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
     (directory / store.RECORDS).mkdir()
@@ -216,7 +223,8 @@ def write_records(
                 content.update(f"{split}\n{entry.class_name}\n{entry.id}\n".encode())
                 done += 1
                 progress(done)
-    split_metadata.save(directory / store.INDEX, {name: split._replace(files=()) for name, split in splits.items()})
+    indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
+    split_metadata.save(directory / store.INDEX, indexed)
     return {
         "sha256": content.hexdigest(),
         "splits": {

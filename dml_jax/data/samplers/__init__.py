@@ -7,7 +7,8 @@
         batch = sampler.batch(step)  # int64 [64], indices into labels
 
 `balanced` is the default; `shuffled` and the functions in `papers.py` reproduce the samplers of published code. They
-take labels int [N] in 0..C-1, with images of each class. `data.sampler` may also be the import path of such a function,
+take labels [N], integers or text, and raise `ConfigError` unless `images_per_class` divides `batch_size` into two or
+more classes (see `Data`). `data.sampler` may also be the import path of such a function,
 (labels, batch_size, images_per_class, seed) -> Sampler.
 """
 

@@ -6,13 +6,17 @@ and each host takes its slice of it.
 """
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, wraps
+from inspect import signature
 from math import ceil, gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from dml_jax.config import Data
 from dml_jax.errors import ConfigError, DataError
+
+Make = TypeVar("Make", bound=Callable[..., "Sampler"])
 
 # Random streams of the samplers, distinct from each other and from the images' streams, (seed, step, slot, view).
 CLASSES, IMAGES, EPOCHS, STEPS = (2**31 + i for i in range(1, 5))
@@ -34,6 +38,7 @@ class Sampler(NamedTuple):
 
 def from_batches(batch: Callable[[int], np.ndarray], steps: int) -> Sampler:
     """A sampler that draws each batch independently by `batch`, step -> int [B]; every epoch has `steps` steps."""
+    _check_steps(steps)
     return Sampler(batch, first_step=lambda epoch: epoch * steps, epoch=lambda step: step // steps)
 
 
@@ -42,7 +47,13 @@ def from_epochs(order: Callable[[int], np.ndarray], batch_size: int, steps: int)
 
     `order` maps an epoch to its concatenated batches, int [steps * batch_size].
     """
+    _check_steps(steps)
     return from_varying_epochs(order, lambda epoch: steps, batch_size)
+
+
+def _check_steps(steps: int) -> None:
+    if steps < 1:
+        raise ConfigError(f"steps={steps}: an epoch has at least one step")
 
 
 def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[int], int], batch_size: int) -> Sampler:
@@ -69,6 +80,23 @@ def from_varying_epochs(order: Callable[[int], np.ndarray], length: Callable[[in
     )
 
 
+def checked(make: Make) -> Make:
+    """The function that constructs a sampler, with the rules of `Data` for its arguments also in direct calls."""
+
+    @wraps(make)
+    def call(*arguments: Any, **keywords: Any) -> Sampler:
+        given = signature(make).bind(*arguments, **keywords).arguments
+        given.pop("labels", None)
+        numbers: dict[str, Any] = {name: x.item() if isinstance(x, np.integer) else x for name, x in given.items()}
+        seed = numbers.pop("seed", 0)
+        Data(sampler=make.__name__, **numbers)
+        if not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"seed={seed!r}: must be a whole number from 0 on")
+        return make(*arguments, **keywords)
+
+    return call  # type: ignore[return-value]
+
+
 def distinct_classes_per_batch(batch_size: int, images_per_class: int, available: int) -> int:
     """B / K, the number of distinct classes in a batch; raises ConfigError if it exceeds the `available` ones."""
     classes = batch_size // images_per_class  # a whole number by the rules of `Data`
@@ -82,13 +110,21 @@ def distinct_classes_per_batch(batch_size: int, images_per_class: int, available
 
 
 def indices_by_class(labels: np.ndarray) -> list[np.ndarray]:
-    """Groups image indices by class: labels int [N] in 0..C-1 -> C arrays int64; all classes must have images."""
-    counts = np.bincount(labels)
+    """Groups image indices by class: labels [N], integers or text -> C arrays int64, in the order of the labels."""
+    found = np.asarray(labels)
+    if found.dtype == object and all(isinstance(label, str) for label in found.flat):
+        found = found.astype(str)
+    if found.ndim != 1 or not found.size or found.dtype.kind not in "iuU":
+        raise DataError(
+            f"labels: hold {found.dtype} of shape {list(found.shape)}; give one class per image, an integer or text"
+        )
+    numbers, counts = np.unique(found, return_inverse=True, return_counts=True)[1:]
     if len(counts) < 2:
-        raise DataError(f"the training split has one class of {labels.size} images: at least two classes are needed")
-    return np.split(np.argsort(labels, kind="stable"), np.cumsum(counts)[:-1])
+        raise DataError(f"the training split has one class of {found.size} images: at least two classes are needed")
+    return np.split(np.argsort(numbers, kind="stable"), np.cumsum(counts)[:-1])
 
 
+@checked
 def balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """P classes times K images; the default of this library, not taken from a paper.
 

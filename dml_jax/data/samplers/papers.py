@@ -12,6 +12,7 @@ from dml_jax.data.samplers.base import (
     EPOCHS,
     STEPS,
     Sampler,
+    checked,
     distinct_classes_per_batch,
     from_batches,
     from_epochs,
@@ -21,6 +22,7 @@ from dml_jax.data.samplers.base import (
 from dml_jax.errors import ConfigError
 
 
+@checked
 def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     """All images in random order without regard to class: the default of HIST (Lim et al., CVPR 2022).
 
@@ -35,6 +37,7 @@ def shuffled(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     return from_epochs(order, batch_size, steps)
 
 
+@checked
 def hist_balanced(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """B / K distinct classes, K images of each drawn with replacement: HIST (Lim et al., CVPR 2022), option `IPC`.
 
@@ -51,6 +54,7 @@ def hist_balanced(labels: np.ndarray, batch_size: int, images_per_class: int, se
     return from_batches(batch, _full_batches(batch_size, len(labels)))
 
 
+@checked
 def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """B / K classes, K images of each, both drawn with replacement: DiVA (Milbich, Roth et al., ECCV 2020).
 
@@ -68,6 +72,7 @@ def diva(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int =
     return from_batches(batch, _full_batches(batch_size, len(labels)))
 
 
+@checked
 def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """Each class in shuffled chunks of K images, B / K random chunks per batch: MPN (Seidenschwarz et al., ICML 2021).
 
@@ -89,6 +94,7 @@ def mpn(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 
     return from_epochs(order, batch_size, steps)
 
 
+@checked
 def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     """`mpn` with a new number of chunks per batch in every epoch: MPN (Seidenschwarz et al., ICML 2021) on CUB.
 
@@ -116,6 +122,7 @@ def mpn_redraw(labels: np.ndarray, batch_size: int, seed: int = 0) -> Sampler:
     return from_varying_epochs(order, lambda epoch: steps[draw(epoch)[0]], batch_size)
 
 
+@checked
 def ms(labels: np.ndarray, batch_size: int, images_per_class: int, seed: int = 0) -> Sampler:
     """Each class in chunks of K images, B / K distinct classes per batch: MS loss (Wang et al., CVPR 2019).
 

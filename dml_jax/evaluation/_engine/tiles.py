@@ -251,13 +251,18 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
 def distances(
     queries: TiledRows, gallery: TiledRows, row: np.ndarray, indices: np.ndarray
 ) -> Iterator[tuple[slice, np.ndarray]]:
-    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from differences of the rows."""
+    """Yields slices of the pairs (row, index), and their squared distances float64 [B] from differences of the rows.
+
+    The cosine with a zero row is 0, so that its squared distance is 2, although the row has no unit length.
+    """
     step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
     for start in range(0, len(row), step):
         part = slice(start, start + step)
-        difference = _prepared(queries.source[row[part]], queries)
-        difference -= _prepared(gallery.source[indices[part]], gallery)
-        yield part, np.einsum("nd,nd->n", difference, difference)
+        left, right = _prepared(queries.source[row[part]], queries), _prepared(gallery.source[indices[part]], gallery)
+        zero = ~left.any(axis=1) | ~right.any(axis=1)
+        left -= right
+        squares = np.einsum("nd,nd->n", left, left)
+        yield part, np.where(zero, 2.0, squares) if queries.metric == "cosine" else squares
 
 
 def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:

@@ -3,14 +3,25 @@
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from dml_jax.config.fields import Needs, NonEmpty, NonNegative, Positive, PositiveInt, Probability, require, section
+from dml_jax.config.fields import (
+    Effect,
+    Mark,
+    Needs,
+    NonEmpty,
+    NonNegative,
+    Positive,
+    PositiveInt,
+    Probability,
+    require,
+    section,
+)
 
 Task = Literal["discriminative", "selfsimilarity", "shared", "intra"]
 Figure4Task = Literal["instance", "spread", "rotnet", "deepcluster"]
 SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
+Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative]
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
-TEST_TIME = ("ensemble",)  # options of the test-time embedding alone
 GROUPS = ("model", "beta", "psi")  # parameter groups
 
 
@@ -49,7 +60,7 @@ class Config:
     alpha_shared: Annotated[NonNegative, _task("shared")] = 0.3  # weight of this loss
     alpha_intra: Annotated[NonNegative, _task("intra")] = 0.3  # weight of this loss
     # Test-time weights in the order of TASKS; only their ratios matter.
-    ensemble: tuple[NonNegative, NonNegative, NonNegative, NonNegative] = (0.75, 1.25, 1.25, 1.25)
+    ensemble: Annotated[Weights, Effect.EMBEDDING, Mark.SAME_EXPERIMENT] = (0.75, 1.25, 1.25, 1.25)
     base: Annotated[Literal["margin", "triplet"], TRIPLETS] = "margin"  # loss of the triplets
     margin: Annotated[NonNegative, TRIPLETS] = 0.2  # margin of that loss
     # Initial boundary of the margin loss, which is learned per class and task.

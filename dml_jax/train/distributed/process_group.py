@@ -36,8 +36,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from dml_jax import files
-from dml_jax.errors import ConfigError, PeerError, exit_code_of, printable
-from dml_jax.train.distributed.stop_signals import Interrupted
+from dml_jax.errors import ConfigError, PeerError, exit_code_of, message_of
+from dml_jax.train.distributed.stop_signals import Interrupted, largest
 from dml_jax.train.records import logs
 
 T = TypeVar("T")
@@ -259,6 +259,10 @@ def end_together(silence: float) -> Iterator[None]:
         return
     group = _group = _Group(silence)
     try:
+        # The first collective over all devices connects them, for which Gloo waits 30 s; later ones wait far longer. So
+        # it runs here, where all processes are, and not after compiling: only process 0 writes JAX's cache of compiled
+        # programs, so that others may compile for minutes while it waits.
+        jax.block_until_ready(largest(0))
         yield
     except Exception as error:
         if isinstance(error, Interrupted) and not error.alone:  # all processes have agreed to stop
@@ -268,7 +272,7 @@ def end_together(silence: float) -> Iterator[None]:
             write_stacks(str(error))
             time.sleep(PATIENCE / 5)  # if this error follows from the loss of a process, a reader ends this one
         group.ending.acquire()
-        reason = printable(" ".join(str(error).split())) or type(error).__name__
+        reason = message_of(error) or type(error).__name__
         group.leave(code, f"process {jax.process_index()} has stopped: {reason}")
         atexit.register(os._exit, code)  # after the error has been printed, and before JAX waits for the others
         raise

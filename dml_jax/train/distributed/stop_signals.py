@@ -59,7 +59,7 @@ class Stop:
         """
         if jax.process_count() == 1:
             return self.agreed()
-        asked, self._asked = self._asked, _largest(self.signal)
+        asked, self._asked = self._asked, largest(self.signal)
         return 0 if asked is None else int(asked)
 
     def raise_if_stopped(self) -> None:
@@ -76,11 +76,11 @@ class Stop:
         return int(np.max(multihost_utils.process_allgather(np.int32(self.signal))))
 
 
-def _largest(value: int) -> jax.Array:
-    """The largest of the values of all processes, as soon as it is computed; int32 []."""
-    devices, largest = _reduction()
+def largest(value: int) -> jax.Array:
+    """The largest of the values of all processes, as soon as it is computed over all devices; int32 []."""
+    devices, reduced = _reduction()
     local = np.full(jax.local_device_count(), value, np.int32)
-    return largest(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
+    return reduced(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
 
 
 @cache

@@ -6,6 +6,7 @@ of the arrays.
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import jax
 import numpy as np
 import safetensors.numpy
 from flax import traverse_util
+from pydantic import TypeAdapter
 
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
@@ -25,6 +27,12 @@ from dml_jax.train.step import TrainState, fingerprint
 SUFFIX = ".safetensors"
 MODEL = "model"  # directory of the one model that a run on the hub has instead of checkpoints
 ABOUT = "dml_jax"  # the entry of the metadata
+
+
+@dataclass
+class _About:
+    run: dict[str, Any]
+    sha256: str
 
 
 def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
@@ -58,14 +66,19 @@ def read(directory: Path, step: int, template: Variables, run: Mapping[str, Any]
     """Reads a kept model in the shapes of a state or model, as a state without the optimizer's."""
     path = directory / f"{step}{SUFFIX}"
     with reading(path, "delete it", CheckpointError), safetensors.safe_open(path, "np") as file:
-        about = json.loads((file.metadata() or {}).get(ABOUT, "{}"))
+        about = TypeAdapter(_About).validate_json((file.metadata() or {}).get(ABOUT, "{}"))
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    if about.get("sha256") != fingerprint(arrays):
+    if about.sha256 != fingerprint(arrays):
         raise CheckpointError(f"{path}: has changed since it was written; delete it")
-    workdir.check_same_facts(path, about["run"], run)
+    workdir.check_same_facts(path, about.run, run)
 
     def find(name: Any, wanted: jax.ShapeDtypeStruct) -> np.ndarray:
-        return np.zeros(wanted.shape, wanted.dtype) if 0 in wanted.shape else arrays["/".join(name)]
+        if 0 in wanted.shape:
+            return np.zeros(wanted.shape, wanted.dtype)
+        found = arrays.get("/".join(name))
+        if found is None or (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+            raise CheckpointError(f"{path}: does not fit this model ({'/'.join(name)}); delete it")
+        return found
 
     wanted = {"0": jax.eval_shape(parameter_groups.merged, template.params), "1": template.model_state}
     found = traverse_util.path_aware_map(find, wanted)

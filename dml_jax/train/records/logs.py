@@ -2,6 +2,7 @@
 waiting for data, and memory.
 """
 
+import hashlib
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ import shutil
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,15 +36,28 @@ class JsonLines:
         self.path = path
         self.active = active
         self._show = show
+        self._last, self._before, self._through = 0, hashlib.sha256(), hashlib.sha256()
+
+    def _count(self, step: int, text: str) -> None:
+        if step != self._last:
+            self._last, self._before = step, self._through.copy()
+        self._through.update(text.encode())
+
+    def digests(self, step: int) -> dict[str, str]:
+        """SHA-256 of the lines before and through a step, which is the last line's or a later one."""
+        before = self._before if step == self._last else self._through
+        return {"before": before.hexdigest(), "through": self._through.hexdigest()}
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line and flushes it to disk, so that no checkpoint is ever ahead of the log."""
         if not self.active:
             return
+        text = json.dumps(line) + "\n"
         with name_file(self.path), open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        self._count(line["step"], text)
         if self._show:
             self._show(line)
 
@@ -58,15 +72,25 @@ class JsonLines:
             pydantic.TypeAdapter(list[pydantic.StrictInt]).validate_python([line["step"] for line in lines])
         return lines
 
-    def truncate(self, step: int) -> None:
-        """Removes lines after `step`, and an incomplete one: the resumed run writes them again."""
-        if not self.active or not self.path.exists():
+    def truncate(self, step: int, sha256: str | None = None) -> None:
+        """Removes lines after `step`, and an incomplete one: the resumed run writes them again.
+
+        Raises CheckpointError, and changes nothing, unless the lines that are left have this SHA-256, if one is given.
+        """
+        if not self.active:
             return
-        kept = [line for line in self.read() if line["step"] <= step]
-        with atomic_write(self.path) as draft:
-            draft.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
-        if self._show:
-            for line in kept:
+        kept = [(line, json.dumps(line) + "\n") for line in self.read() if line["step"] <= step]
+        if sha256 not in (None, hashlib.sha256("".join(text for _, text in kept).encode()).hexdigest()):
+            raise CheckpointError(
+                f"{self.path}: its lines up to step {step} are not those that the run has written; restore it from a "
+                f"copy, or delete {self.path.parent / 'checkpoints'} to train from the start"
+            )
+        if self.path.exists():
+            with atomic_write(self.path) as draft:
+                draft.write_text("".join(text for _, text in kept), encoding="utf-8")
+        for line, text in kept:
+            self._count(line["step"], text)
+            if self._show:
                 self._show(line)
 
 
@@ -146,15 +170,19 @@ def machine() -> str:
     return f"{len(devices)} x {devices[0].device_kind}, {system}"
 
 
-def summary(lines: Sequence[dict[str, Any]], batch_size: int) -> dict[str, float]:
-    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps."""
-    seconds, before, rates = 0.0, 0, []
-    for line in lines:
-        if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
-            seconds += (line["step"] - before) * batch_size / line["images_per_second"]
-            rates.append(line["images_per_second"])
-        before = line["step"]
-    if not rates:
-        return {}
-    found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
-    return found | {"peak_memory": max(line["peak_memory"] for line in lines)}
+def summary(timing: JsonLines, batch_size: int) -> dict[str, float]:
+    """Seconds of training without compilation and evaluation, median speed and peak memory; empty without steps.
+
+    Raises CheckpointError if a line of `timing.jsonl` lacks a number.
+    """
+    seconds, before, rates, lines = 0.0, 0, [], timing.read()
+    with reading(timing.path, "delete it, and repeat the command", CheckpointError):
+        for line in lines:
+            if line["images_per_second"] > 0:  # 0 if there was no step since compilation or an evaluation
+                seconds += (line["step"] - before) * batch_size / line["images_per_second"]
+                rates.append(line["images_per_second"])
+            before = line["step"]
+        if not rates:
+            return {}
+        found = {"seconds": round(seconds, 3), "images_per_second": round(statistics.median(rates), 3)}
+        return found | {"peak_memory": max(line["peak_memory"] for line in lines)}

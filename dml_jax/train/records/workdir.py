@@ -105,7 +105,8 @@ def check_same_facts(
 ) -> None:
     """Raises CheckpointError if the stored `identity` belongs to another run."""
     if "config" in here:
-        _check_same_config(where, stored.get("config", {}), here["config"], selecting)
+        config = stored.get("config")
+        _check_same_config(where, config if isinstance(config, Mapping) else {}, here["config"], selecting)
     for key, what in WHAT.items():
         before, now = stored.get(key, False if key == "x64" else None), here.get(key)
         if isinstance(before, Mapping) and isinstance(now, Mapping):  # a teacher is known by its variables
@@ -125,10 +126,9 @@ def _check_same_config(where: Path, stored: Mapping[str, Any], here: Mapping[str
     old, new = (configs.decisive(values, selecting=selecting) for values in (stored, here))
     keys = sorted(key for key in old.keys() | new.keys() if old.get(key) != new.get(key))
     old, new = configs.flatten(stored), configs.flatten(here)
-    lengths = ("train.steps", "train.epochs")
-    known = all(isinstance(old.get(key), int) for key in lengths)  # else config.json was edited by hand
+    known = all(isinstance(old.get(key), int) for key in configs.LENGTH)  # else config.json was edited by hand
     longer = not keys and known and _may_be_longer(new, old["train.steps"])
-    keys += [key for key in lengths if old.get(key) != new[key] and not (longer and old[key] < new[key])]
+    keys += [key for key in configs.LENGTH if old.get(key) != new[key] and not (longer and old[key] < new[key])]
     if keys:
         shown = ["method.name"] if "method.name" in keys else keys[:SHOWN]  # another method has other options
         differences = ", ".join(f"{key} ({old.get(key)!r} there, {new.get(key)!r} here)" for key in shown)
@@ -245,7 +245,9 @@ def updated(workdir: Path, replaced: tuple[str, ...]) -> Iterator[None]:
     """Context that writes files of a finished run again, whose names begin as `replaced`; the others are checked."""
     finished = (workdir / manifest.NAME).exists()
     if finished:
-        content = manifest.read(workdir, CheckpointError)
+        content = manifest.read(workdir, CheckpointError, REMEDY)
+        if not isinstance(content.get("checkpoint"), str):
+            raise CheckpointError(f"{workdir / manifest.NAME}: names no checkpoint; {REMEDY}")
         others = (name for name in content["files"] if not name.startswith(replaced))
         manifest.check(workdir, others, CheckpointError, REMEDY)
     yield

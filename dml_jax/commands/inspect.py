@@ -1,0 +1,34 @@
+"""Tells how images are understood before anything is done with them:
+
+    dml-jax inspect photos/
+    dml-jax inspect photos.zip [--splits=train:valid:test]     also a .csv or .parquet file, or a folder of a data set
+
+Prints splits, classes, missing and skipped files, names of classes that are nearly equal and everything else that had
+to be guessed, and the command that reads the images like this. No image is opened.
+"""
+
+from __future__ import annotations
+
+from dml_jax.commands import cli
+from dml_jax.errors import printable
+from dml_jax.files import expand_path
+
+
+def parser() -> cli.Parser:
+    flags = cli.Parser(__doc__)
+    flags.add_argument("source", metavar="SOURCE", help="folder, archive, .csv or .parquet file")
+    flags.add_argument("--splits", default="auto", metavar="auto|classes|none|A:B:C", help=cli.SPLITS)
+    flags.add_argument("--session", choices=("folder",), default="", help="folders in class folders are sessions")
+    return flags
+
+
+def execute(arguments: list[str]) -> None:
+    """Reads the command line and prints the page of a source."""
+    options = parser().read_plain(arguments)
+    from dml_jax.data import recognise
+    from dml_jax.data.prepare.sources import Options
+
+    how = Options(splits=options.splits, session=options.session)
+    how.named()  # before reading anything
+    for line in recognise.page(expand_path("SOURCE", options.source), how, options.source):
+        print(printable(line))

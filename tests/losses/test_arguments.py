@@ -1,0 +1,208 @@
+"""Arguments that are wrong end in one clear error, and those of other types in the same loss."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from dml_jax import losses
+from dml_jax.errors import ConfigError, DataError
+from dml_jax.losses import mining, pair_losses, signature
+from dml_jax.methods.baseline import LOSSES, takes
+from tests.losses.test_public import BETA, CENTERS, KEY, LABELS, NEGATIVE, POSITIVE, PROXIES, D, X
+
+ROWS = len(LABELS)
+TABLES = {name: signature.learned(loss) for name, loss in LOSSES.items()}
+WRONG: dict[str, Any] = {  # a value that breaks the rule of an option, by the default
+    "str": "no such word", "bool": 1, "int": -1, "float": -1.0, "tuple": (-1,)
+}  # fmt: skip
+
+
+def table(axes: str) -> np.ndarray:
+    return np.ones([{"C": 6, "D": X.shape[1], "K": 3}[axis] for axis in axes])
+
+
+def called(name: str, **options: Any) -> Callable[..., jax.Array]:
+    """The loss with ones in place of learned parameters: (embeddings, labels, …) -> scalar."""
+    tables = [table(parameter.axes) for parameter in TABLES[name].values()]
+    if takes(LOSSES[name], "key"):
+        options.setdefault("key", KEY)
+    return lambda x=X, labels=LABELS, **given: LOSSES[name](x, labels, *tables, **options, **given)
+
+
+OPTIONS = [
+    (name, option)
+    for name, loss in LOSSES.items()
+    for option in vars(signature.options(loss)())
+    if takes(loss, option) and option not in TABLES[name] and (name, option) != ("multi_similarity", "base")
+]
+
+
+@pytest.mark.parametrize(("name", "option"), OPTIONS)
+def test_every_option_has_its_rule_in_direct_calls(name: str, option: str) -> None:
+    default = getattr(signature.options(LOSSES[name])(), option)
+    with pytest.raises(ConfigError, match=rf"^\w+: {option}.*: must be"):
+        called(name, **{option: WRONG[type(default).__name__]})()
+
+
+def test_options_of_other_types_and_traced_ones() -> None:
+    expected = float(losses.nt_xent(X, LABELS, temperature=0.5))
+    for temperature in (np.float32(0.5), np.array(0.5), jnp.float32(0.5)):
+        assert float(losses.nt_xent(X, LABELS, temperature=temperature)) == pytest.approx(expected, rel=1e-6)
+    traced = jax.jit(lambda t: losses.nt_xent(X, LABELS, temperature=t))
+    assert float(traced(0.5)) == pytest.approx(expected, rel=1e-5)
+    assert float(losses.recall_at_k(X, LABELS, ks=[1, 2], k_temperatures=[1.0, 2.0])) >= 0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: losses.nt_xent(X, LABELS, temperature=0), "nt_xent: temperature=0: must be greater than 0"),
+        (lambda: losses.triplet(X, LABELS, mining="hardest", key=KEY), "triplet: mining='hardest': must be 'random'"),
+        (lambda: losses.triplet(X, LABELS), "key=None: mining='semi_hard' draws at random; give key="),
+        (lambda: losses.triplet(X, LABELS, distance="euclidean", mining="hard"), "distance='euclidean': give a func"),
+        (lambda: losses.recall_at_k(X, LABELS, ks=(1, 2)), r"k_temperatures=.*: give one for each of ks=\(1, 2\)"),
+    ],
+)
+def test_messages(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        call()
+
+
+def test_given_triplets_have_no_unknown_choices_either() -> None:
+    x, d, beta = map(jnp.float32, (X, D, BETA))
+    triplets = mining.mine("hard", None, d, POSITIVE, NEGATIVE, dim=5)
+    with pytest.raises(AssertionError, match="pair"):
+        pair_losses.margin_loss(x, LABELS, triplets, beta, divisor="pair")  # type: ignore[arg-type]
+    with pytest.raises(AssertionError, match="hardest"):
+        mining.mine("hardest", None, d, POSITIVE, NEGATIVE, dim=5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(
+    ("weight", "message"),
+    [(np.nan, "hold nan in row 3"), (np.inf, "hold inf in row 3"), (-1.0, r"hold -1.0 in row 3; give .* >= 0")],
+)
+def test_weights_that_are_no_weights(name: str, weight: float, message: str) -> None:
+    weights = np.ones(ROWS)
+    weights[3] = weight
+    for call in (called(name), jax.jit(lambda x, **_: called(name)(x, weights=weights))):
+        with pytest.raises(DataError, match=message):
+            call(X, weights=weights)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_weights_of_other_shapes_and_types(name: str) -> None:
+    for weights, message in ((np.ones(5), r"weights: have shape \[5\]; give \[12\]"), (list("a" * 12), "hold <U1")):
+        with pytest.raises(DataError, match=message):
+            called(name)(weights=weights)
+    with pytest.raises(DataError, match=r"weights: have shape \[12, 12\]"):
+        jax.jit(lambda w: called(name)(weights=w))(np.eye(12))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_without_any_weight_a_loss_is_zero(name: str) -> None:
+    options = {"spread": 0.0} if name == "soft_triple" else {}
+    call = jax.value_and_grad(lambda x: called(name, **options)(x, weights=np.zeros(ROWS)))
+    value, gradient = jax.jit(call)(X)
+    assert float(value) == 0
+    assert not np.asarray(gradient).any()
+
+
+def test_values_that_are_not_known_before_they_are_used_are_not_hidden() -> None:
+    """A traced weight that is NaN gives NaN; a negative one counts as it is."""
+    for name in ("nt_xent", "proxy_anchor", "margin"):
+        assert np.isnan(jax.jit(lambda w, name=name: called(name)(weights=w))(np.full(ROWS, np.nan)))
+    weights = np.linspace(-1, 3, ROWS)
+    logits = X @ np.ones((5, 6))
+    each = np.log(np.exp(logits).sum(1)) - logits[:, 0]
+    found = jax.jit(lambda w: losses.softmax(X, LABELS, np.ones((5, 6)), np.zeros(6), weights=w))(weights)
+    np.testing.assert_allclose(found, np.average(each, weights=weights), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_arrays_of_numpy_and_lists_are_arguments_of_traced_calls(name: str) -> None:
+    weights = np.arange(ROWS)
+    kinds = (
+        (LABELS, weights),
+        (LABELS.astype(np.uint8), weights.astype(np.float16)),
+        (LABELS.tolist(), weights.tolist()),
+    )
+
+    @jax.jit
+    def both(x: jax.Array, labels: jax.Array, weights: jax.Array) -> tuple[jax.Array, list[jax.Array]]:
+        return called(name)(x, labels, weights=weights), [called(name)(x, y, weights=w) for y, w in kinds]
+
+    expected, found = both(X, LABELS, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_large_labels(name: str) -> None:
+    """Equal in the lower 32 bits: classes of their own, or no class of a table."""
+    numbers = LABELS.astype(np.int64)
+    kinds = numbers * 2**32, numbers.astype(np.uint64) * 2**61, -numbers * 2**40
+    if TABLES[name]:
+        for large in kinds:
+            with pytest.raises(DataError, match=r"labels: hold -?\d+; give the number of each label's class in"):
+                called(name)(X, large)
+    else:
+        expected, *found = jax.jit(lambda x: [called(name)(x, large) for large in (LABELS, *kinds)])(X)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_unsigned_indices_of_no_class() -> None:
+    labels = jnp.asarray(np.where(LABELS == 0, 2**32 - 1, LABELS), jnp.uint32)
+    assert np.isnan(losses.margin(X, labels, BETA, mining="hard"))
+    assert np.isnan(losses.arcface(X, labels, PROXIES))
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_labels_that_are_no_classes(name: str) -> None:
+    for labels in (LABELS.astype(float), LABELS > 1, np.array([None] * ROWS), LABELS.astype(complex)):
+        with pytest.raises(DataError, match=r"labels: hold .*; give one class per row, an integer or text"):
+            called(name)(labels=labels)
+    with pytest.raises(DataError, match="labels: hold float32"):
+        jax.jit(called(name))(X, LABELS.astype(np.float32))
+
+
+def test_text_of_pandas() -> None:
+    text = np.array(list("cccddfffpppm"), object)
+    assert float(losses.sup_con(X, text)) == pytest.approx(float(losses.sup_con(X, LABELS)), rel=1e-6)
+
+
+def test_tables_that_do_not_fit_each_other() -> None:
+    for kernel, bias in ((np.ones((5, 6)), np.ones(4)), (np.ones((5, 4)), np.ones(6))):
+        with pytest.raises(DataError, match=r"(kernel|bias): has shape \[.*\] for embeddings \[12, 5\]; give \["):
+            losses.softmax(X, LABELS, kernel, bias)
+    with pytest.raises(DataError, match="proxies: hold <U1; give real numbers"):
+        losses.arcface(X, LABELS, np.full((6, 5), "a"))
+    with pytest.raises(DataError, match="embeddings: hold complex"):
+        losses.sup_con(X + 1j, LABELS)
+    beta = partial(losses.margin, X, LABELS, mining="hard")
+    assert float(beta(beta=BETA)) == float(beta(BETA))
+    assert float(losses.subcenter_arcface(X, LABELS, CENTERS)) > 0 < float(losses.arcface(X, LABELS, PROXIES))
+
+
+@pytest.mark.parametrize(
+    ("positive", "message"),
+    [
+        (np.where(POSITIVE, -1.0, 0.0), r"positive: hold -1.0 in row \d+"),
+        (np.where(POSITIVE, np.nan, 0.0), r"positive: hold nan in row \d+"),
+        (POSITIVE | NEGATIVE, r"positive, negative: pair \(\d+, \d+\) is in both"),
+    ],
+)
+def test_weights_of_pairs_that_are_no_weights(positive: np.ndarray, message: str) -> None:
+    for given in (
+        {"positive": positive, "negative": NEGATIVE},
+        {"candidates": losses.Candidates(X, positive, NEGATIVE)},
+    ):
+        with pytest.raises(DataError, match=message):
+            losses.sup_con(X, LABELS, **given)  # type: ignore[arg-type]
+    candidates = losses.Candidates(X, POSITIVE.astype(float), NEGATIVE)
+    with pytest.raises(DataError, match="positive: holds float64; give bool; only contrastive"):
+        losses.circle(X, LABELS, candidates=candidates)
