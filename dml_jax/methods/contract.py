@@ -127,6 +127,7 @@ class Hooks(NamedTuple):
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
       views: images per sample.
+      parts: of the embedding [B, D] that are also analysed by themselves: name, first column, column after the last.
       history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
         from the weights of another does not take them over.
       class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
@@ -141,6 +142,7 @@ class Hooks(NamedTuple):
     refresh: Refresh | None = None
     teach: Teach | None = None
     views: int = 1
+    parts: tuple[tuple[str, int, int], ...] = ()
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
     teacher: str = ""

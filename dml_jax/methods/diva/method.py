@@ -24,6 +24,7 @@ from dml_jax.methods.diva.options import (
     embedding_tasks,
     ranking_tasks,
     self_supervised_task,
+    weighted_parts,
 )
 from dml_jax.methods.diva.self_supervision import Encoded
 from dml_jax.numerics import unit
@@ -171,6 +172,7 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         after=after if task == "contrast" else None,
         fill=fill if task == "contrast" else None,
         refresh=recluster if task == "deepcluster" else None,
+        parts=weighted_parts(config),
         views=2 if task in ("contrast", "spread") else 1,
         history=("key", "queue", "memory", "clusters"),
     )

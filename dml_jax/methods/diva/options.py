@@ -99,6 +99,13 @@ def embedding_tasks(config: Config) -> tuple[Task, ...]:
     return tuple(task for task in TASKS if task in set(config.tasks) - without)
 
 
+def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
+    """The tasks with a positive weight at test time and the columns of their embedding, as in `Hooks.parts`."""
+    dim, weights = config.embedding_dim, dict(zip(TASKS, config.ensemble, strict=True))
+    parts = enumerate(embedding_tasks(config))
+    return tuple((task, i * dim, (i + 1) * dim) for i, task in parts if weights[task] > 0)
+
+
 def ranking_tasks(config: Config) -> tuple[Task, ...]:
     """The tasks trained with triplets."""
     others = () if config.learners == "discriminative" else ("selfsimilarity",)
