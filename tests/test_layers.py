@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
-    {"console", "files", "numerics"},
+    {"console", "drawing", "files", "numerics"},
     {"buckets", "manifest", "remote"},
     {"config"},
     {"losses"},

@@ -160,8 +160,8 @@ class ConvolutionalConfig(Config):
     """Options that all networks with batch normalisation have."""
 
     freeze_bn: bool = False  # use the running statistics in training, too, and never update them
-    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
-    # code and HIST's.
+    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in the code of
+    # several papers.
     bn_momentum: Probability = 0.1
 
 

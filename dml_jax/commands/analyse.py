@@ -24,7 +24,6 @@ any models), the first run before its training ("untrained"), and after message 
 
 import argparse
 import ast
-from pathlib import Path
 
 from dml_jax.commands import cli
 
@@ -32,9 +31,8 @@ SPLITS = ("test", "train", "validation")
 
 
 def figures() -> str:
-    """The lines on figures in the docstrings of `methods/*/figures.py`; read from the files, as importing is slow."""
-    paths = sorted(Path(__file__).parents[1].glob("methods/*/figures.py"))
-    texts = (ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or "" for path in paths)
+    """The lines on figures in the docstrings of the methods' modules `figures`."""
+    texts = (ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or "" for path in cli.of_methods("figures"))
     return "\n".join(line for text in texts for line in text.splitlines() if line.startswith("  "))
 
 

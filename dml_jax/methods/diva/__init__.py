@@ -22,6 +22,6 @@ Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
 
 from dml_jax.methods.diva.method import GROUPS, build
-from dml_jax.methods.diva.options import TASKS, TEST_TIME, Config
+from dml_jax.methods.diva.options import BACKBONE_GROUP, TASKS, TEST_TIME, Config
 
-__all__ = ["GROUPS", "TASKS", "TEST_TIME", "Config", "build"]
+__all__ = ["BACKBONE_GROUP", "GROUPS", "TASKS", "TEST_TIME", "Config", "build"]

@@ -18,6 +18,7 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.options import (
+    BACKBONE_GROUP,
     CLASSIFIERS,
     GROUPS,
     Config,
@@ -176,6 +177,8 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         views=2 if task in ("contrast", "spread") else 1,
         history=("key", "queue", "memory", "clusters"),
     )
-    return Method(
-        init, encode, loss, embed, groups, lambda path: path[0] if path[0] in groups else "model", hooks=hooks
-    )
+
+    def group(path: tuple[str, ...]) -> str:
+        return path[0] if path[0] in groups else BACKBONE_GROUP
+
+    return Method(init, encode, loss, embed, groups, group, hooks=hooks)

@@ -11,7 +11,8 @@ SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
 TEST_TIME = ("ensemble",)  # options of the test-time embedding alone
-GROUPS = ("model", "beta", "psi")  # parameter groups
+BACKBONE_GROUP = "model"  # parameter group of the backbone and the embeddings
+GROUPS = (BACKBONE_GROUP, "beta", "psi")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
