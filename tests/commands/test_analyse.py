@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ from dml_jax import files
 from dml_jax import run as runs
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import analyse
+from dml_jax.config import Group, Train
 from dml_jax.config.modules import parts
 from dml_jax.console import Console
+from dml_jax.methods import baseline
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.records import workdir
 from tests.commands.analysed import figures, table, write
 from tests.commands.conftest import Fails
-from tests.train.experiments import linear
+from tests.train.experiments import values
 
 MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
 OF_METHODS = {name: figure for module in parts("method", "figures").values() for name, figure in module.FIGURES.items()}
@@ -30,7 +33,9 @@ OF_METHODS = {name: figure for module in parts("method", "figures").values() for
 
 def tiny() -> configs.Config:
     """A linear embedding of digits, trained for four steps, keeping two models."""
-    return linear(steps=4, keep_every=2, log_every=2)
+    train = Train(groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2)
+    method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
+    return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
