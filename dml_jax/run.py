@@ -157,7 +157,7 @@ def evaluation(
     results, embeddings = evaluations.final(experiment, state, model, console)
     if mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
-        results["geometry"] = spectra.summary(experiment.config, embeddings["test"], labels)
+        results["geometry"] = spectra.summary(experiment.method, embeddings["test"], labels)
     return results, embeddings
 
 

@@ -26,7 +26,7 @@ from dml_jax.data.prepare.sources import File
 from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, WeightsError, printable
 from dml_jax.evaluation import check_inputs
 from dml_jax.inference.index import Index
-from dml_jax.studies import claims
+from dml_jax.lab import claims
 from dml_jax.train.records.logs import JsonLines
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1] / "dml_jax"
 LAYERS = (
     {"errors"},
-    {"class_names", "console", "files", "numerics"},
+    {"class_names", "console", "drawing", "files", "numerics"},
     {"buckets", "manifest", "remote"},
     {"config"},
     {"losses"},

@@ -11,7 +11,7 @@ On Cars196, the authors' network after message passing has one layer and four he
 has two layers and eight heads, and its classifier sees the concatenated outputs of both; they do not state which of the
 two gave the other rows of Table 8. The networks of an ensemble differ in the seed, and each seed of a student has a
 teacher of its own. The Group Loss uses BN-Inception except on Omniglot; its settings on SOP are not known. No results
-are published for `equations` (see `dml_jax/methods/mpn.py`) and `concatenation` with two layers.
+are published for `equations` (see `dml_jax/methods/mpn/method.py`) and `concatenation` with two layers.
 """
 
 from collections.abc import Callable

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dml_jax.analysis import drawing
+from dml_jax import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Finding, Panel
 from dml_jax.data.split import Split
+from dml_jax.methods.figures import Finding, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,6 +14,7 @@ from dml_jax.data import transforms
 from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import Split, take
 from dml_jax.errors import UserError
+from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Batch
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.embedding import Embedder
@@ -102,16 +102,12 @@ class EvaluatedModel:
         return replace(self, model=self.before_training(), known={})
 
     def refined(self) -> "EvaluatedModel":
-        """The run with the embeddings of its training batch after message passing."""
-        method, params, model_state = self.model.method, self.model.params, self.model.model_state
-
-        @jax.jit
-        def refine(images: jax.Array) -> jax.Array:
-            assert method.hooks.teach is not None
-            encoded, _ = method.encode(params, model_state, images, train=False)
-            return method.hooks.teach(params, model_state, encoded).embeddings
-
-        return replace(self, known={"batch": np.asarray(refine(self.training_batch.images), np.float32)})
+        """The run with the embeddings of its training batch, which have refined one another (`Hooks.refine`)."""
+        refine, rows = self.model.method.hooks.refine, jnp.asarray(self.embeddings("batch"))
+        assert refine is not None
+        batch = Groups(np.arange(len(rows))[None], len(rows))
+        found = refine(self.model.params, self.model.model_state, rows, groups=batch)
+        return replace(self, known={"batch": np.asarray(found, np.float32)})
 
     @cached_property
     def batch_rows(self) -> np.ndarray:

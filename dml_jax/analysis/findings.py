@@ -5,44 +5,22 @@ the end of a run, the standard subjects are written to `<workdir>/figures/` in t
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from dml_jax.analysis import drawing, html
+from dml_jax import drawing
+from dml_jax.analysis import html
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.html import Section, Strips, text
+from dml_jax.analysis.html import Section, text
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import read_json, write_csv, write_json
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from dml_jax.methods.figures import Finding, Panel
 
 DIRECTORY, STANDARD_DIRECTORY = "analysis", "figures"
 COLUMNS = 3  # panels side by side in comparisons of models
-
-
-class Panel(NamedTuple):
-    """The part of a figure that comparisons of models show."""
-
-    draw: Callable[["Axes"], None]  # draws it in axes, to which others may have been drawn if they are overlaid
-    # All models in one panel, or one panel each, with the same axes or their own.
-    layout: Literal["overlaid", "same axes", "own axes"]
-
-
-class Finding(NamedTuple):
-    """A figure and its numbers."""
-
-    name: str  # stem of the file names
-    caption: str  # content of the figure and how to read it
-    plot: Callable[[Path], None]  # writes the figure as a PNG file
-    columns: Sequence[str]  # header of the CSV file
-    rows: Iterable[Sequence[Any]]  # rows of the CSV file, with one value per column
-    pictures: Strips = ()  # shown in the report instead of the figure
-    table: str = ""  # HTML, shown in the report below the figure
-    panel: Panel | None = None  # None if models are not compared by it
 
 
 class Subject(NamedTuple):

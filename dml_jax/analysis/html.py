@@ -12,22 +12,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NamedTuple
 
-import numpy as np
 from PIL import Image
 
-from dml_jax.data.split import Split
+from dml_jax.drawing import Picture, Strips
 from dml_jax.errors import printable
 from dml_jax.files import atomic_write
 
 NARROW = 4  # columns of a table; a wider one has one block per row on a telephone
-SIDE = 96  # pixels of a thumbnail's longer side
 QUALITY = 70  # JPEG
 ROWS = 300  # shown in a table; the CSV file has all
 MARKS = {"right": "✓", "wrong": "✗", "query": "query"}
-
-Mark = Literal["query", "right", "wrong"]
 
 
 @dataclass(frozen=True)
@@ -37,32 +32,6 @@ class Section:
     title: str
     body: str
     note: str = ""
-
-
-class Picture(NamedTuple):
-    """A thumbnail."""
-
-    pixels: np.ndarray  # uint8 [H, W, 3], at most SIDE pixels high and wide
-    image: str
-    name: str  # its class
-    mark: Mark  # the query, or whether it has the query's class
-    note: str  # e.g. a cosine
-
-
-Strips = Sequence[tuple[str, Sequence[Picture]]]  # rows of thumbnails, each with a label above it, which may be empty
-
-
-def thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """An image uint8 [H, W, 3] in the size of thumbnails."""
-    small = Image.fromarray(pixels)
-    small.thumbnail((SIDE, SIDE))
-    return np.asarray(small)
-
-
-def picture(split: Split, index: int, mark: Mark, note: str = "") -> Picture:
-    """The thumbnail of an image of a split."""
-    name = split.classes[split.labels[index]]
-    return Picture(thumbnail(split.read(index, None)), split.ids[index], name, mark, note)
 
 
 def text(value: str) -> str:

@@ -1,28 +1,22 @@
 """Retrieved images of sampled queries, and Recall@1 of every class."""
 
-from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dml_jax.analysis import drawing, html
+from dml_jax import drawing
+from dml_jax.analysis import html
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Finding
-from dml_jax.analysis.html import Mark, Picture, picture
+from dml_jax.drawing import Picture
 from dml_jax.evaluation import metrics, neighbors
+from dml_jax.methods.figures import Finding, picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 QUERIES, NEIGHBORS = 10, 8  # rows and columns of the sample of queries
 COLUMNS = ("query", "class", "first_relevant_rank", "average_precision_at_r", "nearest", "its_class", "distance")
-FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
-    "query": (drawing.INK, "-"),
-    "right": (drawing.BLUE, "-"),
-    "wrong": (drawing.ORANGE, (0, (2, 1.2))),
-}
 
 
 def gallery_of(run: EvaluatedModel, split: str) -> str:
@@ -81,34 +75,12 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
             "the class of the query; ✗, dashed orange frame: another class; the number is the cosine. Half of the "
             "queries are sampled from those whose nearest image is of another class, so that more failures are shown "
             "than there are. The CSV file lists all queries.",
-            partial(plot_pictures, rows=strips),
+            partial(drawing.plot_pictures, rows=strips),
             COLUMNS,
             [row(query) for query in range(len(queries.labels))],
             list(zip(first, strips, strict=True)),
         )
     ]
-
-
-def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
-    """Draws one row per query: its thumbnail, then its neighbours with their notes below."""
-    from matplotlib.patches import Rectangle
-
-    columns, height = len(rows[0]), 1.2  # in units of the width of a picture
-    figure = drawing.figure(columns + 0.6, len(rows) * height + 0.4)
-    axes = figure.subplots()
-    for i, row in enumerate(rows):
-        montage = drawing.montage((shown.pixels for shown in row), columns, columns, 72, gap=6)
-        axes.imshow(montage, extent=(0, columns, i * height + 1, i * height))
-        for j, shown in enumerate(row):
-            colour, line = FRAME[shown.mark]
-            place = (j + 0.04, i * height + 0.04)
-            axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, color=colour, linewidth=3, linestyle=line))
-            axes.text(j + 0.5, i * height + 1.02, shown.note, fontsize=8, ha="center", va="top")
-    for j in range(columns):
-        axes.text(j + 0.5, -0.04, str(j) if j else "query", fontsize=9, ha="center", va="bottom")
-    axes.set(xlim=(0, columns), ylim=(len(rows) * height, -0.25), aspect="equal")
-    axes.set_axis_off()
-    figure.savefig(path, dpi=80)
 
 
 def recall_by_class(labels: np.ndarray, nearest: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

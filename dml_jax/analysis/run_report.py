@@ -12,17 +12,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from dml_jax.analysis import attention, curves, embedding_maps, findings, heat_maps, html, retrieval, spectra
+from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
 from dml_jax.config import Config, flatten, published
+from dml_jax.config.modules import parts
 from dml_jax.errors import printable
 from dml_jax.evaluation import metric_table
 from dml_jax.train.records import workdir
 from dml_jax.train.records.logs import JsonLines
 
-# All analyses by name, in the order of the report.
+# All analyses by name, in the order of the report: of any model, then the figures of single methods.
 SUBJECTS = {
     "retrieval": Subject("Retrieved images", retrieval.findings, standard=True),
     "classes": Subject("Classes", retrieval.class_findings, standard=True),
@@ -35,15 +36,11 @@ SUBJECTS = {
     ),
     "spectra": Subject("Geometry of the embedding space", spectra.findings, compared=True),
     "tsne": Subject("Map of the embeddings (t-SNE)", embedding_maps.by_tsne, compared=True, is_map=True),
-    "attention": Subject(
-        "Attention of the message passing network", attention.findings, attention.reason_not_to, by_split=False,
-        of_run=True,
-    ),
-    "influence": Subject(
-        "Influence of the batch on a prediction", attention.influence_findings, attention.reason_not_to, by_split=False,
-        of_run=True,
-    ),
-    "heat_maps": Subject("Prototypes over the image", heat_maps.findings, heat_maps.reason_not_to, of_run=True),
+    **{
+        name: Subject(figure.title, figure.findings, figure.reason_not_to, by_split=figure.by_split, of_run=True)
+        for module in parts("method", "figures").values()
+        for name, figure in module.FIGURES.items()
+    },
 }  # fmt: skip
 CONTROLS = {
     "raw pixels": "the images themselves, reduced to at most 32 x 32 pixels, without a network",

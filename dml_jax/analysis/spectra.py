@@ -1,16 +1,16 @@
-"""Geometry of an embedding space: singular values, density, effective rank; for DiVA, also per task."""
+"""Geometry of an embedding space and of its parts: singular values, density, effective rank."""
 
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dml_jax.analysis import drawing, html
+from dml_jax import drawing
+from dml_jax.analysis import html
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Finding, Panel
-from dml_jax.config import Config
 from dml_jax.evaluation import geometry
-from dml_jax.methods import diva
+from dml_jax.methods.contract import Method
+from dml_jax.methods.figures import Finding, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,23 +34,21 @@ def measure(embeddings: np.ndarray, labels: np.ndarray) -> Space:
     return Space(values / max(values.sum(), 1e-30), scalars)
 
 
-def parts(config: Config, embeddings: np.ndarray) -> dict[str, np.ndarray]:
-    """The embedding [N, D] and, for DiVA, the parts [N, D / tasks] that tasks with a positive weight contribute."""
+def parts(method: Method, embeddings: np.ndarray) -> dict[str, np.ndarray]:
+    """The embedding [N, D], and its parts (`Hooks.parts`) as rows of unit length."""
     found = {"embedding": embeddings}
-    if config.method and config.method.name == "diva":  # published weights have no method
-        tasks = diva.options.embedding_tasks(config.method)
-        for task, part in zip(tasks, np.split(embeddings, len(tasks), axis=1), strict=True):
-            if config.method.ensemble[diva.TASKS.index(task)] > 0:
-                found[task] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
+    for name, first, end in method.hooks.parts:
+        part = embeddings[:, first:end]
+        found[name] = part / np.maximum(np.linalg.norm(part, axis=1, keepdims=True), 1e-12)
     return found
 
 
-def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
-    """The scalars by name, for `results.json`; for DiVA, also each task's under its name.
+def summary(method: Method, embeddings: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """The scalars by name, for `results.json`; those of each part under its name.
 
     Of the whole embedding also "singular_values", largest first, divided by their sum, with six digits.
     """
-    spaces = {part: measure(rows, labels) for part, rows in parts(config, embeddings).items()}
+    spaces = {part: measure(rows, labels) for part, rows in parts(method, embeddings).items()}
     whole = spaces.pop("embedding")
     spectrum = [float(f"{value:.6g}") for value in whole.singular_values]
     return whole.scalars | {"singular_values": spectrum} | {part: space.scalars for part, space in spaces.items()}
@@ -59,7 +57,7 @@ def summary(config: Config, embeddings: np.ndarray, labels: np.ndarray) -> dict[
 def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     """Spectra and scalars of the embeddings of a split."""
     labels = run.split(split).labels
-    spaces = {name: measure(rows, labels) for name, rows in parts(run.config, run.embeddings(split)).items()}
+    spaces = {name: measure(rows, labels) for name, rows in parts(run.model.method, run.embeddings(split)).items()}
     draw = partial(draw_spectra, spaces=spaces)
     shown = [(name, *(f"{value:.4g}" for value in space.scalars.values())) for name, space in spaces.items()]
     return [

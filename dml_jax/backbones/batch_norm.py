@@ -168,8 +168,8 @@ class ConvolutionalConfig(Config):
 
     # Use the running statistics in training, too, and never update them.
     freeze_bn: Annotated[bool, Doubt(_never_set)] = False
-    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in Proxy-Anchor's
-    # code and HIST's.
+    # Weight of the new batch in the running statistics (PyTorch's convention); 0.9 with BN-Inception in the code of
+    # several papers.
     bn_momentum: Probability = 0.1
 
 

@@ -24,7 +24,7 @@ class Config(ConvolutionalConfig):
     """Options of GoogLeNet with batch norm."""
 
     name: str = "googlenet"
-    transform_input: bool = True  # as in training of the published weights; omitted by the authors of HIST
+    transform_input: bool = True  # as in training of the published weights; omitted by some papers
 
 
 CHANNELS = 1024

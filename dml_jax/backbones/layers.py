@@ -22,7 +22,7 @@ from dml_jax.numerics import at_least_float32, product
 
 Pooling = Literal["avg", "max", "avg+max"]  # of the feature map, see `global_pool`
 
-TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c.train.groups))
+TRAINED = Needs("a backbone that is trained", lambda c: not backbone_is_frozen(c))
 DropRate = Annotated[Fraction, TRAINED]  # of `DropPath`
 
 BLOCK = 2**16

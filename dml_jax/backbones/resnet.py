@@ -31,7 +31,8 @@ class Config(ConvolutionalConfig):
     depths: Annotated[tuple[PositiveInt, ...], NonEmpty] = (3, 4, 6, 3)  # blocks of each stage
     widths: tuple[PositiveInt, ...] = (64, 128, 256, 512)  # of each stage; bottlenecks output 4 times as many channels
     stem: Literal["imagenet", "small"] = "imagenet"  # small: 3x3, stride 1, no max pooling, for tiny images
-    stage_bn_updates: PositiveInt = 1  # updates of the stages' running statistics per step; 2 in MPN's code
+    # Updates of the stages' running statistics per step; 2 where PyTorch computes the stages twice (checkpointing).
+    stage_bn_updates: PositiveInt = 1
 
     def __post_init__(self) -> None:
         rule = f"must have as many entries as depths={self.depths}"

@@ -15,24 +15,29 @@ any models), the first run before its training ("untrained"), and after message 
   classes       Recall@1 by class
   components    map on the first principal components (*)
   overfitting   Recall@1 of training classes beside test classes over the kept models (*); not with --data
-  spectra       singular values, density, effective rank; for DiVA also by task (*)
+  spectra       singular values, density, effective rank, also of the parts of an embedding (*)
   tsne          map with thumbnails (*)
-  attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
-  influence     MPN: images on whose pixels a prediction depends
-  heat_maps     CRT: where prototypes respond
+  FIGURES
 
 (*) with --compare
 """
 
 import argparse
+import ast
 
 from dml_jax.commands import cli
 
 SPLITS = ("test", "train", "validation")
 
 
+def figures() -> str:
+    """The lines on figures in the docstrings of the methods' modules `figures`."""
+    texts = (ast.get_docstring(ast.parse(path.read_bytes()), clean=False) or "" for path in cli.of_methods("figures"))
+    return "\n".join(line for text in texts for line in text.splitlines() if line.startswith("  "))
+
+
 def parser() -> cli.Parser:
-    flags = cli.Parser(__doc__)
+    flags = cli.Parser((__doc__ or "").replace("  FIGURES", figures()))
     cli.add_model(flags)
     flags.add_argument("--compare", metavar="MODEL,MODEL", help="further models, untrained or refined")
     flags.add_argument("--data", metavar="DIRECTORY", help="labelled images: class folders or a prepared data set")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from dml_jax import files
+from dml_jax import drawing, files
 from dml_jax import run as trained_runs
-from dml_jax.analysis import attention, drawing, findings, html, run_report
+from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
@@ -108,9 +108,9 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
         elif first and model == "untrained":
             run = first.untrained()
         elif first and model == "refined":
-            reason = attention.reason_not_to(first)
             cli.require(options.split == "batch", "--compare=refined: message passing needs a batch; add --split=batch")
-            cli.require(not reason, f"--compare=refined: {reason}")
+            refines, method = first.model.method.hooks.refine, first.config.method.name
+            cli.require(refines, f"--compare=refined: method {method} has no test-time refinement")
             run = first.refined()
         else:
             run = trained_run(model, options, overrides)

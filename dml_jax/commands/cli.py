@@ -64,6 +64,11 @@ class Parser(argparse.ArgumentParser):
         return options
 
 
+def of_methods(part: str) -> list[Path]:
+    """The files of the modules `part` in the packages of methods (`config.modules.parts`), whose import is slow."""
+    return sorted(Path(__file__).parents[1].glob(f"methods/*/{part}.py"))
+
+
 def refuse(problems: Iterable[str]) -> None:
     """Raises ConfigError with the first of the problems, if there is one."""
     for problem in problems:

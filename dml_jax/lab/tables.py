@@ -13,8 +13,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dml_jax import config as configs
-from dml_jax import files
-from dml_jax.analysis import drawing
+from dml_jax import drawing, files
 from dml_jax.errors import CheckpointError, ConfigError, printable, suggest
 from dml_jax.evaluation import metric_table
 from dml_jax.evaluation.metric_table import MetricEntry

@@ -126,10 +126,11 @@ class Hooks(NamedTuple):
       refresh: computation from all training images every few epochs.
       teach: (params, model_state, encoded) -> Teaching, what a student learns from this method's trained model; None
         where that is `embed` alone.
-      diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> float scalars by name: whether
-        the mechanism of the method is at work in a training batch. Recorded beside the results of studies.
+      diagnose: (params, model_state, images uint8 [1, B, H, W, 3], labels int32 [B]) -> numbers by name that tell
+        whether the mechanism of the method is at work in a training batch; called on the host.
       views: images per sample.
       whole_maps: whether `encode` needs whole feature maps; otherwise the mean and the maximum over the map suffice.
+      parts: of the embedding [B, D] that are also analysed by themselves: name, first column, column after the last.
       history: names of the entries of `model_state` that past batches have left, such as a queue; a run that starts
         from the weights of another does not take them over.
       class_axis: path of a parameter -> its axis of training classes, along which it is spread over the devices; None
@@ -143,9 +144,10 @@ class Hooks(NamedTuple):
     refine: Callable[..., jax.Array] | None = None
     refresh: Refresh | None = None
     teach: Teach | None = None
-    diagnose: Callable[..., dict[str, jax.Array]] | None = None
+    diagnose: Callable[..., dict[str, float]] | None = None
     views: int = 1
     whole_maps: bool = False
+    parts: tuple[tuple[str, int, int], ...] = ()
     history: tuple[str, ...] = ()
     class_axis: Callable[[tuple[str, ...]], int | None] = no_classes
     teacher: str = ""

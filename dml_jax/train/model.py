@@ -70,7 +70,7 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
 
         method = build_on(backbone)
         if method.group(("backbone",)) in frozen:
-            method = build_on(parameter_groups.as_evaluated(backbone, random=not backbone_is_frozen(groups)))
+            method = build_on(parameter_groups.as_evaluated(backbone, random=not backbone_is_frozen(config)))
         return parameter_groups.updating(parameter_groups.freezing(method, groups), groups)
 
     method = build_for(data.classes)

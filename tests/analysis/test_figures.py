@@ -1,12 +1,15 @@
 """Figures for degenerate inputs, and which images, numbers and names the figures and the report show."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from dml_jax.analysis import curves, drawing, embedding_maps, findings, retrieval, spectra
+from dml_jax import drawing
+from dml_jax.analysis import curves, embedding_maps, findings, retrieval
 from dml_jax.analysis.run_report import SUBJECTS
+from dml_jax.methods import Hooks
 from tests.analysis.runs import Run
 
 
@@ -80,8 +83,7 @@ def test_models_in_panels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Each as it is alone: curves of its name in one panel, or a panel of its name."""
     rng, drawn, save = np.random.default_rng(0), {}, drawing.save
     monkeypatch.setattr(drawing, "save", lambda figure, path: (drawn.update({path.stem: figure}), save(figure, path)))
-    monkeypatch.setattr(spectra, "parts", lambda config, rows: {"embedding": rows})
-    monkeypatch.setattr(Run, "config", None)
+    monkeypatch.setattr(Run, "model", SimpleNamespace(method=SimpleNamespace(hooks=Hooks())), raising=False)
     rows = rng.normal(size=(40, 5))
     runs = {name: Run(rows + shift, np.arange(40) % 3, "abc") for name, shift in (("wide", 0), ("narrow", 9))}
     for subject in (SUBJECTS[name] for name in ("spectra", "components")):

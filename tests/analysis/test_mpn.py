@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from dml_jax.analysis import attention
+from dml_jax.backbones import layers
 from dml_jax.methods import mpn
 from dml_jax.methods.contract import TrainingSet
+from dml_jax.methods.mpn import figures
 from tests import toys
 
 CLASSES = 4
@@ -23,7 +24,7 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.
     method = mpn.build(config, toys.backbone(), TrainingSet(CLASSES, 16))
     batch = toys.batch(1, classes=CLASSES)
     params, model_state = method.init(jax.random.key(0), batch)
-    attend, used = mpn.attend, []
+    attend, used = layers.attend, []
 
     def watched(weights: jax.Array, values: jax.Array) -> jax.Array:
         used.append(weights)
@@ -36,10 +37,10 @@ def test_rows_are_those_of_the_forward_pass(equations: Any, monkeypatch: pytest.
         return jnp.stack(used)
 
     with monkeypatch.context() as patched:
-        patched.setattr(mpn, "attend", watched)
+        patched.setattr("dml_jax.methods.mpn.method.attend", watched)
         expected = forward(params, model_state, batch.images)
     network = mpn.MessagePassingNetwork(config, CLASSES)
-    found = jax.jit(partial(mpn.batch_attention, method, network))(params, model_state, batch.images)
+    found = jax.jit(partial(mpn.batch_attention, method.encode, network))(params, model_state, batch.images)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     assert found.shape == (2, 2, 16, 16)
     total = np.asarray(found).sum(axis=-1)
@@ -56,7 +57,7 @@ def test_influence_is_the_gradient() -> None:
     params["mpn"]["classifier"]["kernel"] = jax.random.normal(jax.random.key(1), (8, CLASSES))
     network = mpn.MessagePassingNetwork(config, CLASSES)
     anchors = jnp.asarray([2, 9])
-    compute = jax.jit(partial(attention.gradient_norms, method, network))
+    compute = jax.jit(partial(figures.gradient_norms, method, network))
     found = np.asarray(compute(params, model_state, batch.images, batch.labels, anchors))
     assert found.shape == (2, 16)
 
@@ -74,3 +75,30 @@ def test_influence_is_the_gradient() -> None:
             step[0, image, row, column, channel] = 4.0
             derivatives.append(float(log_probability(pixels + step) - log_probability(pixels - step)) / 8)
         assert found[1, image] == pytest.approx(np.linalg.norm(derivatives), rel=0.02)
+
+
+def test_attention_statistics() -> None:
+    """KL from uniform, weight on the own class and on the node itself; rows that sum to less than 1 are normalised."""
+    rng = np.random.default_rng(0)
+    weights = rng.random((2, 3, 5, 5)) * 0.2
+    weights[0, 0, 0] = [0.3, 0, 0, 0, 0]
+    weights[1] = 0.15
+    labels = np.array([0, 0, 1, 1, 1])
+    found = mpn.attention_statistics(mpn.normalised(weights), labels)
+    for layer, head in np.ndindex(2, 3):
+        divergence, own = [], []
+        for i in range(5):
+            p = weights[layer, head, i] / weights[layer, head, i].sum()
+            divergence.append(sum(x * np.log(x / 0.2) for x in p if x > 0))
+            own.append(sum(p[j] for j in range(5) if labels[j] == labels[i]))
+        assert found.divergence[layer, head] == pytest.approx(np.mean(divergence), abs=1e-12)
+        assert found.own_class[layer, head] == pytest.approx(np.mean(own))
+    np.testing.assert_allclose(found.divergence[1], 0, atol=1e-12)
+    np.testing.assert_allclose(found.own_class[1], (2 * 2 / 5 + 3 * 3 / 5) / 5)
+
+
+def test_influence_by_kind() -> None:
+    norms = np.array([[9.0, 3.0, 1.0, 2.0], [1.0, 2.0, 5.0, 4.0]])
+    found = figures.mean_by_kind(norms, np.array([0, 2]), np.array([0, 0, 1, 1]))
+    assert found == {"the image itself": 7.0, "same class": 3.5, "other classes": 1.5}
+    assert "same class" not in figures.mean_by_kind(norms, np.array([0, 2]), np.arange(4))

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pytest
 
-from dml_jax.commands import cli
+from dml_jax.backbones import deit, resnet
+from dml_jax.commands import cli, convert
+from tests.backbones import state_dicts
+from tests.commands.converted import CHANNELS, TINY
 
 Execute: TypeAlias = Callable[..., tuple[int, str, str]]
 Fails: TypeAlias = Callable[..., str]
@@ -37,3 +41,18 @@ def fails(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return err.removeprefix("error: ")
 
     return run
+
+
+@pytest.fixture
+def small_networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`dml-jax convert`, here in an empty directory, converts the small networks of its tests as well."""
+    monkeypatch.chdir(tmp_path)
+    networks = convert.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
+    monkeypatch.setattr(convert, "published", lambda: networks)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> state_dicts.StateDict:
+    """A small ResNet with a classifier, in torchvision's names."""
+    head = {"fc.weight": np.ones((10, CHANNELS), np.float32), "fc.bias": np.zeros(10, np.float32)}
+    return state_dicts.random_state_dict(resnet.build(TINY), "resnet") | head

@@ -1,6 +1,5 @@
 """The command: what it writes for a run, and invalid input."""
 
-import csv
 import json
 import re
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from dml_jax import config as configs
@@ -19,41 +17,30 @@ from dml_jax import run as runs
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import analyse
 from dml_jax.config import Group, Train
+from dml_jax.config.modules import parts
 from dml_jax.console import Console
-from dml_jax.methods import mpn
-from dml_jax.train import experiment as experiments
+from dml_jax.methods import baseline
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Stop
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import workdir
+from tests.commands.analysed import figures, table, write
 from tests.commands.conftest import Fails
-from tests.train.experiments import values, write_run
+from tests.train.experiments import values
 
-MADE = (
-    "retrieval", "classes", "components", "overfitting", "spectra", "tsne",
-    "attention", "attention_node", "influence", "influence_untrained",
-)  # fmt: skip
+MADE = ("retrieval", "classes", "components", "overfitting", "spectra", "tsne")
+OF_METHODS = {name: figure for module in parts("method", "figures").values() for name, figure in module.FIGURES.items()}
 
 
 def tiny() -> configs.Config:
-    """MPN on digits for four steps, keeping two models."""
-    groups = {group: Group(1e-3) for group in mpn.GROUPS}
-    train = Train(groups=groups, steps=4, keep_every=2, log_every=2)
-    method = asdict(mpn.Config(embedding_dim=8, heads=2))
+    """A linear embedding of digits, trained for four steps, keeping two models."""
+    train = Train(groups={group: Group(1e-3) for group in baseline.GROUPS}, steps=4, keep_every=2, log_every=2)
+    method = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
     return configs.resolve(values(steps=4) | {"name": "tiny", "method": method, "train": asdict(train)})
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a finished run leaves, with the untrained model in all places."""
-    directory, experiment = tmp_path_factory.mktemp("run"), experiments.build(tiny())
-    state = experiment.initial_state()
-    store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
-    for step in (2, 4):
-        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
-    lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
-    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
-    return directory
+    return write(tmp_path_factory.mktemp("run"), tiny())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,26 +59,15 @@ def _restored_once() -> Iterator[None]:
         yield
 
 
-def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str, str]]:
-    with (directory / folder / f"{name}.csv").open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def figures(report: str) -> list[str]:
-    """The names of the figures of a page."""
-    return re.findall('<figure [^>]*?id="([\\w-]+)"', report)
-
-
 def test_analyses_are_gathered_in_the_report(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also those of an earlier command and of another split."""
-    analyse.execute([f"--model={run}", "--what=attention", "--batch=3", "--node=5", "--quiet"])
+    analyse.execute([f"--model={run}", "--what=overfitting", "--quiet"])
     analyse.execute([f"--model={run}", "--what=classes", "--quiet"])
-    assert [row["step"] for row in table(run, "attention")] == ["0", "0", "2", "2", "4", "4"]
-    assert {row["head"] for row in table(run, "attention_node")} == {"1", "2"}
+    assert [row["step"] for row in table(run, "overfitting")] == ["0", "2", "4", "0", "2", "4"]
     assert sum(int(row["queries"]) for row in table(run, "classes")) == 896
     report = (run / "report.html").read_text()
     shown = figures(report)
-    assert shown == ["classes", "attention", "attention_node"]
+    assert shown == ["classes", "overfitting"]
     assert all((run / "analysis" / f"{name}.png").stat().st_size > 5000 for name in shown)
     assert all(f'href="analysis/{name}.csv"' in report for name in shown)
     assert '<meta name="viewport"' in report
@@ -129,38 +105,22 @@ def test_models_side_by_side(run: Path, other: Path, tmp_path: Path) -> None:
     assert not (other / "analysis").exists()
 
 
-def test_a_training_batch_without_and_with_message_passing(run: Path, tmp_path: Path) -> None:
-    options = ["--batch=2", "--split=batch", "--what=components", f"--output={tmp_path}", "--quiet"]
-    analyse.execute([f"--model={run}", "--compare=refined", *options])
-    rows = table(tmp_path, "components", "figures")
-    config = configs.resolve(workdir.read_config(run)["config"])
-    experiment, state = runs.restore(config, run, "latest", Console(quiet=True))
-    batch = runs.evaluated(experiment, experiment.model(state), run, Console(quiet=True), batch=2)
-    split = experiment.splits["train"]
-    index = experiment.sampler.batch(2)
-    for model in (run.name, "refined"):
-        assert sorted(row["image"] for row in rows if row["model"] == model) == sorted(split.ids[i] for i in index)
-    plain, refined = batch.embeddings("batch"), batch.refined().embeddings("batch")
-    network = mpn.MessagePassingNetwork(config.method, len(split.classes))
-    nodes = jnp.arange(16)[None]
-    (expected,) = mpn.refine(state.params["mpn"], jnp.asarray(plain), nodes, network, 16)
-    np.testing.assert_allclose(refined, expected, atol=1e-4)
-    assert np.abs(refined - plain).max() > 0.1
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "arguments are required: --model"),
-        (["--model={}", "--what=atention"], "--what=atention: there is no 'atention'; did you mean attention"),
-        (["--model={}", "--what=heat_maps"], "--what=heat_maps: method mpn has no prototypes on the feature map"),
+        (["--model={}", "--what=clases"], "--what=clases: there is no 'clases'; did you mean classes"),
         (["--model={}", "--split=validation"], "--split=validation: the run has none; give train or test or batch"),
-        (["--model={}", "--split=train", "--what=attention"], "--what=attention: is not made by split"),
-        (["--model={}", "--config.method.layers=2"], "--config.method.layers: belongs to the run; only data.path"),
+        (["--model={}", "--split=train", "--what=overfitting"], "--what=overfitting: is not made by split"),
+        (
+            ["--model={}", "--config.method.embedding_dim=2"],
+            "--config.method.embedding_dim: belongs to the run; only data.path",
+        ),
         (["--model={}", "--checkpoint=3"], "--checkpoint=3: not in"),
         (["--model={}", "--node=16"], "--node=16: must be in 0 to 15"),
         (["--model={}", "--compare=x", "--what=classes"], "--what=classes: not with --compare, only components"),
         (["--model={}", "--compare=refined", "--what=tsne"], "message passing needs a batch; add --split=batch"),
+        (["--model={}", "--compare=refined", "--split=batch"], "method baseline has no test-time refinement"),
         (["--model={}", "--split=batch", "--what=classes"], "--what=classes: not with --split=batch"),
         (["--model={}", "--classes=3", "--what=classes"], "--what=classes: shows no chosen classes"),
         (["--model={}", "--classes=50", "--what=tsne"], "--classes=50: must be in 1 to 5"),
@@ -171,11 +131,22 @@ def test_invalid_input(arguments: list[str], message: str, run: Path, fails: Fai
     assert message in fails(analyse, *(argument.format(run) for argument in arguments))
 
 
+@pytest.mark.parametrize("name", OF_METHODS)
+def test_figures_of_other_methods(name: str, run: Path, fails: Fails) -> None:
+    assert f"--what={name}: method baseline has no " in fails(analyse, f"--model={run}", f"--what={name}")
+
+
+def test_help_lists_every_analysis() -> None:
+    """It is printed without importing the methods, whose figures it finds in their files."""
+    listed = re.findall(r"^  (\w+)  +\S", analyse.parser().description or "", flags=re.MULTILINE)
+    assert sorted(listed) == sorted(SUBJECTS) == sorted((*MADE, *OF_METHODS))
+
+
 @pytest.mark.slow
 def test_everything_of_a_trained_run(tmp_path: Path) -> None:
     with Stop() as stop:
         runs.train(tiny(), tmp_path, Console(quiet=True), stop)
-    analyse.execute([f"--model={tmp_path}", f"--what={','.join(s for s in SUBJECTS if s != 'heat_maps')}"])
+    analyse.execute([f"--model={tmp_path}"])
     analyse.execute([f"--model={tmp_path}", "--what=components", "--split=train"])
     report = (tmp_path / "report.html").read_text()
     at = MADE.index("components") + 1

@@ -1,4 +1,4 @@
-"""The command `dml-jax convert`: all one-line errors without output, authors' checkpoints."""
+"""The command `dml-jax convert`: libraries' and authors' layouts, and one-line errors without output."""
 
 import hashlib
 import json
@@ -9,54 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
 from dml_jax.backbones.weights import store, tensor_files
-from dml_jax.commands import cli, convert
+from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
-from dml_jax.methods import diva, hist, mpn
-from dml_jax.methods.contract import Batch, TrainingSet
 from tests.backbones import state_dicts
 from tests.commands.conftest import Fails
+from tests.commands.converted import CHANNELS, TINY, check_tiny, linear, status
 
-TINY = resnet.Config(depths=(1, 1), widths=(4, 6))
-CHANNELS = 24
-
-
-@pytest.fixture(autouse=True)
-def _supported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command, here in an empty directory, converts the small networks of these tests as well."""
-    monkeypatch.chdir(tmp_path)
-    networks = convert.published() | {"tiny": TINY, "tiny_deit": deit.Config(depth=1, width=64, heads=1)}
-    monkeypatch.setattr(convert, "published", lambda: networks)
-
-
-@pytest.fixture(scope="module")
-def tiny() -> state_dicts.StateDict:
-    """A small ResNet with a classifier, in torchvision's names."""
-    head = {"fc.weight": np.ones((10, CHANNELS), np.float32), "fc.bias": np.zeros(10, np.float32)}
-    return state_dicts.random_state_dict(resnet.build(TINY), "resnet") | head
-
-
-def status(*arguments: str) -> int:
-    return cli.exit_code(lambda: convert.execute(list(arguments)))
-
-
-def check_tiny(directory: str, source: state_dicts.StateDict) -> None:
-    """The converted directory contains the arrays of the source at the right paths."""
-    params, stats = resnet.build(replace(TINY, pretrained=directory)).init(jax.random.key(0), (32, 32))
-    for layer, name in (("conv1", "conv1"), ("conv2", "layer2.0.conv2"), ("downsample_conv", "layer2.0.downsample.0")):
-        branch = params if layer == "conv1" else params["layer2_0"]
-        np.testing.assert_array_equal(branch[layer]["kernel"], source[f"{name}.weight"].transpose(2, 3, 1, 0))
-    np.testing.assert_array_equal(params["layer1_0"]["bn3"]["scale"], source["layer1.0.bn3.weight"])
-    np.testing.assert_array_equal(
-        stats["layer2_0"]["downsample_bn"]["var"], source["layer2.0.downsample.1.running_var"]
-    )
-    assert isinstance(params["conv1"]["kernel"], jax.Array)
+pytestmark = pytest.mark.usefixtures("small_networks")
 
 
 @pytest.mark.parametrize("kind", ["whole", "half", "parallel"])
@@ -107,6 +72,30 @@ def test_recognises_every_layout(architecture: str, config: Any, layout: str) ->
     assert sum(array.size for array in converted.tensors.values()) == sum(
         v.size for k, v in source.items() if "num_batches" not in k and "aux" not in k
     )
+
+
+def test_checkpoints_of_a_method(tiny: state_dicts.StateDict) -> None:
+    """Heads by the names of its authors, one under the name of a classifier, and a network in a file of its own."""
+    rng = np.random.default_rng(0)
+    renamed = lambda tensors, source: {f"method/params/{source}/{k}": v for k, v in tensors.items()}  # noqa: E731
+    heads = (from_torch.Head(r"task(\d)", r"method/params/heads/\1"), from_torch.Head("fc", "method/params/b", False))
+    layout = from_torch.Checkpoint("X", heads, ("copy.",), from_torch.SecondNetwork("decoder", "d.weight", renamed))
+    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")} | {"copy.x": np.ones(2, np.float32)}
+    theirs = body | linear(rng, "task3", 5, CHANNELS) | linear(rng, "fc", 7, 5)
+    converted = from_torch.convert({"w": theirs}, [layout])
+    assert converted.kind == "X"
+    np.testing.assert_array_equal(converted.tensors["method/params/heads/3/kernel"], theirs["task3.weight"].T)
+    np.testing.assert_array_equal(converted.tensors["method/params/b/kernel"], theirs["fc.weight"].T)
+    assert not [path for path in converted.tensors if path.startswith("classifier/")]
+    both = from_torch.convert({"w": theirs, "n": {"d.weight": np.ones(3, np.float32)}}, [layout])
+    assert (both.kind, both.tensors.keys() - converted.tensors.keys()) == (
+        "X, with its decoder", {"method/params/n/d.weight"}
+    )  # fmt: skip
+    plain = from_torch.convert({"w": tiny}, [layout])
+    assert plain.kind == "backbone"
+    np.testing.assert_array_equal(plain.tensors["classifier/fc/kernel"], tiny["fc.weight"].T)
+    with pytest.raises(WeightsError, match=r"unexpected: copy\.x, task3\.weight, task3\.bias, fc\.weight"):
+        from_torch.convert({"w": theirs})
 
 
 # Errors.
@@ -264,114 +253,3 @@ def test_position_embeddings_are_resized() -> None:
     backbone = deit.build(replace(config, pretrained="out"))
     assert backbone.init(jax.random.key(0), (64, 64))[0]["pos_embed"].shape == (1, 17, 64)
     assert backbone.init(jax.random.key(0), (96, 48))[0]["pos_embed"].shape == (1, 19, 64)
-
-
-# Authors' checkpoints, loaded into the methods: a small backbone with the authors' names.
-
-BATCH = Batch(jnp.zeros((2, 4, 32, 32, 3), jnp.uint8), jnp.array([0, 0, 1, 1]), jnp.arange(4))
-
-
-def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> state_dicts.StateDict:
-    return {
-        f"{name}.weight": rng.standard_normal((outputs, inputs)).astype(np.float32),
-        f"{name}.bias": rng.standard_normal(outputs).astype(np.float32),
-    }
-
-
-def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
-    assert status(f"--weights={','.join(map(str, files))}", "--output=out") == 0
-    return store.load_method("out", *method.init(jax.random.key(0), BATCH))
-
-
-def test_checkpoint_of_hist(tiny: state_dicts.StateDict) -> None:
-    """Embeddings equal average + max pooling, linear layer and layer norm, computed in NumPy from the checkpoint."""
-    theirs = {f"model.{k}": v for k, v in (tiny | linear(np.random.default_rng(0), "embedding", 8, CHANNELS)).items()}
-    file = state_dicts.write(Path("cars_resnet50_best.safetensors"), theirs)
-    backbone = resnet.build(TINY)
-    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), backbone, TrainingSet(5, 5))
-    params, state, kept = load_checkpoint(method, file)
-    check_tiny("out", tiny)
-    assert {name.split("/")[1] for name in kept if name.startswith("params")} == {"distributions", "hgnn"}
-    images = np.random.default_rng(1).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
-    inputs = backbone.preprocess(images)
-    forward = jax.jit(lambda p, s, x: backbone.apply(p, s, x, train=False)[0])
-    features = forward(params["backbone"], state["backbone"], inputs)
-    pooled = np.asarray(features, np.float64).mean((1, 2)) + np.asarray(features, np.float64).max((1, 2))
-    x = pooled @ theirs["model.embedding.weight"].T + theirs["model.embedding.bias"]
-    x = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    np.testing.assert_allclose(jax.jit(method.embed)(params, state, images), x, atol=1e-4)
-
-
-def test_checkpoint_of_diva(tiny: state_dicts.StateDict) -> None:
-    """Blocks stored twice, one layer per task."""
-    rng = np.random.default_rng(0)
-    tasks = ("discriminative", "selfsimilarity", "shared", "intra")
-    heads = {k: v for task in tasks for k, v in linear(rng, f"model.last_linear.{task}", 8, CHANNELS).items()}
-    body = {f"model.{k}": v for k, v in tiny.items() if not k.startswith("fc.")}
-    twice = {f"layer_blocks.{int(k[5]) - 1}.{k.split('.', 1)[1]}": v for k, v in tiny.items() if k.startswith("layer")}
-    method = diva.build(diva.Config(embedding_dim=8), resnet.build(TINY), TrainingSet(5, 5))
-    params, _, kept = load_checkpoint(method, state_dicts.write(Path("w.safetensors"), body | twice | heads))
-    for task in tasks:
-        np.testing.assert_array_equal(params["heads"][task]["kernel"], heads[f"model.last_linear.{task}.weight"].T)
-    assert not [name for name in kept if name.startswith(("params/backbone", "params/heads", "state/backbone"))]
-
-
-def gnn(rng: np.random.Generator, d: int, classes: int, layers: int) -> state_dicts.StateDict:
-    """The message passing network of MPN in the authors' names."""
-    found = linear(rng, "dim_red", d, d)
-    for i in range(layers):
-        name = f"gnn_model.node_model.layers.{i}"
-        for part in ("q_linear", "v_linear", "k_linear", "out"):
-            found |= linear(rng, f"{name}.att.{part}", d, d)
-        found |= linear(rng, f"{name}.linear1", 4 * d, d) | linear(rng, f"{name}.linear2", d, 4 * d)
-        for norm in ("norm1", "norm2"):
-            found |= {
-                f"{name}.{norm}.weight": rng.random(d, np.float32),
-                f"{name}.{norm}.bias": rng.random(d, np.float32),
-            }
-    vector = lambda: rng.random(d, np.float32)  # noqa: E731
-    found |= {"bottleneck.0.weight": vector(), "bottleneck.0.bias": np.zeros(d, np.float32)}
-    found |= {"bottleneck.0.running_mean": vector(), "bottleneck.0.running_var": vector()}
-    found["bottleneck.0.num_batches_tracked"] = np.array(5, np.int64)
-    return found | {"fc.0.weight": rng.standard_normal((classes, d)).astype(np.float32)}
-
-
-def test_checkpoints_of_mpn(tiny: state_dicts.StateDict, fails: Fails) -> None:
-    rng = np.random.default_rng(0)
-    body = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
-    encoder = body | linear(rng, "red", 8, CHANNELS) | linear(rng, "fc", 5, 8)
-    network = gnn(rng, 8, 5, layers=2)
-    files = [
-        state_dicts.write(Path("0.7029resnet50_cub.safetensors"), encoder),
-        state_dicts.write(Path("gnn.safetensors"), network),
-    ]
-    config = mpn.Config(embedding_dim=8, layers=2, heads=2)
-    method = mpn.build(config, resnet.build(TINY), TrainingSet(5, 5))
-    params, state, kept = load_checkpoint(method, *files)
-    assert kept == []
-    np.testing.assert_array_equal(params["embedding"]["kernel"], encoder["red.weight"].T)
-    np.testing.assert_array_equal(params["auxiliary"]["bias"], encoder["fc.bias"])
-    np.testing.assert_array_equal(params["mpn"]["projection"]["kernel"], network["dim_red.weight"].T)
-    for i in (1, 2):
-        name, layer = f"gnn_model.node_model.layers.{i - 1}", params["mpn"][f"layer{i}"]
-        keys, values = np.split(np.asarray(layer["key_value"]["kernel"]), 2, axis=1)
-        np.testing.assert_array_equal(keys, network[f"{name}.att.k_linear.weight"].T)
-        np.testing.assert_array_equal(values, network[f"{name}.att.v_linear.weight"].T)
-        np.testing.assert_array_equal(layer["ff1"]["kernel"], network[f"{name}.linear1.weight"].T)
-        np.testing.assert_array_equal(layer["norm2"]["scale"], network[f"{name}.norm2.weight"])
-    np.testing.assert_array_equal(params["mpn"]["classifier"]["kernel"], network["fc.0.weight"].T)
-    np.testing.assert_array_equal(state["neck"]["var"], network["bottleneck.0.running_var"])
-    shifted = {**network, "bottleneck.0.bias": np.ones(8, np.float32)}
-    state_dicts.write(files[1], shifted)
-    assert "bottleneck.0.bias is not zero" in fails(convert, f"--weights={files[0]},{files[1]}", "--output=out2")
-
-
-def test_checkpoint_of_another_method_is_rejected(tiny: state_dicts.StateDict) -> None:
-    encoder = {k: v for k, v in tiny.items() if not k.startswith("fc.")}
-    encoder |= linear(np.random.default_rng(0), "red", 8, CHANNELS) | linear(np.random.default_rng(0), "fc", 5, 8)
-    file = state_dicts.write(Path("w.safetensors"), encoder)
-    with pytest.raises(
-        WeightsError, match=r"auxiliary/kernel; wrong shape: .*embedding/kernel \[24, 8\] instead of \[24, 16\]"
-    ):
-        load_checkpoint(hist.build(hist.Config(embedding_dim=16), resnet.build(TINY), TrainingSet(5, 5)), file)

@@ -7,11 +7,15 @@ LAYOUTS          the names that libraries and authors give its tensors: list[Lay
 CLASSIFIERS      torch names of the ImageNet classifiers, which are not part of the backbone
 torch_module     path of a module in `params` -> its torch name, in the layout without rules
 UNSEEN           optional: options that change its features but not the shapes of its weights
+
+A method's package with a module `checkpoints` declares there:
+
+CHECKPOINT       the names of the tensors in its authors' checkpoints: Checkpoint
 """
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple
 
@@ -50,6 +54,31 @@ class Layout(NamedTuple):
     marker: str  # a tensor that identifies the layout
     read: Callable[[StateDict], Network]
     rules: tuple[Rule, ...] = ()  # from the names to the names of `torch_module`, in order
+
+
+class Head(NamedTuple):
+    """A linear layer on top of a backbone, in an authors' checkpoint."""
+
+    module: str  # pattern of its torch name
+    path: str  # where it is stored (see `store`); may refer to groups of the pattern
+    on_features: bool = True  # whether its inputs are the backbone's pooled features
+
+
+class SecondNetwork(NamedTuple):
+    """A network of a method that its authors publish in a file of its own, beside the backbone's."""
+
+    name: str  # for messages
+    marker: str  # a tensor that identifies the file
+    convert: Callable[[StateDict, str], StateDict]  # (tensors, name of the file) -> arrays by path, as in `store`
+
+
+class Checkpoint(NamedTuple):
+    """The names that the authors of a method give to what their checkpoints have beside a backbone."""
+
+    method: str  # for messages
+    heads: tuple[Head, ...]  # the first identifies the layout
+    repeated: tuple[str, ...] = ()  # beginnings of the names of tensors that are stored under other names, too
+    network: SecondNetwork | None = None
 
 
 def count(tensors: StateDict, name: Callable[[int], str]) -> int:
@@ -107,23 +136,9 @@ def torch_shape(path: tuple[str, ...], shape: Shape) -> Shape:
     return (shape[3], shape[2], *shape[:2]) if len(shape) == 4 else shape[::-1]
 
 
-MPN_TENSOR = "gnn_model.node_model.layers.0.att.q_linear.weight"  # identifies a message passing network of MPN
-
-MPN_RULES: tuple[Rule, ...] = (
-    (r"^dim_red\.", "projection."),
-    (r"^gnn_model\.node_model\.layers\.(\d+)\.", numbered("layer{}.")),
-    (r"\.att\.q_linear", ".query"),
-    (r"\.att\.k_linear", ".key_value@0"),
-    (r"\.att\.v_linear", ".key_value@1"),
-    (r"\.att\.out", ".output"),
-    (r"\.linear(\d)", r".ff\1"),
-    (r"^bottleneck\.0\.", "neck."),
-    (r"^fc\.0\.", "classifier."),
-)
-
-# Tensors that no backbone has: GoogLeNet's auxiliary classifiers, the blocks that DiVA's checkpoints contain under two
-# names, the layers that vision transformers have for their pretraining only, and the text towers beside image towers.
-UNUSED = ("aux1.", "aux2.", "layer_blocks.", "pooler.", "mask_token", "text_model.", "logit_scale", "logit_bias")
+# Tensors that no backbone has: GoogLeNet's auxiliary classifiers, the layers that vision transformers have for their
+# pretraining only, and the text towers beside image towers.
+UNUSED = ("aux1.", "aux2.", "pooler.", "mask_token", "text_model.", "logit_scale", "logit_bias")
 
 
 class Converted(NamedTuple):
@@ -152,26 +167,31 @@ class Converted(NamedTuple):
         }
 
 
-def convert(files: Mapping[str, StateDict]) -> Converted:
-    """Assigns a path to every tensor of the files; raises a WeightsError that names tensors that do not fit."""
+def convert(files: Mapping[str, StateDict], checkpoints: Collection[Checkpoint] = ()) -> Converted:
+    """Assigns a path to every tensor of the files; raises a WeightsError that names tensors that do not fit.
+
+    `checkpoints` are the layouts of authors' checkpoints that are recognised, beside backbones alone.
+    """
     files = {  # torch.nn.DataParallel adds the prefix
         name: {key.removeprefix("module."): tensor for key, tensor in tensors.items()}
         for name, tensors in files.items()
     }
-    networks = [name for name, tensors in files.items() if MPN_TENSOR in tensors]
+    known = [(made, network) for made in checkpoints if (network := made.network)]
+    networks = {name: found for name, tensors in files.items() for found in known if found[1].marker in tensors}
     backbones = [name for name in files if name not in networks]
     if len(backbones) != 1 or len(networks) > 1:
-        raise WeightsError(
-            f"{', '.join(files)}: must be one file with a backbone and at most one with the network of MPN"
-        )
-    converted = _convert_backbone(files[backbones[0]], backbones[0])
-    for name in networks:
-        converted.tensors.update(_convert_mpn(files[name], name))
-    return converted if not networks else converted._replace(kind="MPN, with its message passing network")
+        methods = " or ".join(made.method for made, _ in known)
+        beside = f" and at most one with the network of {methods}" if methods else ""
+        raise WeightsError(f"{', '.join(files)}: must be one file with a backbone{beside}")
+    converted = _convert_backbone(files[backbones[0]], backbones[0], checkpoints)
+    for name, (made, network) in networks.items():
+        converted.tensors.update(network.convert(files[name], name))
+        converted = converted._replace(kind=f"{made.method}, with its {network.name}")
+    return converted
 
 
-def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict]:
-    """(layout, network, tensors under the names of `torch_name`) of a state_dict."""
+def _recognise(tensors: StateDict, source: str, unused: tuple[str, ...]) -> tuple[str, Network, StateDict]:
+    """(layout, network, tensors under the names of `torch_name`) of a state_dict, without the unused ones."""
 
     def having(name: str) -> list[str]:
         return [key for key in tensors if key == name or key.endswith(f".{name}")]
@@ -180,8 +200,8 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
         if not (found := having(layout.marker)):
             continue
         prefix = min(found, key=len).removesuffix(layout.marker)
-        renamed = _renamed({key.removeprefix(prefix): value for key, value in tensors.items()}, layout.rules)
-        kept = {k: v for k, v in renamed.items() if not (k.startswith(UNUSED) or k.endswith("num_batches_tracked"))}
+        renamed = rename({key.removeprefix(prefix): value for key, value in tensors.items()}, layout.rules)
+        kept = {k: v for k, v in renamed.items() if not (k.startswith(unused) or k.endswith("num_batches_tracked"))}
         try:
             return layout.library, layout.read(kept), kept
         except (ConfigError, KeyError) as error:
@@ -194,7 +214,8 @@ def _recognise(tensors: StateDict, source: str) -> tuple[str, Network, StateDict
     )
 
 
-def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
+def rename(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
+    """The tensors under the names that the rules make of theirs, parts of one tensor (see `Layout`) joined."""
     result: StateDict = {}
     parts: dict[str, StateDict] = {}
     for key, tensor in tensors.items():
@@ -207,15 +228,17 @@ def _renamed(tensors: StateDict, rules: tuple[Rule, ...]) -> StateDict:
     return result | {whole: np.concatenate([named[key] for key in sorted(named)]) for whole, named in parts.items()}
 
 
-def _convert_backbone(file: StateDict, source: str) -> Converted:
-    layout, network, tensors = _recognise(file, source)
+def _convert_backbone(file: StateDict, source: str, checkpoints: Collection[Checkpoint]) -> Converted:
+    unused = UNUSED + tuple(name for made in checkpoints for name in made.repeated)
+    layout, network, tensors = _recognise(file, source, unused)
     backbone = module("backbone", network.config.name).build(network.config)
     params, stats = jax.eval_shape(lambda: backbone.init(jax.random.key(0), (network.side, network.side)))
     shapes = leaf_shapes({"backbone": {"params": params, "stats": stats}})
     keys = {path: tuple(path.split("/")[2:]) for path in shapes}  # below backbone/params or backbone/stats
     torch_names = {path: torch_name(network.config.name, keys[path]) for path in shapes}
     names = set(torch_names.values())
-    heads, kind = _heads(network.config, {name: tensor for name, tensor in tensors.items() if name not in names})
+    others = {name: tensor for name, tensor in tensors.items() if name not in names}
+    heads, kind = _heads(network.config, others, checkpoints)
     expected = {name: torch_shape(keys[path], shapes[path]) for path, name in torch_names.items()}
     found = {name: tensor for name, tensor in tensors.items() if name not in heads}
     for name, shape in expected.items():
@@ -226,54 +249,30 @@ def _convert_backbone(file: StateDict, source: str) -> Converted:
     return Converted(layout, network, converted | dict(heads.values()), kind)
 
 
-def _heads(config: Config, tensors: StateDict) -> tuple[dict[str, tuple[str, np.ndarray]], str]:
+def _heads(
+    config: Config, tensors: StateDict, checkpoints: Collection[Checkpoint]
+) -> tuple[dict[str, tuple[str, np.ndarray]], str]:
     """The layers on top of the backbone: torch name -> (path, array), and the kind of checkpoint they imply."""
-    # The classifier of ImageNet is kept. The authors of HIST add a layer `embedding`, those of DiVA one layer per task
-    # under `last_linear`, those of MPN `red` (or `embed`) and an auxiliary classifier `fc`.
-    reduced = any(f"{name}.weight" in tensors for name in ("red", "embed"))
+
+    def identified(made: Checkpoint) -> bool:
+        return any(re.fullmatch(rf"(?:{made.heads[0].module})\.weight", name) for name in tensors)
+
     network = module("backbone", config.name)
     channels = network.build(config).channels
-    # (pattern of the module's torch name, path, kind of checkpoint)
-    rules: list[tuple[str, str, str]] = [
-        (r"embedding", "method/params/embedding", "HIST"),
-        (r"red|embed", "method/params/embedding", "MPN"),
-        (r"last_linear\.(\w+)", r"method/params/heads/\1", "DiVA"),
-        (r"fc", "method/params/auxiliary", "MPN") if reduced else (r"fc", "classifier/fc", ""),
-        *((re.escape(name), f"classifier/{name}", "") for name in network.CLASSIFIERS if name != "fc"),
-    ]
+    # A classifier of ImageNet is kept, unless the authors of a method use its name for another layer.
+    rules = [(head, made.method) for made in checkpoints if identified(made) for head in made.heads]
+    classifiers = dict.fromkeys((*network.CLASSIFIERS, "fc"))
+    rules += [(Head(re.escape(name), f"classifier/{name}"), "") for name in classifiers]
     heads: dict[str, tuple[str, np.ndarray]] = {}
     kind = "backbone"
     for name, tensor in tensors.items():
         owner, _, leaf = name.rpartition(".")
-        rule = next((rule for rule in rules if re.fullmatch(rule[0], owner)), None)
-        if rule is None or leaf not in ("weight", "bias") or tensor.ndim != (2 if leaf == "weight" else 1):
+        head, method = next((rule for rule in rules if re.fullmatch(rule[0].module, owner)), (None, ""))
+        if head is None or leaf not in ("weight", "bias") or tensor.ndim != (2 if leaf == "weight" else 1):
             continue
-        layer = re.sub(rule[0], rule[1], owner)
-        if leaf == "weight" and tensor.shape[1] != channels and not layer.endswith("auxiliary"):
+        if leaf == "weight" and head.on_features and tensor.shape[1] != channels:
             continue
-        path = f"{layer}/{'kernel' if leaf == 'weight' else 'bias'}"
-        heads[name] = path, to_jax_axes((path.rpartition("/")[2],), tensor)
-        kind = rule[2] or kind
+        layer, leaf = re.sub(head.module, head.path, owner), "kernel" if leaf == "weight" else leaf
+        heads[name] = f"{layer}/{leaf}", to_jax_axes((leaf,), tensor)
+        kind = method or kind
     return heads, kind
-
-
-def _convert_mpn(file: StateDict, source: str) -> StateDict:
-    """The message passing network of MPN, from the state_dict of the authors' class GNNReID.
-
-    Its shapes are compared when a run starts from it.
-    """
-    tensors = _renamed(file, MPN_RULES)
-    if np.any(tensors.pop("neck.bias", 0) != 0):
-        raise WeightsError(f"{source}: bottleneck.0.bias is not zero, but MPN does not train this bias")
-    converted = {}
-    for name, tensor in tensors.items():
-        if name.endswith("num_batches_tracked"):
-            continue
-        layer, _, leaf = name.replace(".", "/").rpartition("/")
-        if leaf.startswith("running_"):
-            converted[f"method/state/{layer}/{leaf.removeprefix('running_')}"] = tensor
-            continue
-        if leaf == "weight":
-            leaf = "kernel" if tensor.ndim == 2 else "scale"
-        converted[f"method/params/mpn/{layer}/{leaf}"] = to_jax_axes((leaf,), tensor)
-    return converted

@@ -188,7 +188,7 @@ def load_backbone(options: Mapping[str, Any]) -> tuple[Any, Any]:
 def overridden_pixels(options: Mapping[str, Any]) -> list[str]:
     """`backbone.pixels.key=value instead of value` where the normalisation of pixels differs from the weights'.
 
-    The code of MPN and DiVA changes it on purpose; by mistake, it costs much and shows nowhere.
+    The code of some papers changes it on purpose; by mistake, it costs much and shows nowhere.
     """
     if options["pretrained"] == "none":
         return []

@@ -19,7 +19,7 @@ from dml_jax.remote import hub_client
 StateDict = dict[str, np.ndarray]
 
 CONTAINERS = ("state_dict", "model_state_dict", "model")  # where checkpoints keep the weights
-# Content of published checkpoints beside the weights: in DiVA's, the options of the run and its curves.
+# Content of published checkpoints beside the weights, such as the options of the run and its curves.
 UNUSED = (
     *("argparse.Namespace", "utilities.logger.Progress_Saver", "numpy.dtype", "_codecs.encode"),
     *("numpy.core.multiarray.scalar", "numpy._core.multiarray.scalar"),

@@ -16,11 +16,12 @@ with an ensemble of four discriminative tasks (`Config.learners`).
     equations          triplets and losses of the paper, in order of their numbers
     self_supervision   the other self-supervised tasks of Figure 4
     method             `build`
+    checkpoints        the authors' checkpoints, for `dml-jax convert`
 
 Expected R@1 with ResNet-50, 4 x 128-d: CUB 69.2, Cars196 87.6, SOP 79.6.
 """
 
 from dml_jax.methods.diva.method import GROUPS, build
-from dml_jax.methods.diva.options import TASKS, Config
+from dml_jax.methods.diva.options import BACKBONE_GROUP, TASKS, Config
 
-__all__ = ["GROUPS", "TASKS", "Config", "build"]
+__all__ = ["BACKBONE_GROUP", "GROUPS", "TASKS", "Config", "build"]

@@ -18,12 +18,14 @@ from dml_jax.methods import heads
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Refresh, TrainingSet
 from dml_jax.methods.diva import equations, self_supervision
 from dml_jax.methods.diva.options import (
+    BACKBONE_GROUP,
     CLASSIFIERS,
     GROUPS,
     Config,
     embedding_tasks,
     ranking_tasks,
     self_supervised_task,
+    weighted_parts,
 )
 from dml_jax.methods.diva.self_supervision import Encoded
 from dml_jax.numerics import unit
@@ -171,9 +173,12 @@ def build(config: Config, backbone: Backbone, data: TrainingSet, *, miner: Miner
         after=after if task == "contrast" else None,
         fill=fill if task == "contrast" else None,
         refresh=recluster if task == "deepcluster" else None,
+        parts=weighted_parts(config),
         views=2 if task in ("contrast", "spread") else 1,
         history=("key", "queue", "memory", "clusters"),
     )
-    return Method(
-        init, encode, loss, embed, groups, lambda path: path[0] if path[0] in groups else "model", hooks=hooks
-    )
+
+    def group(path: tuple[str, ...]) -> str:
+        return path[0] if path[0] in groups else BACKBONE_GROUP
+
+    return Method(init, encode, loss, embed, groups, group, hooks=hooks)

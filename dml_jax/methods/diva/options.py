@@ -22,7 +22,8 @@ SelfSupervision = Literal["contrast", Figure4Task]
 TASKS: tuple[Task, ...] = ("discriminative", "selfsimilarity", "shared", "intra")
 Weights = tuple[NonNegative, NonNegative, NonNegative, NonNegative]
 CLASSIFIERS = ("rotnet", "deepcluster")  # classify the backbone's features and have no embedding
-GROUPS = ("model", "beta", "psi")  # parameter groups
+BACKBONE_GROUP = "model"  # parameter group of the backbone and the embeddings
+GROUPS = (BACKBONE_GROUP, "beta", "psi")  # parameter groups
 
 
 def _needs(what: str, holds: Callable[["Config"], Any]) -> Needs:
@@ -108,6 +109,13 @@ def embedding_tasks(config: Config) -> tuple[Task, ...]:
     """The tasks in `config.tasks` that have an embedding, in the order of TASKS."""
     without = {"selfsimilarity"} if config.selfsimilarity in CLASSIFIERS else set()
     return tuple(task for task in TASKS if task in set(config.tasks) - without)
+
+
+def weighted_parts(config: Config) -> tuple[tuple[str, int, int], ...]:
+    """The tasks with a positive weight at test time and the columns of their embedding, as in `Hooks.parts`."""
+    dim, weights = config.embedding_dim, dict(zip(TASKS, config.ensemble, strict=True))
+    parts = enumerate(embedding_tasks(config))
+    return tuple((task, i * dim, (i + 1) * dim) for i, task in parts if weights[task] > 0)
 
 
 def ranking_tasks(config: Config) -> tuple[Task, ...]:

@@ -1,12 +1,14 @@
-"""Shared drawing code: figures, axes, and colours that colour-blind readers can tell apart (Okabe & Ito).
+"""Shared drawing code: figures, axes, rows of pictures, and colours that colour-blind readers can tell apart.
+
+The colours are those of Okabe & Ito.
 
 matplotlib is imported only when a figure is drawn.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -22,6 +24,28 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW = "#0072b2", "#d55e00", "#009e73", "#cc
 SERIES = (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")  # one per colour of SERIES, so that colour alone carries no meaning
 KINDS = len(SERIES) * len(MARKERS)  # that colour and marker together distinguish
+
+SIDE = 96  # pixels of a thumbnail's longer side
+
+Mark = Literal["query", "right", "wrong"]
+FRAME: dict[Mark, tuple[str, Any]] = {  # colour and line style
+    "query": (INK, "-"),
+    "right": (BLUE, "-"),
+    "wrong": (ORANGE, (0, (2, 1.2))),
+}
+
+
+class Picture(NamedTuple):
+    """A thumbnail."""
+
+    pixels: np.ndarray  # uint8 [H, W, 3], at most SIDE pixels high and wide
+    image: str
+    name: str  # its class
+    mark: Mark  # the query, or whether it has the query's class
+    note: str  # e.g. a cosine
+
+
+Strips = Sequence[tuple[str, Sequence[Picture]]]  # rows of thumbnails, each with a label above it, which may be empty
 
 
 def figure(width: float, height: float) -> "Figure":
@@ -66,6 +90,35 @@ def montage(images: Iterable[np.ndarray], count: int, columns: int, side: int, g
         top, left = i // columns * side + (side - height) // 2, i % columns * side + (side - width) // 2
         made[top : top + height, left : left + width] = resized
     return made
+
+
+def thumbnail(pixels: np.ndarray) -> np.ndarray:
+    """An image uint8 [H, W, 3] in the size of thumbnails."""
+    small = Image.fromarray(pixels)
+    small.thumbnail((SIDE, SIDE))
+    return np.asarray(small)
+
+
+def plot_pictures(path: Path, *, rows: Sequence[Sequence[Picture]]) -> None:
+    """Draws one row per query: its thumbnail, then its neighbours with their notes below."""
+    from matplotlib.patches import Rectangle
+
+    columns, height = len(rows[0]), 1.2  # in units of the width of a picture
+    made = figure(columns + 0.6, len(rows) * height + 0.4)
+    axes = made.subplots()
+    for i, row in enumerate(rows):
+        cells = montage((shown.pixels for shown in row), columns, columns, 72, gap=6)
+        axes.imshow(cells, extent=(0, columns, i * height + 1, i * height))
+        for j, shown in enumerate(row):
+            colour, line = FRAME[shown.mark]
+            place = (j + 0.04, i * height + 0.04)
+            axes.add_patch(Rectangle(place, 0.92, 0.92, fill=False, color=colour, linewidth=3, linestyle=line))
+            axes.text(j + 0.5, i * height + 1.02, shown.note, fontsize=8, ha="center", va="top")
+    for j in range(columns):
+        axes.text(j + 0.5, -0.04, str(j) if j else "query", fontsize=9, ha="center", va="bottom")
+    axes.set(xlim=(0, columns), ylim=(len(rows) * height, -0.25), aspect="equal")
+    axes.set_axis_off()
+    made.savefig(path, dpi=80)
 
 
 def legend(axes: "Axes", **options: Any) -> None:

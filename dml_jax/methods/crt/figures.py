@@ -1,4 +1,9 @@
-"""CRT: where in an image its prototypes respond, softplus(<x_j, c_k>) at position j for prototype k (equation 1)."""
+"""Where in an image the prototypes respond.
+
+  heat_maps     CRT: where prototypes respond
+
+The response at position j to prototype k is softplus(<x_j, c_k>), the weight of the residual in equation 1.
+"""
 
 from functools import partial
 from pathlib import Path
@@ -8,18 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax import config as configs
-from dml_jax.analysis import drawing
-from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Finding
-from dml_jax.methods import crt
+from dml_jax import drawing
+from dml_jax.methods.crt.method import Config, own_prototypes
+from dml_jax.methods.figures import Figure, FigureInput, Finding
 
 IMAGES, PROTOTYPES = 6, 7  # rows and columns of the figure
 
 
-def reason_not_to(run: EvaluatedModel) -> str:
-    """Why the analysis does not apply to a run; empty if it does."""
+def reason_not_to(run: FigureInput) -> str:
+    """Why a run has no prototypes; empty if it has."""
     method = run.config.method
-    if method.name != "crt":
+    if not isinstance(method, Config):
         return f"method {method.name} has no prototypes on the feature map"
     return "the run was trained without prototypes (method.transform=average)" if method.transform == "average" else ""
 
@@ -37,7 +41,7 @@ def most_selective(weights: np.ndarray, count: int) -> np.ndarray:
     return np.sort(np.argsort(-deviation, kind="stable")[:count])
 
 
-def findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def findings(run: FigureInput, split: str) -> list[Finding]:
     """Heat maps of some prototypes over images of different classes."""
     data = run.split(split)
     first = np.unique(data.labels, return_index=True)[1]  # an image of each class
@@ -46,7 +50,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     backbone = configs.module("backbone", run.config.backbone.name).build(run.config.backbone)
     params, stats = run.model.params, run.model.model_state["backbone"]
     maps, _ = jax.jit(partial(backbone.apply, train=False))(params["backbone"], stats, backbone.preprocess(images))
-    shared = crt.own_prototypes(params)[0]
+    shared = own_prototypes(params)[0]
     prototypes = params[run.config.method.tested_branch].get("prototypes", shared)
     weights = np.asarray(correlations(prototypes, maps), np.float64)
     shown = most_selective(weights, PROTOTYPES)
@@ -89,3 +93,6 @@ def plot_maps(path: Path, *, images: np.ndarray, weights: np.ndarray, prototypes
                 axes.set_title(f"prototype {prototypes[k - 1]}" if k else "image", fontsize=7)
     figure.colorbar(shown, ax=cells, label="relative weight", shrink=0.6)
     figure.savefig(path, dpi=110)
+
+
+FIGURES = {"heat_maps": Figure("Prototypes over the image", findings, reason_not_to)}

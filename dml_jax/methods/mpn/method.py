@@ -40,7 +40,7 @@ from dml_jax.evaluation import refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.losses.classification import cross_entropy
 from dml_jax.methods import heads
-from dml_jax.methods.contract import Aux, Batch, Hooks, Method, PyTree, Teaching, TrainingSet
+from dml_jax.methods.contract import Aux, Batch, Encode, Hooks, Method, PyTree, Teaching, TrainingSet
 from dml_jax.numerics import at_least_float32, unit
 
 Equations = Literal["authors", "transformer", "paper"]
@@ -221,10 +221,10 @@ class AttentionStatistics(NamedTuple):
 
 
 def batch_attention(
-    method: Method, network: MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
+    encode: Encode, network: MessagePassingNetwork, params: PyTree, model_state: PyTree, images: jax.Array
 ) -> jax.Array:
     """Attention weights float [layer, head, receiver, sender] of a batch of images uint8 [1, B, H, W, 3]."""
-    embeddings, _ = method.encode(params, model_state, images, train=False)
+    embeddings, _ = encode(params, model_state, images, train=False)
     variables = {"params": params["mpn"]}
     nodes: PyTree = network.apply(variables, embeddings, method="initial_nodes")
     outputs: PyTree = network.apply(variables, nodes, method="propagate")
@@ -308,7 +308,16 @@ def build(config: Config, backbone: Backbone, data: TrainingSet) -> Method:
     def group(path: tuple[str, ...]) -> str:
         return "mpn" if path[0] == "neck" else path[0]  # these batch statistics belong to the network
 
-    hooks = Hooks(refine=refine_at_test, teach=teach)
+    def diagnose(params: PyTree, model_state: PyTree, images: jax.Array, labels: np.ndarray) -> dict[str, float]:
+        """AttentionStatistics, averaged over layers and heads."""
+        rows = normalised(batch_attention(encode, network, params, model_state, images))
+        found = attention_statistics(rows, labels)
+        return {
+            "attention_divergence": float(found.divergence.mean()),
+            "attention_own_class": float(found.own_class.mean()),
+        }
+
+    hooks = Hooks(refine=refine_at_test, teach=teach, diagnose=diagnose)
     if config.losses == "auxiliary":
         hooks = Hooks(teach=heads.teach_by(auxiliary, "auxiliary"))
     return Method(init, encode, batch_loss, heads.unit_embed(encode), GROUPS, group, hooks=hooks)

@@ -1,4 +1,7 @@
-"""MPN: attention during training, and the influence of the images of a batch on each other.
+"""Attention during training, and the influence of the images of a batch on each other.
+
+  attention     MPN: divergence from uniform, weight on the own class, one node's weights over the kept models
+  influence     MPN: images on whose pixels a prediction depends
 
 Attention: divergence from uniform, weight on the own class, and the weights of one node (Fig. 2 of the reproduction,
 [Re] MPN), on one fixed training batch in evaluation mode. With the authors' softmax, whose denominator has 1 added,
@@ -16,38 +19,45 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from dml_jax.analysis import drawing, html, retrieval
-from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.analysis.findings import Finding
+from dml_jax import drawing
 from dml_jax.backbones import functional
 from dml_jax.data.split import Split
-from dml_jax.methods import mpn
+from dml_jax.drawing import Mark, Picture
 from dml_jax.methods.contract import Method, PyTree
+from dml_jax.methods.figures import Figure, FigureInput, Finding, picture
+from dml_jax.methods.mpn.method import (
+    AttentionStatistics,
+    Config,
+    MessagePassingNetwork,
+    attention_statistics,
+    batch_attention,
+    normalised,
+)
 
 ANCHORS, NEIGHBORS = 6, 8  # rows and columns of the figure
 
 
-def reason_not_to(run: EvaluatedModel) -> str:
-    """Why the analysis does not apply to a run; empty if it does."""
+def reason_not_to(run: FigureInput) -> str:
+    """Why a run has no message passing network; empty if it has."""
     method = run.config.method
-    if method.name != "mpn":
+    if not isinstance(method, Config):
         return f"method {method.name} has no message passing network"
     return "the run was trained without its network (method.losses=auxiliary)" if method.losses == "auxiliary" else ""
 
 
-def findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def attention_findings(run: FigureInput, split: str) -> list[Finding]:
     """Statistics over training, and the weights of one node."""
     method, batch = run.model.method, run.training_batch
-    network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
-    compute = jax.jit(partial(mpn.batch_attention, method, network))
+    network = MessagePassingNetwork(run.config.method, len(run.split("train").classes))
+    compute = jax.jit(partial(batch_attention, method.encode, network))
     labels, steps, found, node_rows = np.asarray(batch.labels), [], [], []
     classes, node = run.split("train").classes, run.node
     for state in run.models():
-        rows = mpn.normalised(compute(state.params, state.model_state, batch.images))
+        rows = normalised(compute(state.params, state.model_state, batch.images))
         steps.append(state.step)
-        found.append(mpn.attention_statistics(rows, labels))
+        found.append(attention_statistics(rows, labels))
         node_rows.append(rows[-1, :, node])  # of the last layer
-    series = mpn.AttentionStatistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
+    series = AttentionStatistics(*(np.stack(values) for values in zip(*found, strict=True)))  # [T, L, M]
     nodes, uniform = np.stack(node_rows, axis=1), float((labels[:, None] == labels).mean())  # nodes: [M, T, B]
     few = "" if run.kept_steps else " Set train.keep_every to see its development."
     return [
@@ -81,7 +91,7 @@ def findings(run: EvaluatedModel, split: str) -> list[Finding]:
     ]
 
 
-def plot_statistics(path: Path, *, steps: list[int], series: mpn.AttentionStatistics, uniform: float) -> None:
+def plot_statistics(path: Path, *, steps: list[int], series: AttentionStatistics, uniform: float) -> None:
     figure = drawing.figure(9, 3.4)
     left, right = figure.subplots(1, 2)
     for axes, values in ((left, series.divergence), (right, series.own_class)):
@@ -128,7 +138,7 @@ def plot_node(path: Path, *, steps: list[int], nodes: np.ndarray, own: np.ndarra
 
 def gradient_norms(
     method: Method,
-    network: mpn.MessagePassingNetwork,
+    network: MessagePassingNetwork,
     params: PyTree,
     model_state: PyTree,
     images: jax.Array,
@@ -156,16 +166,16 @@ def mean_by_kind(norms: np.ndarray, anchors: np.ndarray, labels: np.ndarray) -> 
     return {name: float(norms[kind].mean()) for name, kind in kinds.items() if kind.any()}
 
 
-def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
+def influence_findings(run: FigureInput, split: str) -> list[Finding]:
     """The most influential neighbours of some images, and means by kind, of the untrained network and of the model."""
     batch = run.training_batch
     labels = np.asarray(batch.labels)
     anchors = np.unique(labels, return_index=True)[1][:ANCHORS]  # one of each class
-    network = mpn.MessagePassingNetwork(run.config.method, len(run.split("train").classes))
+    network = MessagePassingNetwork(run.config.method, len(run.split("train").classes))
     compute = jax.jit(partial(gradient_norms, run.model.method, network))
     untrained = next(run.models())
     models = [("influence", "", run.model)]
-    if int(untrained.step) == 0 < run.step:
+    if int(untrained.step) == 0 < run.model.step:
         models.append(("influence_untrained", " before training", untrained))
     pictures, classes, found = run.split("batch"), run.split("train").classes, []
     for name, which, model in models:
@@ -179,7 +189,7 @@ def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
             f"most{which}. Below each: its share of the influence of all other images. Solid blue frames: same class; "
             "dashed orange frames: another class. Mean norms of the gradient with respect to the pixels (0 to 255): "
             f"{means}.",
-            partial(retrieval.plot_pictures, rows=strips),
+            partial(drawing.plot_pictures, rows=strips),
             ("image", "neighbor", "class", "class_of_neighbor", "gradient_norm"),
             [
                 (int(anchor), neighbor, classes[labels[anchor]], classes[labels[neighbor]], float(norms[row, neighbor]))
@@ -192,12 +202,18 @@ def influence_findings(run: EvaluatedModel, split: str) -> list[Finding]:
     return found
 
 
-def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[html.Picture]:
+def strip(batch: Split, anchor: int, influence: np.ndarray) -> list[Picture]:
     """An image and those with the most influence [B] on it."""
     others = influence.copy()
     others[anchor] = 0
-    shown = [html.picture(batch, anchor, "query")]
+    shown = [picture(batch, anchor, "query")]
     for i in np.argsort(-others, kind="stable")[:NEIGHBORS].tolist():
-        mark: html.Mark = "right" if batch.labels[i] == batch.labels[anchor] else "wrong"
-        shown.append(html.picture(batch, i, mark, f"{others[i] / max(others.sum(), 1e-30):.0%}"))
+        mark: Mark = "right" if batch.labels[i] == batch.labels[anchor] else "wrong"
+        shown.append(picture(batch, i, mark, f"{others[i] / max(others.sum(), 1e-30):.0%}"))
     return shown
+
+
+FIGURES = {
+    "attention": Figure("Attention of the message passing network", attention_findings, reason_not_to, by_split=False),
+    "influence": Figure("Influence of the batch on a prediction", influence_findings, reason_not_to, by_split=False),
+}

@@ -1,0 +1,25 @@
+"""CRT: coded residual transform for generalizable deep metric learning (Kan, Liang, Li, Cen, Wang, He, NeurIPS 2022).
+
+    method     equations, `Config` and `build`
+    figures    heat maps of the prototypes, for `dml-jax analyse`
+
+The docstring of `method` has the equations and the expected results.
+"""
+
+from dml_jax.methods.crt.method import (
+    BRANCHES,
+    GROUPS,
+    Branches,
+    Config,
+    MultiSimilarity,
+    build,
+    coded_residuals,
+    diversity,
+    loss,
+    own_prototypes,
+)
+
+__all__ = [
+    "BRANCHES", "GROUPS", "Branches", "Config", "MultiSimilarity", "build", "coded_residuals",
+    "diversity", "loss", "own_prototypes",
+]  # fmt: skip

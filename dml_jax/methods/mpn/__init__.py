@@ -1,0 +1,30 @@
+"""MPN: learning intra-batch connections for deep metric learning (Seidenschwarz, Elezi, Leal-Taixé, ICML 2021).
+
+    method         equations, `Config` and `build`
+    checkpoints    the authors' checkpoints, for `dml-jax convert`
+    figures        attention and influence, for `dml-jax analyse`
+
+The docstring of `method` has the equations and the expected results.
+"""
+
+from dml_jax.methods.mpn.method import (
+    GROUPS,
+    AttentionStatistics,
+    Config,
+    Equations,
+    MessagePassingLayer,
+    MessagePassingNetwork,
+    attention,
+    attention_statistics,
+    batch_attention,
+    build,
+    loss,
+    normalised,
+    readout,
+    refine,
+)
+
+__all__ = [
+    "GROUPS", "AttentionStatistics", "Config", "Equations", "MessagePassingLayer", "MessagePassingNetwork", "attention",
+    "attention_statistics", "batch_attention", "build", "loss", "normalised", "readout", "refine",
+]  # fmt: skip

@@ -1,0 +1,38 @@
+"""Runs to be analysed, and what an analysis has written."""
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from dml_jax import files
+from dml_jax.config import Config
+from dml_jax.train import experiment as experiments
+from dml_jax.train.records import kept_models
+from tests.train.experiments import write_run
+
+
+def write(directory: Path, config: Config) -> Path:
+    """What a finished run leaves, with the untrained model in all places: the end, and steps 2 and 4."""
+    experiment = experiments.build(config)
+    state = experiment.initial_state()
+    store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
+    for step in (2, 4):
+        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
+    lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})
+    return directory
+
+
+def table(directory: Path, name: str, folder: str = "analysis") -> list[dict[str, str]]:
+    with (directory / folder / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def figures(report: str) -> list[str]:
+    """The names of the figures of a page."""
+    return re.findall('<figure [^>]*?id="([\\w-]+)"', report)
