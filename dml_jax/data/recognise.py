@@ -43,6 +43,11 @@ def recognised(files: Files, options: Options, source: str) -> tuple[str, Page]:
     raise DataError(f"{source}: {what}")
 
 
+def refusal(page: Page) -> str:
+    """Why the files, which look like a published data set, are not read as it; empty if they are."""
+    return next((line for line in page.doubts if line.startswith(REFUSED)), "")
+
+
 def _known(recipe: Recipe, entries: Sequence[Entry]) -> Recipe:
     """The recipe, with what it has found."""
     return recipe._replace(find=lambda files, options: list(entries))
@@ -103,9 +108,8 @@ def _advice(name: str, path: Path, page: Page, options: Options, problem: str) -
     command = (
         f"dml-jax prepare --name={name} --source={source}{given}{'' if complete else ' --subset'} --output={output}"
     )
-    refused = any(line.startswith(REFUSED) for line in page.doubts)
     lines = [f"error in training: {problem}"] if problem else []
-    lines.append(f"{'mend that, or read it so all the same' if refused else 'prepare it'}: {command}")
-    if path.is_dir() and recipe.in_place and not problem and not given:
+    lines.append(f"{'mend that, or read it so all the same' if refusal(page) else 'prepare it'}: {command}")
+    if path.is_dir() and recipe.in_place and not problem and not given and not refusal(page):
         lines.append(f"or use it in place: --config.data.name={name} --config.data.path={source}")
     return lines

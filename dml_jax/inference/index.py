@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image as pillow
 
+from dml_jax.class_names import normalised
 from dml_jax.data.prepare import archives
 from dml_jax.errors import DataError, suggest
 from dml_jax.evaluation import open_set
@@ -413,9 +414,10 @@ class Index:
 
 
 def _check_name(name: str) -> None:
-    if name.strip() != name or name in ("", UNKNOWN):
+    if normalised(name) != name or name in ("", UNKNOWN):
         raise DataError(
-            f"{name!r}: cannot be a class name; give a name without surrounding spaces, other than {UNKNOWN!r}"
+            f"{name!r}: cannot be a class name; give a name without surrounding spaces, in Unicode's composed form "
+            f"(NFC), other than {UNKNOWN!r}"
         )
 
 

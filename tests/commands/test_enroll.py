@@ -141,6 +141,7 @@ def test_failed_enrolment_changes_nothing(photos, tmp_path):
     (tmp_path / "no.png").write_text("no")
     for classes, message in (
         ({"unknown": photos["green"]}, "'unknown': cannot be a class name"),
+        ({"le\u0301gume": photos["green"]}, r"composed form \(NFC\)"),
         ({"green": photos["red"][:1]}, "is already enrolled as red"),
         ({"green": photos["green"], "lime": photos["green"]}, "is already enrolled as green"),
         ({"green": [*photos["green"], tmp_path / "no.png"]}, "no.png: not an image"),

@@ -309,3 +309,11 @@ def test_links_and_twins_are_read(tmp_path: Path) -> None:
     pictures.write(photos / "oak" / "0.JPG", 5)
     os.symlink(photos / "oak" / "0.jpg", photos / "elm" / "linked.jpg")
     assert {"oak/0.jpg", "oak/0.JPG", "elm/linked.jpg"} <= {e.id for e in read(dict(sources.walk(photos))).entries}
+
+
+def test_a_published_data_set_that_cannot_be_read_is_no_folder_of_classes(tmp_path: Path) -> None:
+    """Its folders would be two classes, "cars_train" and "cars_test"; --splits=none takes them for classes."""
+    (directory,) = layouts.cars_kaggle(tmp_path)
+    with pytest.raises(DataError, match=r"not read as cars: .*cars_annos\.mat: none of its 8 images.*--splits=none"):
+        formats.class_folders([str(directory)])
+    assert len(formats.class_folders([str(directory)], splits="none")) == 2

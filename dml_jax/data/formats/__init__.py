@@ -55,6 +55,8 @@ def class_folders(paths: list[str], session: str = "", splits: str = "auto") -> 
             raise DataError(f"{name}: {'is a file' if path.is_file() else 'there is no such directory'}; {remedy}")
         found = list_files([path], path, print)
         _, page = recognise.recognised(found, Options(session=session, splits=splits), name)
+        if splits == "auto" and (reason := recognise.refusal(page)):
+            raise DataError(f"{name}: {reason}; or give --splits=none to take its folders for classes")
         for line in shown(page.doubts, name):
             print(line)
         for entry in page.entries:
