@@ -141,7 +141,7 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
     found = experiments.build(replace(config, backbone=backbone)).initial_state()
-    assert found.params["distributions"]["means"].addressable_shards[0].data.shape == (32, 8)
+    assert found.params["loss"]["proxies"].addressable_shards[0].data.shape == (32, 8)
     loaded = {"params": found.params["backbone"], "stats": found.model_state["backbone"]}
     for path, value in traverse_util.flatten_dict(loaded, sep="/").items():
         assert value.is_fully_replicated
@@ -184,8 +184,8 @@ def test_eight_two_and_one_device(
             assert fingerprint(state) == fingerprint(saved)
         for leaf in jax.tree.leaves(state):
             assert leaf.sharding.device_set == set(mesh.devices.flat)
-        means = state.params["distributions"]["means"]
-        assert means.addressable_shards[0].data.size == means.size // (count if shard_classes else 1)
+        proxies = state.params["loss"]["proxies"]
+        assert proxies.addressable_shards[0].data.size == proxies.size // (count if shard_classes else 1)
         saved = updated(run, state) if training else state._replace(step=state.step + 1)
         store.save("latest", saved, {})
         store.close()

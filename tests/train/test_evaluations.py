@@ -23,7 +23,7 @@ from dml_jax.train import evaluations, model
 from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
-from tests.train.experiments import linear, on_patches, values
+from tests.train.experiments import on_patches, small, values
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("patches")
@@ -80,7 +80,7 @@ def test_the_distance_of_the_method_ranks() -> None:
 
 def test_controls_search_the_gallery() -> None:
     """Raw pixels and the untrained network get queries and gallery, as the model does."""
-    config = linear(steps=1)
+    config = small(steps=1)
     run = on_patches(replace(config, evaluation=replace(config.evaluation, controls=True)))
     test = run.splits["test"]
 
@@ -184,7 +184,7 @@ def diva_config(select: str = "last", **evaluation: Any) -> Config:
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
     """A model with 8 dimensions, read whole or by the first 3."""
-    config = linear(steps=8, evaluate_every=4, select="test")
+    config = small(steps=8, evaluate_every=4, select="test")
     made = on_patches(replace(config, evaluation=replace(config.evaluation, readings=READINGS)))
     embed = made.method.embed
     return made._replace(
@@ -280,7 +280,7 @@ def test_invalid_readings() -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             model.read_as(diva_config(readings={"a": options}), "a")
-    config = linear(steps=4)
+    config = small(steps=4)
     config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
         model.read_as(config, "a")
