@@ -127,15 +127,5 @@ def examined(method: str) -> dict[str, conformance.Outcome]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["hist", "mpn", "crt", "group_loss"])
-def test_the_papers_of_this_package_pass(name: str) -> None:
-    assert all(one.result == "passed" for one in examined(name).values())
-
-
-@pytest.mark.slow
-def test_diva_differs_by_its_reversed_gradients_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    reversed_gradients = examined("diva")
-    assert [name for name, one in reversed_gradients.items() if one.result != "passed"] == ["gradient"]
-    assert "stop_gradient" in reversed_gradients["gradient"].text
-    monkeypatch.setattr("dml_jax.methods.diva.equations.reverse_gradient", lambda x: x)
-    assert examined("diva")["gradient"] == conformance.Outcome("gradient")
+def test_baselines_pass() -> None:
+    assert {one.result for one in examined("baseline").values()} == {"passed"}

@@ -118,7 +118,9 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     facts = json.loads((directory / "config.json").read_text())
     facts["config"]["method"]["proxy_anchor"]["alpha"] = 99.0
     (directory / "config.json").write_text(json.dumps(facts))
-    other: Config = replace(CONFIG, method=replace(CONFIG.method, proxy_anchor=replace(CONFIG.method.proxy_anchor, alpha=99.0)))
+    other: Config = replace(
+        CONFIG, method=replace(CONFIG.method, proxy_anchor=replace(CONFIG.method.proxy_anchor, alpha=99.0))
+    )
     for read in (
         lambda: run.train(other, directory, QUIET, Stop()),
         lambda: run.restore(other, directory, "reported", QUIET),
