@@ -119,13 +119,3 @@ def test_training(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     for one in ("kill and resume", "evaluate", "refine", "export", "load", "8 devices"):
         result = "skipped" if one == "refine" and name != "step.expand" else "passed"
         assert any(one in line and result in line for line in out.splitlines())
-
-
-def examined(method: str) -> dict[str, conformance.Outcome]:
-    outcomes = conformance.check(*check.found(f"dml_jax.methods.{method}", None)[0], {}, None)
-    return {one.check: one for one in outcomes if one.check != "name"}
-
-
-@pytest.mark.slow
-def test_baselines_pass() -> None:
-    assert {one.result for one in examined("baseline").values()} == {"passed"}

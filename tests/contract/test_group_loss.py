@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.commands.test_check import examined
+from tests.contract.conforming import examined
 
 
 @pytest.mark.slow

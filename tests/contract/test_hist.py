@@ -5,7 +5,7 @@ import pytest
 from dml_jax.methods import hist
 from dml_jax.methods.contract import Method
 from tests import toys
-from tests.commands.test_check import examined
+from tests.contract.conforming import examined
 from tests.train import test_class_tables
 
 

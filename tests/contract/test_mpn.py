@@ -4,7 +4,7 @@ import pytest
 
 from dml_jax.methods import mpn
 from tests import toys
-from tests.commands.test_check import examined
+from tests.contract.conforming import examined
 from tests.train import test_class_tables
 
 

@@ -42,7 +42,7 @@ def refreshed(method: Method, images: int) -> Method:
     def update(params: Any, model_state: Any, features: np.ndarray, key: jax.Array) -> Any:
         noise = jax.random.normal(key, params["loss"]["proxies"].shape)
         clusters = np.argmax(features @ np.asarray(noise).T, axis=1).astype(np.int32)
-        return params | {"loss": {"proxies": features.mean(axis=0) + noise}}, model_state | {"clusters": clusters}
+        return params | {"loss": {"proxies": features.mean(axis=0)[None] + noise}}, model_state | {"clusters": clusters}
 
     return method._replace(init=init, hooks=method.hooks._replace(refresh=Refresh(1, method.embed, update)))
 
