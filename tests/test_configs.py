@@ -203,13 +203,32 @@ def check_printed(of: str, source: str, paper: str, printed: dict[str, str]) -> 
     assert printed.items() <= {entry.metric: entry.printed for entry in found[0]}.items()
 
 
-def test_published_results_beside_runs() -> None:
+# paper, place, data, of, refined, source, protocol, settings, metric, printed, spread
+ENTRIES = tuple(
+    published.Entry("A paper", "Table 1", "cars", (of,), *rest)
+    for of, *rest in (
+        ("cars_baseline", "", "paper", "paper", "", "recall@1", "84.2", "0.5"),
+        ("cars_baseline", "", "paper", "paper", "", "nmi", "74.0", ""),
+        ("cars_baseline:triplet", "", "paper", "not stated", "227 x 227 pixels, another recipe", "recall@1", "50", ""),
+        ("cars_baseline:margin", "reciprocal", "paper", "clean", "", "recall@1", "60", ""),
+    )
+)
+
+
+def test_published_results_beside_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside a run is the result of its own protocol and settings, or else what differs is said."""
-    softmax = "paper (selected on test)"
-    assert published.beside_runs("cub_baseline")["clean"].keys() == {softmax}
+    monkeypatch.setattr(published, "entries", lambda: ENTRIES)
+    found = published.beside_runs("cars_baseline")
+    assert found["paper"] == {"paper": {"recall@1": 0.842, "recall@1_stderr": 0.005, "nmi": 0.74}}
+    assert found["clean"] == {"paper (selected on test)": found["paper"]["paper"]}
     other = "paper (227 x 227 pixels, another recipe; selection not stated)"
-    assert published.beside_runs("cub_baseline:multi_similarity")["paper"].keys() == {other}
-    assert published.beside_runs("cub_vit") == {}
+    assert published.beside_runs("cars_baseline:triplet")["paper"] == {other: {"recall@1": 0.5}}
+    refined, number = "paper (after refinement, reciprocal", {"recall@1": 0.6}
+    assert published.beside_runs("cars_baseline:margin") == {
+        "clean": {f"{refined})": number},
+        "paper": {f"{refined}; not selected on test)": number},
+    }
+    assert published.beside_runs("cars_vit") == {}
 
 
 def test_every_published_number_belongs_to_something() -> None:
@@ -299,7 +318,10 @@ def test_missing_weights_name_the_command() -> None:
 
 
 @pytest.mark.parametrize("protocol", [None, "paper"])
-def test_published_results_are_dropped_with_the_experiment(protocol: str | None) -> None:
+def test_published_results_are_dropped_with_the_experiment(
+    protocol: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(published, "entries", lambda: ENTRIES)
     path = str(ROOT / "configs" / "cars_baseline.py")
     assert config_files.load_config(path, {}, protocol)["paper"]["paper"]["paper"]["recall@1"] == 0.842
     elsewhere = {"seed": "3", "data.path": "elsewhere"}

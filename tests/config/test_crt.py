@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from configs import published
 from dml_jax.methods import crt
 from tests import test_configs
 from tests.config.test_needs import check_has_no_effect
@@ -44,6 +45,11 @@ def test_every_configuration_fits_its_weights() -> None:
 def test_published_numbers_as_printed() -> None:
     printed = {"recall@1": "83.41", "recall@1000": "99.31"}
     test_configs.check_printed("sop_crt", "paper", "Kan et al., NeurIPS 2022", printed)
+
+
+def test_published_results_beside_baselines() -> None:
+    other = "paper (227 x 227 pixels, another recipe; selection not stated)"
+    assert published.beside_runs("cub_baseline:multi_similarity")["paper"].keys() == {other}
 
 
 @pytest.mark.parametrize(

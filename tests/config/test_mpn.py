@@ -63,6 +63,7 @@ def test_published_results_beside_runs() -> None:
     """Beside a run is the result of its own protocol, or else what differs is said."""
     assert published.beside_runs("cub_mpn")["clean"]["paper"] == {"recall@1": 0.671, "recall@1_stderr": 0.0069}
     assert published.beside_runs("cub_mpn")["paper"]["paper"]["recall@1"] == 0.703
+    assert published.beside_runs("cub_baseline")["clean"].keys() == {"paper (selected on test)"}  # quoted by the paper
     assert published.beside_runs("cub_mpn:refined")["paper"].keys() == {"paper (after refinement, reciprocal)"}
 
 

@@ -146,7 +146,7 @@ def test_precisions_that_a_device_does_not_have() -> None:
 def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the smallest number of chunks that fits."""
     needed = {1: 21.3, 2: 17.0, 4: 9.8}
-    config = config_files.resolved(str(ROOT / "configs" / "cub_baseline.py"), {})
+    config = config_files.resolved(f"{ROOT / 'configs' / 'cub_baseline.py'}:proxy_anchor", {})
     monkeypatch.setattr(compiling, "describe", lambda config, _: config.train.chunks)
     monkeypatch.setattr(compiling, "programs_of", lambda chunks: iter([("training step", chunks)]))
     monkeypatch.setattr(compiling, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
