@@ -43,7 +43,7 @@ PAIR = ("SIGSTOP",)
 FAULTS = (*SIGNALS, "device error", *DISK, *PAIR, *NETWORK)
 SECONDS = 60.0  # of a fault of the network
 LIMIT = 600.0  # of a run
-RUN = (*SMALL, "method.embedding_dim=8", "method.hidden_dim=8", "train.steps=40", "train.evaluate_every=20",
+RUN = (*SMALL, "method.embedding_dim=8", "train.steps=40", "train.evaluate_every=20",
        "train.checkpoint_every=10", "train.keep_every=0")  # fmt: skip
 RESULTS = ("metrics.jsonl", "embeddings/test/embeddings.npy")
 DEVICE_ERROR = "INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered"
@@ -215,7 +215,7 @@ def library(folder: Path) -> Path | None:
 
 def command(fault: str, moment: str, marker: Path, workdir: str, *more: str) -> list[str]:
     overrides = [f"--config.{text}" for text in RUN]
-    arguments = [fault, moment, str(marker), "--config=configs/digits_hist.py", f"--workdir={workdir}"]
+    arguments = [fault, moment, str(marker), "--config=configs/digits_baseline.py:proxy_anchor", f"--workdir={workdir}"]
     return [sys.executable, "-c", PROGRAM, *arguments, *overrides, *more]
 
 

@@ -27,8 +27,10 @@ from dml_jax.export import programs
 from tests import hub, tiny_model
 from tests.backbones import state_dicts
 from tests.data import pictures
+from tests.papers import deleted, modules
 
 ROOT = Path(__file__).parents[1]
+SHOWN = modules(ROOT / "tests" / "documents")  # what the pages show of the papers that are there
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMAND = re.compile(rf"(python -m dml_jax\.main|dml-jax (?:{'|'.join(COMMANDS)}))( [^`\n#]+)")
 
@@ -48,11 +50,14 @@ def test_the_site_lists_the_papers_numbers_with_their_commands(site: Path) -> No
     """The numbers are copied from the papers' tables."""
     text = re.sub(r"<[^>]+>", " ", (site / "papers/index.html").read_text())
     rows = [" ".join(row.split()) for row in re.split(r"python -m dml_jax\.main --config=", text)[1:]]
-    assert any(row.startswith("cars_hist --protocol=paper 89.8 94.0 96.5 75.5 paper, Lim et al.") for row in rows)
-    assert any(row.startswith("cars_mpn 86.7 ± 0.48 ") for row in rows)
-    assert len(rows) > 100
-    assert "dml-jax study --study=hist:alpha-cars" in text
-    assert "embedding_dim=1024 hidden_dim=256 88.67 reproduction, Yuan et al." in " ".join(text.split())
+    expected = (
+        "cars_baseline --protocol=paper 84.2 90.4 94.4 96.9 74.0 paper",
+        *(row for p in SHOWN for row in p.ROWS),
+    )
+    for start in expected:
+        assert any(row.startswith(start) for row in rows), start
+    assert all(part in " ".join(text.split()) for paper in SHOWN for part in paper.TEXTS)
+    assert len(rows) > 15 * len(SHOWN)
 
 
 @pytest.mark.slow
@@ -60,7 +65,8 @@ def test_the_site_documents_commands_options_and_functions(site: Path) -> None:
     commands, options = ((site / f"{name}/index.html").read_text() for name in ("commands", "options"))
     assert all(f'<h2 id="{name}">' in commands for name in COMMANDS)
     assert "--false_accept_rate" in commands
-    for key in ("train.groups.NAME.learning_rate", "method.tau", "backbone.pixels.mean", "evaluation.protocol"):
+    keys = ("train.groups.NAME.learning_rate", "method.memory", "backbone.pixels.mean", "evaluation.protocol")
+    for key in (*keys, *(key for paper in SHOWN for key in paper.OPTIONS)):
         assert f"<code>{key}</code>" in options
     assert 'id="dml_jax.losses.pair_losses.triplet"' in (site / "api/losses/index.html").read_text()
     assert "img" in (site / "notebooks/digits/index.html").read_text()
@@ -113,7 +119,6 @@ WORK = {  # command: the function that first needs data, weights, devices, a por
     "explore": "dml_jax.commands.analyse_models.locate",
 }
 FILES = ("--query", "--index", "--verify", "--calibrate", "--check")  # options that name existing files
-OUTPUT = ("digits_hist: unseen classes",)  # first words of blocks that are no commands
 NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "…": "schematic",
     "check mypaper": "schematic",
@@ -125,9 +130,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "configs/cars_": "needs Cars196",
     "sop_": "needs SOP",
     "omniglot_": "needs Omniglot",
-    "hist.py:layers": "needs Cars196 or Omniglot, and hours",
     "--claims=": "takes hours; tests/lab/test_claims.py",
-    "hist-layers": "needs such a study",
     "studies/comparison": "needs such a study",
     "model=runs/shop": "needs a run of minutes; tests/commands/test_enroll.py",
     "check tests.plugins": "takes minutes; tests/commands/test_check.py",
@@ -138,7 +141,6 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "--name=cub": "needs a network",
     "--name=cars": "needs Cars196",
     "--name=parquet": "needs a Parquet data set; test_parquet.py has one",
-    "weights/mpn": "needs the authors' weights",
     "--config.init_from=weights/": "needs published weights",
     "--config=configs/folder_baseline.py --config": "takes minutes; tests/train/test_head_first.py",
     "serve ": "serves until it is stopped; test_main.py does so",
@@ -147,6 +149,7 @@ NOT_EXECUTED = {  # part of a command -> why the slow test does not execute it
     "runs/a,runs/b": "needs two runs; test_evaluate_runs.py",
     "--compare": "takes long",
     "subcenter_arcface": "takes minutes; test_baseline.py",
+    **{part: why for paper in SHOWN for part, why in paper.NOT_EXECUTED.items()},
 }
 OTHER_PACKAGES = {"onnxruntime": "jax2onnx", "pandas": "pandas", "faiss": "faiss"}  # part of a snippet -> its package
 SNIPPETS_NOT_EXECUTED = {  # part of a snippet -> why test_python_snippets does not execute it
@@ -166,8 +169,13 @@ def shown_commands(page: Path) -> list[tuple[str, list[str]]]:
     """The commands on a page, in blocks and in the text, with their arguments."""
     text = re.sub(r"\\\n\s*", "", page.read_text(encoding="utf-8"))
     return [
-        (program.split()[-1].removeprefix("dml_jax."), shlex.split(rest)) for program, rest in COMMAND.findall(text)
+        (program.split()[-1].removeprefix("dml_jax."), shlex.split(rest))
+        for program, rest in COMMAND.findall(text)
+        if not deleted(rest)
     ]
+
+
+ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)})
 
 
 def stand_in(path: str) -> None:
@@ -180,9 +188,6 @@ def stand_in(path: str) -> None:
         np.save(file, np.eye(2, dtype=np.float32))
     else:
         file.touch()
-
-
-ALL_COMMANDS = sorted({(module, *arguments) for page in PAGES for module, arguments in shown_commands(page)})
 
 
 @pytest.mark.parametrize("command", ALL_COMMANDS, ids=" ".join)
@@ -269,7 +274,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a run on digits under the names that the pages use."""
     directory = tmp_path_factory.mktemp("trained")
     short = ["--config.train.steps=4", "--config.evaluation.controls=false"]
-    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_hist.py", *short]
+    command = [sys.executable, "-m", "dml_jax.main", f"--config={ROOT}/configs/digits_baseline.py", *short]
     subprocess.run(
         [*command, f"--workdir={directory}/runs/folder_baseline"],
         cwd=ROOT,
@@ -363,8 +368,10 @@ def run_every_command(tmp_path: Path) -> None:
         if "--mode=show" not in arguments and any(part in shown for part in NOT_EXECUTED):
             continue
         steps = ["--config.train.steps=2", "--config.evaluation.controls=false"]
-        configurations = ("digits_hist.py", "digits_baseline.py", "folder_vit.py", "folder_baseline.py:frozen")
+        configurations = ("folder_vit.py", "folder_baseline.py:frozen")
         short = {f"--config=configs/{name}": steps for name in configurations}
+        if arguments and re.fullmatch(r"--config=configs/digits_\w+\.py", arguments[0]):
+            short[arguments[0]] = steps
         short[model[1]] = ["--config.train.epochs=1", "--workdir=runs/folder_baseline"]
         short |= {
             f"--study={name}": ["--list"]
@@ -388,4 +395,5 @@ LINKING = [*PAGES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs/notebooks").glob
 def test_every_link_leads_to_a_file(page: Path) -> None:
     """Also when the pages are read as files, without the site."""
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
-    assert [t for t in targets if t and not t.startswith("http") and not (page.parent / t).exists()] == []
+    files = [target for target in targets if target and not target.startswith("http")]
+    assert [file for file in files if not ((page.parent / file).exists() or deleted(file))] == []

@@ -19,10 +19,10 @@ from tests.commands.test_serve import check_command
 from tests.data import pictures
 
 ROOT = Path(__file__).parents[1]
-CONFIG = "--config=configs/digits_hist.py"
+CONFIG = "--config=configs/digits_baseline.py:proxy_anchor"
 TINY = (
     "--config.backbone.depths=(1,)", "--config.backbone.widths=(4,)", "--config.data.batch_size=16",
-    "--config.method.embedding_dim=8", "--config.method.hidden_dim=8", "--config.evaluation.cluster=false",
+    "--config.method.embedding_dim=8", "--config.evaluation.cluster=false",
 )  # fmt: skip
 CACHE_OPTIONS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")  # set by the command
 
@@ -65,7 +65,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     ("arguments", "wanted"),
     [
         ([CONFIG, "--config.seed=abc"], "seed=abc: must be int"),
-        ([CONFIG, "--config.evaluation.refine=ward,birch"], "method hist has no test-time refinement"),
+        ([CONFIG, "--config.evaluation.refine=ward,birch"], "method baseline has no test-time refinement"),
         ([CONFIG, "--processes=2"], "--coordinator: missing"),
         ([CONFIG, "--silence=60"], "--silence=60: must be 5 to 86400 s, and needs --coordinator"),
         ([CONFIG, "--coordinator=localhost"], "--coordinator=localhost: must be HOST:PORT"),
@@ -101,13 +101,13 @@ def test_invalid_options(arguments: list[str], wanted: str, in_process: InProces
 
 def test_invalid_option_in_a_process(tmp_path: Path) -> None:
     """Standard error holds the one-line message only, whatever is imported; the process exits with code 2."""
-    done = command(CONFIG, "--config.method.tua=16", f"--workdir={tmp_path / 'run'}")
+    done = command(CONFIG, "--config.method.pooilng=max", f"--workdir={tmp_path / 'run'}")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: method.tua: there is no such key; did you mean tau?\n"
+    assert done.stderr == "error: method.pooilng: there is no such key; did you mean pooling?\n"
 
 
 def test_configuration_file_that_raises(in_process: InProcess, tmp_path: Path) -> None:
-    assign = "from configs import digits_hist\ndef get_config():\n    config = digits_hist.get_config()\n    config."
+    assign = "from configs import digits_baseline as own\ndef get_config():\n    config = own.get_config()\n    config."
     for text, wanted in (
         ("x = (", "SyntaxError"),
         ("import no_such_module", "no_such_module"),
@@ -213,8 +213,9 @@ def test_run_from_start_to_finish(in_process: InProcess, tmp_path: Path, monkeyp
 
     again = in_process(*arguments)
     assert (again.returncode, "already finished" in again.stdout) == (0, True), again.stderr
-    other = in_process(*arguments, "--config.method.tau=9")
-    assert (other.returncode, "method.tau (16.0 there, 9.0 here)" in other.stderr) == (2, True), other.stderr
+    other = in_process(*arguments, "--config.method.proxy_anchor.alpha=9")
+    assert "method.proxy_anchor.alpha (32.0 there, 9.0 here)" in other.stderr
+    assert other.returncode == 2
 
     output = tmp_path / "results.json"
     evaluated = in_process(*arguments, "--config.evaluation.controls=false", "--mode=evaluate", f"--output={output}")
@@ -246,9 +247,7 @@ def test_starting_from_another_run(in_process: InProcess, tmp_path: Path) -> Non
 
 
 def test_check_writes_nothing(in_process: InProcess, tmp_path: Path) -> None:
-    config = "--config=configs/digits_baseline.py:proxy_anchor"
-    small = [option for option in TINY if "hidden_dim" not in option]  # which this method does not have
-    done = in_process(config, *small, "--mode=check", f"--workdir={tmp_path / 'run'}")
+    done = in_process(CONFIG, *TINY, "--mode=check", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert "the configuration is valid" in done.stdout
     assert not (tmp_path / "run").exists()

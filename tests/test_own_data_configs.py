@@ -17,36 +17,36 @@ from dml_jax.train import step
 from tests.data import layouts
 
 ROOT = Path(__file__).parents[1]
-CASES = [("omniglot_baseline", "margin-memory"), ("omniglot_group_loss", ""), ("folder_hist", "small")]
+KEPT = ("data", "backbone", "evaluation", "train.steps", "train.schedule", "train.evaluate_every")
 
 
-def values(file: str, variant: str, **data: object) -> dict[str, object]:
+def values(file: str, variant: str = "", **data: object) -> dict[str, object]:
     path = str(ROOT / "configs" / f"{file}.py") + (f":{variant}" if variant else "")
     found = config_files.load_config(path, {})
     found["data"].update(data)
     return found
 
 
+def kept(settings: dict[str, object]) -> dict[str, object]:
+    """The settings that all small experiments on a data set share."""
+    return {key: value for key, value in flatten(settings).items() if key.startswith(KEPT)}
+
+
 @pytest.mark.parametrize("data", ["omniglot", "digits"])
 def test_every_loss_is_a_variant_that_changes_only_the_loss(data: str) -> None:
-    kept = ("data", "backbone", "evaluation", "train.steps", "train.schedule", "train.evaluate_every")
     found = {v: flatten(values(f"{data}_baseline", v)) for v in ("", *small_baseline.VARIANTS)}
     losses = {loss for settings in found.values() for loss in settings["method.loss"].split("+")}
     assert losses == set(baseline.LOSSES)
-    expected = flatten(values(f"{data}_hist", ""))
     for variant, settings in found.items():
         assert (settings["method.memory"] > 0) == variant.endswith("-memory")
-        assert {k: v for k, v in settings.items() if k.startswith(kept)} == {
-            k: v for k, v in expected.items() if k.startswith(kept)
-        }
+        assert kept(settings) == kept(found[""])
     same = [variant for variant, settings in found.items() if settings | {"name": ""} == found[""] | {"name": ""}]
     assert same == ["", "normalized_softmax"]
 
 
-@pytest.mark.parametrize(("name", "variant"), CASES)
-def test_one_step_on_photos(name: str, variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    photos = layouts.photos(tmp_path / "photos", tuple(f"class {i}" for i in range(16)), each=4)
+def check_one_step_on_photos(name: str, variant: str, folder: Path) -> None:
+    """The step of a configuration can be traced for a folder of photographs."""
+    photos = layouts.photos(folder / "photos", tuple(f"class {i}" for i in range(16)), each=4)
     experiment = experiments.build(
         configs.resolve(values(name, variant, name="folder", path=str(photos), batch_size=32, images_per_class=4))
     )
@@ -60,3 +60,8 @@ def test_one_step_on_photos(name: str, variant: str, tmp_path: Path, monkeypatch
     )
     assert terms["loss"].shape == ()
     assert state.step.shape == ()
+
+
+def test_one_step_on_photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    check_one_step_on_photos("omniglot_baseline", "margin-memory", tmp_path)

@@ -28,7 +28,7 @@ ONLY_GS = "s3://bucket/run: give gs://bucket/directory"
         ("evaluate", ["--embeddings=x.npy", "--labels=x.npy", f"--output={URL}"], NO_URL),
         ("enroll", ["--model=.", "--index=new.npz", URL], NO_URL),
         ("export", ["--model=.", "--to=parquet", f"--output={URL}"], NO_URL),
-        ("study", ["--study=hist:alpha-cars", f"--root={URL}", "--list"], NO_URL),
+        ("study", [f"--study={ROOT}/tests/plugins/comparison.py", f"--root={URL}", "--list"], NO_URL),
         ("main", [CONFIG, "--workdir=s3://bucket/run"], f"--workdir={ONLY_GS}"),
         ("embed", ["--model=s3://bucket/run", "photos"], f"--model={ONLY_GS}"),
         ("main", [CONFIG, "--workdir=gs://bucket"], "--workdir=gs://bucket: give gs://bucket/directory"),

@@ -87,7 +87,7 @@ def test_sections_are_also_validated_when_constructed() -> None:
         ("method.tua", ["method.tau", "method.alpha"], "did you mean tau?"),
         ("tau", ["method.tau", "seed"], "did you mean method.tau?"),
         ("method.nonsense", ["method.tau", "method.alpha", "seed"], "known: alpha, tau"),
-        ("hits", ["hist", "mpn"], "did you mean hist?"),
+        ("fodler", ["folder", "digits"], "did you mean folder?"),
     ],
 )  # fmt: skip
 def test_suggestions(word: str, known: list[str], expected: str) -> None:

@@ -12,55 +12,38 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
-AVERAGE, ALONE = "method.transform=average", "method.losses=auxiliary"
 # Configuration and overrides; the last one has no effect, or not the one that its name promises.
 WITHOUT_EFFECT = [
-    "digits_hist data.path=photos/",
-    "digits_hist data.image_size=32",
-    "digits_hist data.decode_scaled=true",
-    "digits_hist data.crop_scale=0.5,1.0",
+    "digits_baseline:proxy_anchor data.path=photos/",
+    "digits_baseline:proxy_anchor data.image_size=32",
+    "digits_baseline:proxy_anchor data.decode_scaled=true",
+    "digits_baseline:proxy_anchor data.crop_scale=0.5,1.0",
     "folder_vit data.training_size=160",
     "folder_baseline:frozen data.jitter=0.3",
-    "cub_hist data.images_per_class=2",
+    "cub_baseline:proxy_anchor data.images_per_class=2",
     "cub_baseline data.crop_ratio=1.0,1.0",  # normalised softmax: random crops
-    "digits_hist train.momentum=0.9",
-    "cub_group_loss method.anchors=9",
+    "digits_baseline:proxy_anchor train.momentum=0.9",
     "folder_baseline head.gamma=0.5",
-    "digits_hist train.schedule=step",
-    "digits_hist train.gamma=0.5",
-    "digits_hist train.rates_for_batch=32",
-    "digits_hist train.layer_decay=0.8",
-    "digits_hist train.reload_best_epochs=3,",
-    "digits_hist train.groups.backbone.warmup=freeze",
-    "digits_hist evaluation.cluster=false evaluation.nmi_average=geometric",
-    "digits_hist evaluation.refine_clusters=10",
-    "cub_mpn evaluation.refine=reciprocal evaluation.refine_min_samples=3",
-    "digits_hist backbone.freeze_bn=true",
+    "digits_baseline:proxy_anchor train.schedule=step",
+    "digits_baseline:proxy_anchor train.gamma=0.5",
+    "digits_baseline:proxy_anchor train.rates_for_batch=32",
+    "digits_baseline:proxy_anchor train.layer_decay=0.8",
+    "digits_baseline:proxy_anchor train.reload_best_epochs=3,",
+    "digits_baseline:proxy_anchor train.groups.backbone.warmup=freeze",
+    "digits_baseline:proxy_anchor evaluation.cluster=false evaluation.nmi_average=geometric",
+    "digits_baseline:proxy_anchor evaluation.refine_clusters=10",
+    "digits_baseline:proxy_anchor backbone.freeze_bn=true",
     "folder_vit train.groups.backbone.freeze=true backbone.drop_path=0.1",
-    "digits_hist train.precision=bfloat16 backbone.dtype=float32",
+    "digits_baseline:proxy_anchor train.precision=bfloat16 backbone.dtype=float32",
     "digits_baseline method.memory=64",
     "digits_baseline:triplet method.memory_after=5",
-    *(f"cub_crt {AVERAGE} method.{o}" for o in ("prototypes=8,8", "hidden_dim=8", "gamma=single", "sharing=separate")),
-    f"cub_crt {AVERAGE} method.w_div=2",
-    "cub_crt method.lambda2=0 method.consistency=sum",
-    "cub_mpn method.k=10",
-    "cub_mpn method.k_r=3",
-    *(f"cub_mpn {ALONE} method.{o}" for o in ("layers=3", "heads=8", "concatenate=true", "dropout=0.5")),
-    "cub_student:imitation method.soft_temperature=3",
-    *(
-        f"cub_diva method.tasks=discriminative method.{o}"
-        for o in ("alpha_selfsimilarity=0.7", "alpha_shared=0.7", "alpha_intra=0.7", "shared=standard", "dance=off",
-                  "selfsimilarity=spread", "temperature=0.5", "queue_batches=7",
-                  "momentum=0.5", "rho=7,", "psi_dim=7")
-    ),
-    "cub_diva method.base=triplet method.beta=1",
-]  # fmt: skip
+]
 MINE = """
-from configs import digits_hist
+from configs import digits_baseline
 
 
 def get_config():
-    config = digits_hist.get_config()
+    config = digits_baseline.get_config()
     {}
     return config
 """
@@ -71,12 +54,17 @@ def path(name: str) -> str:
     return f"{ROOT / 'configs' / name}.py{colon}{variant}"
 
 
-@pytest.mark.parametrize("case", WITHOUT_EFFECT)
-def test_on_the_command_line(case: str) -> None:
+def check_has_no_effect(case: str) -> None:
+    """Configuration and overrides, of which the last one is refused."""
     config, *overrides = case.split()
     key = re.escape(overrides[-1].partition("=")[0])
     with pytest.raises(ConfigError, match=rf"^{key}=.*: .*; "):
         main.execute([f"--config={path(config)}", "--mode=show", *(f"--config.{text}" for text in overrides)])
+
+
+@pytest.mark.parametrize("case", WITHOUT_EFFECT)
+def test_on_the_command_line(case: str) -> None:
+    check_has_no_effect(case)
 
 
 @pytest.mark.parametrize(
@@ -97,16 +85,16 @@ def test_in_a_file(statement: str, warning: str, tmp_path: Path) -> None:
     key = warning.partition("=")[0]
     found = configs.flatten(asdict(made))[key]
     assert found == (
-        True if "freeze_bn" in key else configs.flatten(asdict(config_files.resolved(path("digits_hist"), {})))[key]
+        True if "freeze_bn" in key else configs.flatten(asdict(config_files.resolved(path("digits_baseline"), {})))[key]
     )
 
 
 def test_what_an_override_leaves_without_effect() -> None:
     """An override that makes another option of the file pointless is no error."""
     shown: list[str] = []
-    made = config_files.resolved(path("cars_hist"), {"train.schedule": "cosine"}, shown.append)
-    assert (made.train.period, made.train.gamma) == (0, 0.1)
-    assert [text.partition("=")[0] for text in shown] == ["train.period", "train.gamma"]
+    made = config_files.resolved(path("cars_baseline:proxy_anchor"), {"train.schedule": "cosine"}, shown.append)
+    assert (made.train.milestones, made.train.gamma) == ((), 0.1)
+    assert [text.partition("=")[0] for text in shown] == ["train.milestones", "train.gamma"]
     shown.clear()
     made = config_files.resolved(path("digits_baseline:arcface"), {"method.loss": "cosface"}, shown.append)
     assert (made.method.losses, made.method.cosface.margin, shown) == (("cosface",), 0.35, [])

@@ -24,7 +24,8 @@ from dml_jax.train import optimizers, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.distributed import process_group
 from tests import toys
-from tests.contract.test_compiled_step import BATCH, METHODS, build
+from tests.contract.cases import BATCH
+from tests.contract.methods import LARGE
 from tests.e2e.test_process_group import free_port
 from tests.test_main import ROOT
 from tests.train.experiments import small
@@ -41,7 +42,7 @@ def cast(tree: Any, dtype: str) -> Any:
 @cache
 def losses(name: str, dtype: str, devices: int) -> list[float]:
     """The loss of each step on the first devices of all processes."""
-    made, teacher = build(name)
+    made, teacher = LARGE[name].build()
     optimizer = optax.sgd(0.01, momentum=0.9)  # Adam would enlarge the rounding of gradients that are zero
     state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), toys.batch(made.hooks.views, size=BATCH))
     mesh = jax.make_mesh((devices,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
@@ -64,7 +65,7 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
     ("name", "dtype"),
     [
         pytest.param(name, dtype, marks=[] if (name, dtype) in FAST else [pytest.mark.slow])
-        for name in METHODS
+        for name in LARGE
         for dtype in STEPS
     ],
 )
@@ -91,7 +92,7 @@ def test_two_processes_of_two_devices(tmp_path: Path) -> None:
     assert [process.returncode for process in processes] == [0, 0], "\n".join(errors)
     for number in range(2):
         found = json.loads((tmp_path / f"{number}.json").read_text())
-        assert len(found) == len(METHODS) * len(STEPS)
+        assert len(found) == len(LARGE) * len(STEPS)
         for name, dtype, values in found:
             np.testing.assert_allclose(values, losses(name, dtype, 1), rtol=TOLERANCE[dtype], err_msg=name)
 
@@ -111,14 +112,11 @@ def narrow(jaxpr: Any) -> list[str]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if name in ("mpn", "crt", "diva", "student") else [])
-        for name in METHODS
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] if case.slow_trace else []) for name, case in LARGE.items()],
 )
 def test_nothing_is_computed_in_float32_in_a_run_in_float64(name: str) -> None:
     """With everything that a configuration can add to the step."""
-    made, teacher = build(name)
+    made, teacher = LARGE[name].build()
     data = replace(small(steps=1).data, flip=0.5, jitter=0.2, greyscale=0.2)
     groups = {group: Group(1e-3, weight_decay=1e-4) for group in made.groups}
     train = Train(groups=groups, steps=9, schedule="cosine", linear_warmup=2)
@@ -143,5 +141,5 @@ def test_pixels_in_float64() -> None:
 if __name__ == "__main__":
     address, folder, number = sys.argv[1:]
     process_group.connect(address, 2, int(number))
-    found = [(name, dtype, losses(name, dtype, jax.device_count())) for name in METHODS for dtype in STEPS]
+    found = [(name, dtype, losses(name, dtype, jax.device_count())) for name in LARGE for dtype in STEPS]
     Path(folder, f"{number}.json").write_text(json.dumps(found))

@@ -1,8 +1,6 @@
 """What every method guarantees: one compilation, finite values, batch statistics, any number of devices, precision."""
 
 import re
-from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -15,70 +13,26 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 from dml_jax import config as configs
-from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.convolution import batches_over
 from dml_jax.evaluation import metrics
-from dml_jax.losses.mining import Triplets
-from dml_jax.methods import baseline, crt, diva, group_loss, hist, mpn, student
-from dml_jax.methods.contract import Aux, Batch, Method, TrainingSet, teaching
-from dml_jax.methods.diva import equations
+from dml_jax.methods.contract import Aux, Batch, Method
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.model import computed_in
 from dml_jax.train.step import TrainState, chunked
 from tests import toys
+from tests.contract.cases import DATA
+from tests.contract.methods import SMALL
 
-DATA = TrainingSet(classes=8, images=64)
-DIVA = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1)
-INSTANCES = replace(DIVA, selfsimilarity="instance")
-
-
-def with_teacher(body: Backbone) -> Method:
-    """A student of an MPN with random weights."""
-    teacher = mpn.build(mpn.Config(embedding_dim=8, heads=2), body, DATA)
-    config = student.Config(teacher="an MPN", kind="imitation", embedding_dim=8)
-    made = student.build(config, body, DATA)
-    teach = jax.tree_util.Partial(teaching(teacher), *jax.jit(teacher.init)(jax.random.key(2), toys.batch(1)))
-
-    def loss(params: Any, model_state: Any, encoded: Any, batch: Batch, count: jax.Array, key: jax.Array) -> Any:
-        return made.loss(params, model_state, encoded, batch._replace(teacher=teach), count, key)
-
-    return made._replace(loss=loss)
-
-
-METHODS: dict[str, Callable[..., Method]] = {
-    "mpn": lambda body: mpn.build(mpn.Config(embedding_dim=8, heads=2, layers=2, dropout=0.0), body, DATA),
-    "hist": lambda body: hist.build(hist.Config(embedding_dim=8, hidden_dim=8), body, DATA),
-    "crt": lambda body: crt.build(crt.Config(embedding_dims=(8, 12), prototypes=(4, 4), hidden_dim=8), body, DATA),
-    "diva": lambda body: diva.build(DIVA, body, DATA),
-    "diva, instances": lambda body: diva.build(INSTANCES, body, DATA),
-    "baseline": lambda body: baseline.build(baseline.make_config(embedding_dim=8), body, DATA),
-    "student": with_teacher,
-    "group_loss": lambda body: group_loss.build(group_loss.Config(embedding_dim=8, temperature=4.0), body, DATA),
-}
-LONG = ("diva, instances", "student")  # run with the slow tests
 # All tests of a method run one after another, because they share compiled programs.
 every_method = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in METHODS], scope="module"
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if case.slow else []) for name, case in SMALL.items()],
+    scope="module",
 )
-# Columns of the discriminative task; that of single images drives the images of a class apart.
-OF_CLASSES = {"diva, instances": slice(INSTANCES.embedding_dim)}
 KEY = 0
 OPTIMIZER = optax.sgd(0.01, momentum=0.9)  # the first step, unlike Adam's, shows gradients that are wrong by a factor
-
-
-def drawn_in_float32(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
-    """The triplets that DiVA draws in float32; with 64 bits, the same key would give others."""
-    with jax.enable_x64(False):
-        narrow = jax.tree.map(lambda x: x.astype(jnp.float32), embeddings)
-        return equations.mine(key, narrow, batch.labels, DIVA)
-
-
-IN_FLOAT64 = {
-    "diva": lambda body: diva.build(DIVA, body, DATA, miner=drawn_in_float32),
-    "diva, instances": lambda body: diva.build(INSTANCES, body, DATA, miner=drawn_in_float32),
-}
 
 
 def method(name: str) -> Method:
@@ -88,8 +42,10 @@ def method(name: str) -> Method:
 @cache
 def computing_in(name: str, dtype: Any) -> Method:
     """The method on a toy backbone."""
-    made = METHODS | IN_FLOAT64 if dtype is jnp.float64 else METHODS
-    built = made[name](toys.backbone(dtype=dtype if dtype is jnp.bfloat16 else None))
+    build = SMALL[name].build
+    if dtype is jnp.float64:
+        build = SMALL[name].in_float64 or build
+    built = build(toys.backbone(dtype=dtype if dtype is jnp.bfloat16 else None))
     return computed_in(built, "bfloat16" if dtype is jnp.bfloat16 else "float32")
 
 
@@ -129,7 +85,7 @@ def leaves(tree: Any) -> list[np.ndarray]:
 
 
 def test_every_module_of_methods_is_covered() -> None:
-    assert {name.split(",")[0] for name in METHODS} == set(configs.choices("method"))
+    assert {name.split(",")[0] for name in SMALL} == set(configs.choices("method"))
     for name in configs.choices("method"):
         module = configs.module("method", name)
         assert module.Config.__dataclass_params__.frozen
@@ -282,8 +238,9 @@ def frozen(name: str) -> Method:
 
     def encode(params: Any, model_state: Any, images: jax.Array, *, train: bool, key: Any = None) -> Any:
         encoded, _ = made.encode(params, model_state, images, train=False)
-        if train and name == "diva":
-            encoded = encoded._replace(keys=made.encode(params, model_state, images, train=True, key=key)[0].keys)
+        if train:
+            trained, _ = made.encode(params, model_state, images, train=True, key=key)
+            encoded = SMALL[name].frozen(encoded, trained)
         return encoded, model_state
 
     return made._replace(encode=encode)
@@ -291,7 +248,7 @@ def frozen(name: str) -> Method:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[] if name in ("hist", "crt") else [pytest.mark.slow]) for name in METHODS],
+    [pytest.param(name, marks=[pytest.mark.slow] if case.slow_chunks else []) for name, case in SMALL.items()],
     scope="module",
 )
 def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
@@ -345,7 +302,7 @@ def test_learns_a_few_images(name: str) -> None:
     def map_at_r() -> float:
         embeddings = np.asarray(outputs(name)(state.params, state.model_state, batch.images)[1])
         np.testing.assert_allclose(np.linalg.norm(embeddings, axis=1), 1, rtol=1e-5)
-        embeddings = embeddings[:, OF_CLASSES.get(name, slice(None))]
+        embeddings = embeddings[:, SMALL[name].of_classes]
         embeddings = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
         return float(metrics.retrieval(embeddings, np.asarray(batch.labels), ks=(1,))["map@r"])
 

@@ -16,7 +16,8 @@ import pytest
 from dml_jax.backbones import bn_inception, deit, efficientnet_lite, googlenet, mit, resnet
 from dml_jax.errors import DataError
 from tests import toys
-from tests.contract.test_methods import METHODS, method, started
+from tests.contract.methods import SMALL
+from tests.contract.test_methods import method, started
 from tests.export.test_symbolic_batch import embedding_function
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # those of the converter
@@ -67,7 +68,7 @@ def test_onnxruntime_merges_norms_and_activations_with_convolutions(tmp_path: Pa
     assert found["Transpose"] <= 2
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", SMALL)
 def test_every_method(name: str, tmp_path: Path) -> None:
     made = method(name)
     images = toys.batch(made.hooks.views).images

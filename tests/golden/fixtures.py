@@ -10,9 +10,10 @@ import jax
 import numpy as np
 
 from dml_jax.backbones.contract import Backbone
+from tests.papers import PAPERS
 
 ROOT = Path(os.environ.get("DML_JAX_GOLDEN", Path(__file__).parent / "data")).expanduser()
-FAMILIES = ("backbones", "crt", "diva", "hist", "metrics", "mpn", "transforms")
+FAMILIES = ("backbones", "metrics", "transforms", *PAPERS)
 if not any((ROOT / family).is_dir() for family in FAMILIES):
     raise FileNotFoundError(f"DML_JAX_GOLDEN={ROOT}: holds none of {', '.join(FAMILIES)}")
 

@@ -12,7 +12,7 @@ import pytest
 from dml_jax.backbones import contract
 from dml_jax.config import Data
 from dml_jax.data import augment, decode, samplers, transforms
-from dml_jax.errors import ConfigError, DataError
+from dml_jax.errors import DataError
 from tests.golden import fixtures
 
 KNOWN = {"decode", "eval_transform", "normalise", "random_erasing", "random_resized_crop", "samplers"}
@@ -247,105 +247,6 @@ def cases(name: str, family: str) -> list[tuple[str, dict[str, Any]]]:
         prefix = f"{family}/{case}/"
         facts.append((case, {k[len(prefix) :]: v for k, v in arrays.items() if k.startswith(prefix)}))
     return facts
-
-
-@pytest.mark.parametrize("name", files("samplers"))
-def test_mpn_sampler(name: str) -> None:
-    for case, facts in cases(name, "mpn"):
-        sizes, (images, classes) = facts["class_sizes"], (int(v) for v in facts["n_c"])
-        labels = np.repeat(np.arange(len(sizes)), sizes)
-        if classes == 1:
-            with pytest.raises(ConfigError, match="one class"):
-                build("mpn", sizes, images, images)
-            continue
-        sampler = build("mpn", sizes, images * classes, images)
-        assert sampler.first_step(1) == facts["n_batches"], case
-        shares, seen = [], []
-        for number in range(60):
-            batches = epoch(sampler, number)
-            chunks = batches.reshape(-1, images)
-            owners = labels[chunks]
-            assert (owners == owners[:, :1]).all()
-            counts = np.bincount(owners[:, 0], minlength=len(sizes))
-            assert (counts >= facts["base_chunks_per_class"]).all()
-            assert np.sum(counts - facts["base_chunks_per_class"]) == facts["topup_chunks"]
-            seen.append(np.bincount(batches.reshape(-1), minlength=len(labels)))
-            shares.append([repeats(chunks), repeats(owners[:, 0].reshape(-1, classes)), repeats(batches)])
-        assert np.min(seen) >= np.min(facts["occ_min"]) >= 1
-        repeats_of = ("chunks_with_repeated_image", "batches_with_repeated_class", "batches_with_repeated_image")
-        for column, key in enumerate(repeats_of):
-            spread = np.std(np.array(shares)[:, column]) / np.sqrt(60) * np.sqrt(1 + 60 / 200)
-            mean = np.mean(shares, axis=0)[column]
-            assert abs(mean - facts[f"share_{key}"][1]) <= 4 * spread + 1e-9, (case, key)
-        variance = np.bincount(labels, np.var(seen, axis=0)) / sizes  # the images of a class are exchangeable
-        deviation = np.sqrt(variance * (1 / 60 + 1 / 200))[labels]
-        assert (np.abs(np.mean(seen, axis=0) - facts["occ_mean"]) <= 6 * deviation + 1e-9).all(), case
-
-
-@pytest.mark.parametrize("name", files("samplers"))
-def test_mpn_redraw_sampler(name: str) -> None:
-    arrays, _ = fixtures.load("transforms", name)
-    for size in keys(arrays, "number"):
-        if not size.isdigit():
-            continue
-        sizes = np.array([40, 61, 83, 107])
-        sampler = build("mpn_redraw", sizes, int(size), 1)
-        lengths = [sampler.first_step(e + 1) - sampler.first_step(e) for e in range(200)]
-        expected_counts: dict[int, float] = {}
-        pairs = arrays[f"number/{size}/pairs"]
-        for classes, images in pairs.tolist():
-            assert classes * images == int(size)
-            steps = -(-int(np.sum(np.maximum(sizes, images) // images + 1)) // classes)
-            expected_counts[steps] = expected_counts.get(steps, 0) + 200 / len(pairs)
-        assert set(lengths) == set(expected_counts)
-        squares = sum((lengths.count(n) - count) ** 2 / count for n, count in expected_counts.items())
-        assert squares < 25 + 3 * len(pairs)
-    sizes = arrays["number/cub_epoch_class_sizes"]
-    total = int(arrays["number/cub_epoch_c_n_batches_distinct"][0][:2].prod())
-    sampler = build("mpn_redraw", sizes, total, 1)
-    drawn = 30 * len(arrays["number/cub_epoch_c_n_batches_distinct"])  # epochs, enough for every length to occur
-    lengths = {sampler.first_step(e + 1) - sampler.first_step(e) for e in range(drawn)}
-    assert lengths == set(arrays["number/cub_epoch_c_n_batches_distinct"][:, 2].tolist())
-
-
-@pytest.mark.parametrize("name", files("samplers"))
-def test_hist_balanced_sampler(name: str) -> None:
-    for case, facts in cases(name, "hist"):
-        sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_ipc"])
-        labels = np.repeat(np.arange(len(sizes)), sizes)
-        if batch_size % images:
-            with pytest.raises(ConfigError, match="must divide"):
-                build("hist_balanced", sizes, batch_size, images)
-            continue
-        sampler = build("hist_balanced", sizes, batch_size, images)
-        assert sampler.first_step(1) == facts["batches_after_BatchSampler_drop_last"], case
-        assert sampler.first_step(1) * batch_size == facts["items_yielded"]
-        groups = np.concatenate([epoch(sampler, e) for e in range(300)]).reshape(-1, images)
-        owners = labels[groups]
-        assert (owners == owners[:, :1]).all()
-        assert repeats(owners[:, 0].reshape(-1, batch_size // images)) == 0
-        assert_uniform(owners[:, 0], len(sizes))
-        theory = float(facts["theory_share_groups_with_repeated_image"])
-        assert abs(repeats(groups) - theory) <= 5 * np.sqrt(theory / len(groups)) + 1e-9
-
-
-@pytest.mark.parametrize("name", files("samplers"))
-def test_diva_sampler(name: str) -> None:
-    for case, facts in cases(name, "diva"):
-        sizes, (batch_size, images) = facts["class_sizes"], (int(v) for v in facts["bs_k"])
-        labels = np.repeat(np.arange(len(sizes)), sizes)
-        sampler = build("diva", sizes, batch_size, images)
-        assert sampler.first_step(1) == facts["n_batches"], case
-        batches = np.stack([sampler.batch(step) for step in range(1_000)])
-        groups = batches.reshape(-1, images)
-        owners = labels[groups]
-        assert (owners == owners[:, :1]).all()
-        assert_uniform(owners[:, 0], len(sizes))
-        theory = float(facts["theory_share_groups_repeated_image"])
-        assert abs(repeats(groups) - theory) <= 5 * np.sqrt(theory / len(groups)) + 1e-9
-        distinct = np.array([len(set(row)) for row in owners[:, 0].reshape(1_000, -1).tolist()])
-        mean = float(facts["theory_mean_distinct_classes"])
-        assert abs(distinct.mean() - mean) <= 5 * distinct.std() / np.sqrt(1_000) + 1e-9
 
 
 @pytest.mark.parametrize("name", files("samplers"))

@@ -27,13 +27,7 @@ from dml_jax.lab.compilation import CHIPS, Topology, find_topology
 from dml_jax.train.distributed import mesh as meshes
 from tests.test_configs import ROOT
 
-# One configuration for each method and kind of network; the slow set lowers all.
-SOME = ["cub_hist", "cub_mpn", "cub_crt", "cub_diva", "cub_vit"]
-ALL = sorted(
-    path.stem
-    for path in (ROOT / "configs").glob("*_*.py")
-    if path.stem.split("_")[0] in ("cub", "cars", "sop", "inshop") and not path.stem.endswith("student")
-)
+BASELINES = ["cub_vit", "cub_baseline", "cars_vit", "cars_baseline", "sop_baseline", "inshop_baseline"]
 
 
 def on_this_machine(devices: int = 2) -> Topology:
@@ -41,11 +35,13 @@ def on_this_machine(devices: int = 2) -> Topology:
     return Topology("h100:2", "cuda", mesh, CHIPS["h100"], {})
 
 
-def lowered(name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), **train: Any) -> dict[str, str]:
+def lowered(
+    name: str, platforms: tuple[str, ...] = ("cuda", "tpu"), *, one_block: bool = False, **train: Any
+) -> dict[str, str]:
     """The StableHLO of a training step by platform; the network has one block of each stage, or one in all."""
     config = config_files.resolved(str(ROOT / "configs" / f"{name}.py"), {f"train.{k}": v for k, v in train.items()})
     few = {"depth": 1, "depths": (1,) * len(getattr(config.backbone, "depths", ()))}
-    if name in ("cub_mpn", "cub_diva"):  # the other stages are those of cub_hist
+    if one_block:
         few |= {"depths": (1,), "widths": config.backbone.widths[:1]}
     few = {key: value for key, value in few.items() if hasattr(config.backbone, key)}
     config = replace(config, backbone=replace(config.backbone, **few))
@@ -58,9 +54,8 @@ def lines(text: str, operation: str) -> list[str]:
     return [line for line in text.splitlines() if f"stablehlo.{operation}" in line]
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in ALL])
-def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    for text in lowered(name).values():
+def check_lowers_in_float32(name: str, *, one_block: bool = False) -> None:
+    for text in lowered(name, one_block=one_block).values():
         products = lines(text, "convolution") + lines(text, "dot_general")
         assert len(products) > 20
         for line in products:
@@ -68,6 +63,16 @@ def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
             assert "bf16" not in line
         assert "callback" not in text
         assert "xf64" not in text
+
+
+def first_is_fast(names: list[str]) -> list[Any]:
+    """Parameters of a test: all but the first one run with the slow tests."""
+    return [names[0], *(pytest.param(name, marks=pytest.mark.slow) for name in names[1:])]
+
+
+@pytest.mark.parametrize("name", first_is_fast(BASELINES))
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    check_lowers_in_float32(name)
 
 
 NETWORKS: dict[str, tuple[Any, int]] = {
@@ -115,7 +120,7 @@ def test_forms_for_cpus_leave_no_trace(name: str) -> None:
     ],
 )
 def test_what_a_user_may_type(options: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])) == 2
+    assert cli.exit_code(lambda: main.execute([f"--config={ROOT}/configs/cub_baseline.py", *options])) == 2
     assert message in capsys.readouterr().err
 
 
@@ -128,8 +133,8 @@ def test_missing_wheels_are_named(name: str, file: str, monkeypatch: pytest.Monk
 
 def test_precisions_that_a_device_does_not_have() -> None:
     """And the type of each product where it has them: the embedding layer's is that of the heads."""
-    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {"train.precision": "tensorfloat32"})
-    text = lowered("cub_hist", ("cuda",), precision="tensorfloat32")["cuda"]
+    config = config_files.resolved(str(ROOT / "configs" / "cub_baseline.py"), {"train.precision": "tensorfloat32"})
+    text = lowered("cub_baseline", ("cuda",), precision="tensorfloat32")["cuda"]
     asked = {found for line in lines(text, "convolution") for found in re.findall(r"precision (HIGH\w*|DEFAULT)", line)}
     assert asked == {"HIGH"}
     assert "[HIGHEST, HIGHEST]" in text  # similarities and losses
@@ -141,7 +146,7 @@ def test_precisions_that_a_device_does_not_have() -> None:
 def test_a_step_that_does_not_fit_names_what_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the smallest number of chunks that fits."""
     needed = {1: 21.3, 2: 17.0, 4: 9.8}
-    config = config_files.resolved(str(ROOT / "configs" / "cub_hist.py"), {})
+    config = config_files.resolved(f"{ROOT / 'configs' / 'cub_baseline.py'}:proxy_anchor", {})
     monkeypatch.setattr(compilation, "describe", lambda config, _: config.train.chunks)
     monkeypatch.setattr(compilation, "programs_of", lambda chunks: iter([("training step", chunks)]))
     monkeypatch.setattr(compilation, "compiled", lambda chunks, _: {"memory": {"needed": needed[chunks] * 2**30}})
@@ -157,10 +162,11 @@ def test_compiled_facts(name: str, tmp_path: Path) -> None:
     platform = "cuda" if name.startswith("h100") else "tpu"
     if platform not in os.environ.get("JAX_TOPOLOGIES", ""):
         pytest.skip(f"JAX_TOPOLOGIES does not name {platform}")
-    case = accelerators.Case("cub_hist", "bfloat16", name)
+    case = accelerators.Case("cub_vit:proxy_anchor-vit_small", "bfloat16", name)
     stored = json.loads((ROOT / "benchmarks" / "ACCELERATORS.json").read_text())[str(case)]
-    options = ["--config.train.precision=bfloat16", "--mode=compile", f"--topology={name}", f"--workdir={tmp_path}"]
-    main.execute([f"--config={ROOT}/configs/cub_hist.py", *options])
+    options = ["--config.train.precision=bfloat16", "--mode=compile", f"--topology={name}", f"--workdir={tmp_path}",
+               f"--config.data.batch_size={stored['batch']}"]  # fmt: skip
+    main.execute([f"--config={ROOT}/configs/{case.config.replace(':', '.py:')}", *options])
     step = json.loads((tmp_path / "compile.json").read_text())["programs"]["training step"]
     for key in ("products", "collectives", "flops"):
         assert step[key] == stored[key], key

@@ -16,7 +16,7 @@ from tests.e2e.test_process_group import free_port
 from tests.test_main import ROOT, TINY, environment
 
 pytestmark = pytest.mark.slow
-CONFIG = "configs/digits_hist.py"
+CONFIG = "configs/digits_baseline.py:proxy_anchor"
 SHORT = (*TINY, "--config.evaluation.controls=false", "--config.train.evaluate_every=0")
 
 # Runs "$@" as two tasks with the variables that srun sets; its code is the largest, as that of srun.
@@ -113,6 +113,6 @@ def test_tpu_pod(tmp_path: Path) -> None:
     printed += rest
     assert (second.returncode, stopped.returncode) == (143, 143), errors
     assert printed.count("following the run that is in progress") == 2
-    assert "with 'quotes' and $HOME: hist on digits, 100000 steps" in printed
+    assert "with 'quotes' and $HOME: baseline on digits, 100000 steps" in printed
     again = subprocess.run([*script, "--stop"], capture_output=True, timeout=300, **options)
     assert (again.returncode, again.stdout.count("nothing is running")) == (0, 2)

@@ -11,13 +11,13 @@ import pytest
 
 from dml_jax.config.fields import validate
 from dml_jax.errors import ConfigError
-from dml_jax.methods import baseline, group_loss, hist, mpn, student
-from dml_jax.methods.contract import Batch, Method, Teaching, TrainingSet, teaching
+from dml_jax.methods import student
+from dml_jax.methods.contract import Method, Teaching
 from tests import toys
+from tests.methods import test_teaching
+from tests.methods.test_teaching import DATA, loss, softmax, teach, with_teacher
 
-CLASSES = 4
-DATA = TrainingSet(CLASSES, 16)
-SMALL = student.Config(teacher="runs/mpn", embedding_dim=8)
+SMALL = student.Config(teacher="runs/teacher", embedding_dim=8)
 KINDS = ("distillation", "distillation_kl", "imitation", "relational")
 rng = np.random.default_rng(0)
 EMBEDDINGS, TEACHER_EMBEDDINGS = 1.5 * rng.normal(size=(2, 6, 5))  # some differences exceed delta
@@ -26,10 +26,6 @@ LOGITS, TEACHER_LOGITS = 4 * rng.normal(size=(2, 6, 7))
 
 def huber(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < 1, x * x / 2, np.abs(x) - 0.5)
-
-
-def softmax(x: np.ndarray) -> np.ndarray:
-    return np.exp(x) / np.exp(x).sum(axis=1, keepdims=True)
 
 
 def relative_distances(x: np.ndarray) -> np.ndarray:
@@ -83,22 +79,6 @@ def build(config: student.Config) -> tuple[Method, Any, Any]:
     return method, *toys.drawn(method)
 
 
-def teach(method: Method, params: Any, state: Any, batch: Batch) -> Teaching:
-    return jax.jit(teaching(method))(params, state, batch.images[0])
-
-
-def with_teacher(batch: Batch, outputs: Teaching) -> Batch:
-    """The batch with a teacher whose outputs are constant."""
-    return batch._replace(teacher=jax.tree_util.Partial(lambda outputs, images: outputs, outputs))
-
-
-def loss(method: Method, params: Any, state: Any, batch: Batch) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """(value, terms), with the running batch statistics of the backbone, as for `teach`."""
-    encoded, state = method.encode(params, state, batch.images, train=False)
-    value, aux = method.loss(params, state, encoded, batch, jnp.int32(0), jax.random.key(1))
-    return value, aux.metrics
-
-
 def test_loss_of_a_batch() -> None:
     """The teacher gets the images of the batch, and no gradient."""
     config = replace(SMALL, kind="imitation", weight=3.0, smoothing=0.0)
@@ -125,80 +105,9 @@ def test_loss_of_a_batch() -> None:
     assert all(np.asarray(leaf).any() for leaf in jax.tree.leaves(gradients[0]))
 
 
-def cross_entropy_method(name: str) -> Method:
-    """A method configured so that its loss, or the term "classification", is the cross-entropy of the logits."""
-    body = toys.backbone()
-    match name:
-        case "mpn":
-            config = mpn.Config(
-                embedding_dim=8, layers=2, equations="paper", losses="mpn", dropout=0, temperature=1, smoothing=0
-            )
-            return mpn.build(config, body, DATA)
-        case "mpn without a network":
-            config = mpn.Config(embedding_dim=8, losses="auxiliary", temperature=1, smoothing=0)
-            return mpn.build(config, body, DATA)
-        case "student":
-            return student.build(replace(SMALL, weight=0.0, temperature=1, smoothing=0), body, DATA)
-        case "group_loss":
-            return group_loss.build(group_loss.Config(embedding_dim=8), body, DATA)
-        case "arcface" | "cosface":
-            return baseline.build(baseline.make_config(name, {"margin": 0.0}, embedding_dim=8), body, DATA)
-        case _:
-            return baseline.build(baseline.make_config(name, embedding_dim=8), body, DATA)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("mpn", "mpn without a network", "group_loss", "student"),
-        *("cross_entropy", "normalized_softmax", "arcface", "cosface"),
-    ],
-)
-def test_classifiers_teach_the_logits_of_their_loss(name: str) -> None:
-    method, batch = cross_entropy_method(name), toys.batch(1)
-    params, state = toys.drawn(method)
-    outputs = teach(method, params, state, batch)
-    p = softmax(np.asarray(outputs.logits, float))
-    expected = -np.log(p[np.arange(16), np.asarray(batch.labels)]).mean()
-    value, terms = jax.jit(partial(loss, method))(params, state, with_teacher(batch, outputs))
-    assert float(terms.get("classification", value)) == pytest.approx(expected, rel=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(outputs.embeddings, axis=1), 1, rtol=1e-5)
-
-
-def test_mpn_teaches_refined_embeddings() -> None:
-    """Without dropout, and with the running statistics of the neck."""
-    config = mpn.Config(embedding_dim=8, layers=2, concatenate=True, dropout=0.5)
-    method, batch = mpn.build(config, toys.backbone(), DATA), toys.batch(1)
-    params, state = toys.drawn(method)
-    network = mpn.MessagePassingNetwork(config, CLASSES)
-
-    @jax.jit
-    def both_layers(params: Any, state: Any, images: jax.Array) -> jax.Array:
-        embeddings, outputs = method.embed(params, state, images), []
-        nodes = network.apply({"params": params["mpn"]}, embeddings, method="initial_nodes")
-        for i in (1, 2):
-            layer = {"params": params["mpn"][f"layer{i}"]}
-            nodes, _ = mpn.MessagePassingLayer(config).apply(layer, nodes, nodes, False)
-            outputs.append(nodes)
-        return jnp.concatenate(outputs, axis=1)
-
-    h = np.asarray(both_layers(params, state, batch.images[0]), float)
-    # The running mean and variance start at 0 and 1.
-    scaled = h / np.sqrt(1 + 1e-5) * params["mpn"]["neck"]["scale"]
-    logits = scaled @ np.asarray(params["mpn"]["classifier"]["kernel"], float)
-    taught = teach(method, params, state, batch)
-    np.testing.assert_allclose(taught.embeddings, h / np.linalg.norm(h, axis=1, keepdims=True), atol=1e-5)
-    np.testing.assert_allclose(taught.logits, logits, atol=1e-5)
-
-
-def test_methods_without_a_classifier_teach_no_logits() -> None:
-    batch = toys.batch(1)
-    method = hist.build(hist.Config(embedding_dim=8, hidden_dim=8), toys.backbone(), DATA)
-    params, state = toys.drawn(method)
-    outputs = teach(method, params, state, batch)
-    assert outputs.logits is None
-    embeddings = jax.jit(method.embed)(params, state, batch.images[0])
-    np.testing.assert_allclose(outputs.embeddings, embeddings, rtol=1e-6)
+def test_a_student_teaches_the_logits_of_its_loss() -> None:
+    config = replace(SMALL, weight=0.0, temperature=1, smoothing=0)
+    test_teaching.check_logits(student.build(config, toys.backbone(), DATA))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +122,7 @@ def test_methods_without_a_classifier_teach_no_logits() -> None:
 def test_unsuitable_teachers(kind: Any, outputs: Teaching, words: str) -> None:
     method = student.build(replace(SMALL, kind=kind), toys.backbone(), DATA)
     params, state = jax.eval_shape(method.init, jax.random.key(0), toys.batch(1))
-    with pytest.raises(ConfigError, match=rf"method.teacher='runs/mpn': .*{words}"):
+    with pytest.raises(ConfigError, match=rf"method.teacher='runs/teacher': .*{words}"):
         jax.eval_shape(partial(loss, method), params, state, with_teacher(toys.batch(1), outputs))
 
 

@@ -1,4 +1,4 @@
-"""The method against HIST and Proxy-Anchor, for `dml-jax study`."""
+"""The method against normalised softmax and Proxy-Anchor, for `dml-jax study`."""
 
 from dml_jax.lab.definition import Row, Study
 
@@ -9,7 +9,7 @@ def get_study():
     return Study(
         title="A method of our own, on digits",
         rows=(
-            Row("HIST", "configs/digits_hist.py", SHORT),
+            Row("softmax", "configs/digits_baseline.py", SHORT),
             Row("Proxy-Anchor", "configs/digits_baseline.py:proxy_anchor", SHORT),
             Row("ours", "tests/plugins/experiment.py"),
         ),

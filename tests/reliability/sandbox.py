@@ -17,7 +17,7 @@ from hypothesis.strategies import SearchStrategy
 from dml_jax.commands import cli
 
 ROOT = Path(__file__).parents[2]
-CONFIG = f"--config={ROOT}/configs/digits_hist.py"
+CONFIG = f"--config={ROOT}/configs/digits_baseline.py:proxy_anchor"
 
 # Content by relative path: bytes of a file, None for a folder, the target of a link.
 Files = Mapping[str, bytes | Path | None]

@@ -14,7 +14,7 @@ from dml_jax import config as configs
 from dml_jax import files
 from dml_jax.backbones import resnet
 from dml_jax.config import Config, Group, Train
-from dml_jax.methods import baseline, hist
+from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.experiment import Experiment
@@ -23,34 +23,27 @@ from tests import toys
 
 
 def values(**train: Any) -> dict[str, Any]:
-    """A configuration that trains HIST on digits with a few thousand parameters."""
-    groups = {group: Group(1e-3, weight_decay=1e-4) for group in hist.GROUPS}
+    """A configuration that trains with proxies on digits, with a few thousand parameters."""
+    groups = {group: Group(1e-3, weight_decay=1e-4) for group in baseline.GROUPS}
     return {
         "name": "small",
         "data": {"name": "digits", "batch_size": 16, "images_per_class": 4, "threads": 1},
         "backbone": asdict(resnet.Config(block="basic", depths=(1,), widths=(4,), stem="small")),
-        "method": asdict(hist.Config(embedding_dim=8, hidden_dim=8, tau=16.0)),
+        "method": asdict(baseline.make_config("proxy_anchor", embedding_dim=8)),
         "train": asdict(Train(groups=groups, **train)),
         "evaluation": {"cluster": False, "ks": (1,), "batch_size": 448},
     }
 
 
-def small(**train: Any) -> Config:
+def small(*, data: Any = (), **train: Any) -> Config:
     """The same, resolved."""
-    return configs.resolve(values(**train))
-
-
-def linear(*, data: Any = (), **train: Any) -> Config:
-    """A linear embedding trained with proxies, which compiles in a fraction of a second; see `on_patches`."""
     given = values(**train)
     given["data"] |= dict(data)
-    given["method"] = asdict(baseline.make_config("proxy_anchor", embedding_dim=8))
-    given["train"]["groups"] = {group: asdict(Group(1e-3, weight_decay=1e-4)) for group in baseline.GROUPS}
     return configs.resolve(given)
 
 
 def on_patches(config: Config) -> Experiment:
-    """A baseline on `toys.backbone` and one device, with a test split of a hundred images."""
+    """On `toys.backbone` and one device, with a test split of a hundred images; compiles in a fraction of a second."""
     experiment = experiments.build(config)
     train, test = experiment.splits["train"], experiment.splits["test"]
     few = test._replace(labels=test.labels[:100], ids=test.ids[:100])

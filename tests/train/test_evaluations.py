@@ -1,29 +1,23 @@
 """Evaluations: samples of the training classes, the final results, test-time refinement and readings."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
-from dml_jax import config as configs
-from dml_jax.config import Config, Data, Evaluation
+from dml_jax.config import Data, Evaluation
 from dml_jax.console import Console
 from dml_jax.data.split import Split
-from dml_jax.errors import CheckpointError, ConfigError, DataError
+from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.files import write_json
-from dml_jax.methods import crt, diva
 from dml_jax.train import evaluations, model
-from dml_jax.train import experiment as experiments
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import workdir
-from tests.train.experiments import linear, on_patches, values
+from tests.train.experiments import on_patches, small
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("patches")
@@ -80,7 +74,7 @@ def test_the_distance_of_the_method_ranks() -> None:
 
 def test_controls_search_the_gallery() -> None:
     """Raw pixels and the untrained network get queries and gallery, as the model does."""
-    config = linear(steps=1)
+    config = small(steps=1)
     run = on_patches(replace(config, evaluation=replace(config.evaluation, controls=True)))
     test = run.splits["test"]
 
@@ -169,22 +163,10 @@ def test_a_clustering_that_fails_says_so() -> None:
 READINGS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
 
 
-def diva_config(select: str = "last", **evaluation: Any) -> Config:
-    given = values(steps=4, select=select)
-    groups = dict.fromkeys(diva.GROUPS, given["train"]["groups"]["backbone"])
-    given["train"]["groups"] = groups
-    given["method"] = {"name": "diva", "embedding_dim": 4, "psi_dim": 4, "queue_batches": 1}
-    given["evaluation"] |= {
-        "readings": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
-        **evaluation,
-    }
-    return configs.resolve(given)
-
-
 @pytest.fixture(scope="module")
 def experiment() -> Experiment:
     """A model with 8 dimensions, read whole or by the first 3."""
-    config = linear(steps=8, evaluate_every=4, select="test")
+    config = small(steps=8, evaluate_every=4, select="test")
     made = on_patches(replace(config, evaluation=replace(config.evaluation, readings=READINGS)))
     embed = made.method.embed
     return made._replace(
@@ -225,64 +207,10 @@ def workdir_lines(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_a_reading_is_the_method_with_its_options() -> None:
-    """Of DiVA, computed from its embeddings one by one."""
-    config = diva_config()
-    experiment = experiments.build(config)
-    state = experiment.initial_state()
-    images = np.random.default_rng(0).integers(0, 256, (5, *experiment.shape, 3), dtype=np.uint8)
-
-    @jax.jit
-    def embed(params: Any, model_state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-        encoded, _ = experiment.method.encode(params, model_state, images[None], train=False)
-        return encoded.embeddings, {name: f(params, model_state, images) for name, f in experiment.readings.items()}
-
-    embeddings, found = jax.device_get(embed(state.params, state.model_state))
-    own, *others = (embeddings[task] for task in diva.TASKS)
-    for name, parts in (("a", [own]), ("b", others)):
-        expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
-        shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
-        np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
-    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
-
-
-def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
-    """With other weights or readings, but training goes on only as models were selected."""
-    for select in ("last", "test"):
-        config = diva_config(select)
-        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
-        other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
-        other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
-        workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
-        if select == "last":
-            workdir.check_same_run(tmp_path, {"config": asdict(other)})
-        else:
-            with pytest.raises(CheckpointError, match=r"another configuration: evaluation\.readings.*method\.ensemble"):
-                workdir.check_same_run(tmp_path, {"config": asdict(other)})
-
-
-def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None:
-    config = diva_config()
-    assert model.reading_in_results(config, tmp_path) == ""
-    for name, expected in (("b", "b"), ("c", "")):
-        write_json(tmp_path / "results.json", {"reading": name})
-        assert model.reading_in_results(config, tmp_path) == expected
-
-
 def test_invalid_readings() -> None:
-    with pytest.raises(ConfigError, match=r"evaluation\.reading='c': must be one of best, a, b"):
-        diva_config(reading="c")
     with pytest.raises(ConfigError, match="must not use the name 'best'"):
         Evaluation(readings={"best": {}})
-    for options, message in (
-        ({"rho": [1.0]}, r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble"),
-        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble=\[1\.0\]: has the wrong number"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            model.read_as(diva_config(readings={"a": options}), "a")
-    config = linear(steps=4)
+    config = small(steps=4)
     config = replace(config, evaluation=replace(config.evaluation, readings={"a": {"x": 1}}))
     with pytest.raises(ConfigError, match="method baseline allows readings of no option"):
         model.read_as(config, "a")
-    with pytest.raises(ConfigError, match="method crt allows readings only of tested_branch"):
-        model.read_as(replace(config, method=crt.Config()), "a")

@@ -16,7 +16,7 @@ from dml_jax.backbones.layers import global_pool
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.methods import baseline, crt
+from dml_jax.methods import baseline, heads
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, other_models
 from dml_jax.train.distributed.stop_signals import Stop
@@ -99,12 +99,11 @@ def test_features_are_kept_and_follow_the_weights(tmp_path: Path, monkeypatch: p
     assert frozen_features.digest(seeded, {}) != frozen_features.digest(experiment, {})
 
 
-def test_methods_that_need_maps_are_refused(tmp_path: Path) -> None:
-    given = values(steps=1, feature_views=1)
-    given["method"] = asdict(crt.Config(embedding_dims=(4, 4), prototypes=(4, 4), hidden_dim=4))
-    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in crt.GROUPS}
-    experiment = experiments.build(configs.resolve(given))
-    with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
+def test_methods_that_need_maps_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With an embedding of the first position in place of all."""
+    monkeypatch.setattr(heads, "global_pool", lambda features, kind: features[:, 0, 0])
+    experiment = build(feature_views=1)
+    with pytest.raises(ConfigError, match="feature_views=1: method baseline needs whole feature maps"):
         with_features(experiment, tmp_path)
-    with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
+    with pytest.raises(ConfigError, match="feature_views=1: method baseline needs whole feature maps"):
         run.check(experiment.config, Console(active=False))

@@ -29,7 +29,7 @@ from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.step import TrainState
-from tests.train.experiments import linear, on_patches
+from tests.train.experiments import on_patches, small
 
 STEPS = 20
 
@@ -93,7 +93,7 @@ def bits(state: TrainState) -> list[bytes]:
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-CONFIG = linear(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
+CONFIG = small(steps=STEPS, log_every=3, evaluate_every=8, checkpoint_every=7, select="test", optimizer="adam")
 
 
 @pytest.fixture(scope="module")

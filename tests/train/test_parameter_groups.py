@@ -1,5 +1,6 @@
 """Parameter groups: by path, frozen, low-rank."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from dml_jax import run
 from dml_jax.config import Config, Group, Train
 from dml_jax.console import Console
 from dml_jax.errors import ConfigError
-from dml_jax.methods import baseline, diva, hist, mpn
+from dml_jax.methods import baseline
 from dml_jax.methods.contract import Aux, Batch, Hooks, Method, Refresh, TrainingSet
 from dml_jax.train import optimizers, parameter_groups, step
 from dml_jax.train.checkpoint import Checkpoints
@@ -67,11 +68,7 @@ def test_rates_by_path() -> None:
     parameter_groups.check(train.groups, made, params)
 
 
-METHODS = {
-    "hist": hist.Config(embedding_dim=8, hidden_dim=8),
-    "mpn": mpn.Config(embedding_dim=8, heads=2),
-    "diva": diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8),
-}
+PROXIES = baseline.make_config("proxy_anchor", embedding_dim=8)
 
 
 def drawn_state(method: Method, optimizer: optax.GradientTransformation, batch: Batch) -> TrainState:
@@ -91,19 +88,23 @@ def encoded_twice(method: Method, state: TrainState, batch: Batch) -> tuple[Any,
     return both(state.params, state.model_state, batch.images, jax.random.key(1))
 
 
-def config_of(name: str, frozen: tuple[str, ...]) -> Config:
-    groups = {group: Group(0.05, 0.1, freeze=group in frozen) for group in configs.module("method", name).GROUPS}
-    given = values(steps=4) | {"method": asdict(METHODS[name])}
-    made = configs.resolve(given | {"train": given["train"] | {"groups": {n: asdict(g) for n, g in groups.items()}}})
+def config_of(method: Any, frozen: tuple[str, ...]) -> Config:
+    names = configs.module("method", method.name).GROUPS
+    groups = {name: asdict(Group(0.05, 0.1, freeze=name in frozen)) for name in names}
+    given = values(steps=4) | {"method": asdict(method)}
+    made = configs.resolve(given | {"train": given["train"] | {"groups": groups}})
     return replace(made, backbone=replace(made.backbone, freeze_bn=False))
 
 
-@pytest.mark.parametrize(
-    ("name", "frozen"),
-    [("hist", ("hgnn", "embedding")), ("mpn", ("backbone", "mpn")), ("diva", ("model",))],
-)
-def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -> None:
-    config = config_of(name, frozen)
+def check_frozen(method: Any, frozen: tuple[str, ...], owners: Mapping[str, str] | None = None) -> None:
+    """Two steps change all groups but the frozen ones.
+
+    Args:
+      method: its configuration.
+      frozen: names of groups.
+      owners: of batch statistics that do not have the name of their group, by name.
+    """
+    config = config_of(method, frozen)
     method = build_method(config, TrainingSet(8, 64))
     optimizer = optimizers.build(config.train, method, lambda count: 1.0)
     batches = [toys.batch(method.hooks.views, seed=seed) for seed in range(2)]
@@ -122,18 +123,22 @@ def test_nothing_of_a_frozen_group_changes(name: str, frozen: tuple[str, ...]) -
             keys = tuple(entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey))
             if keys[0] in method.hooks.history:
                 continue
-            # Of the states, MPN names its batch statistics by the network's part.
-            group = "mpn" if keys[0] == "neck" else method.group(keys)
+            group = (owners or {}).get(keys[0]) or method.group(keys)
             moved[group] = moved.get(group, False) or not np.array_equal(before, now)
     assert {group for group, changed in moved.items() if not changed} == set(frozen), moved
 
 
+@pytest.mark.parametrize("frozen", [("embedding",), ("backbone", "loss")])
+def test_nothing_of_a_frozen_group_changes(frozen: tuple[str, ...]) -> None:
+    check_frozen(PROXIES, frozen)
+
+
 def test_gradient_of_frozen_groups() -> None:
     """It is zero, so that XLA leaves its computation out, and the others' is as without frozen groups."""
-    frozen = ("hgnn", "embedding")
+    frozen = ("embedding",)
 
     def gradient(groups: tuple[str, ...]) -> tuple[Method, Any]:
-        method = build_method(config_of("hist", groups), TrainingSet(8, 64))
+        method = build_method(config_of(PROXIES, groups), TrainingSet(8, 64))
         batch = toys.batch(method.hooks.views)
         state = drawn_state(method, optax.sgd(1.0), batch)
         differentiated = jax.jit(jax.grad(step.loss, 1, has_aux=True), static_argnums=0)
@@ -148,7 +153,7 @@ def test_gradient_of_frozen_groups() -> None:
 
 
 def test_a_frozen_backbone_gives_the_features_of_evaluations() -> None:
-    method = build_method(config_of("hist", ("backbone",)), TrainingSet(8, 64))
+    method = build_method(config_of(PROXIES, ("backbone",)), TrainingSet(8, 64))
     batch = toys.batch(method.hooks.views)
     state = drawn_state(method, optax.sgd(1.0), batch)
     statistics = jax.tree.map(lambda leaf: leaf + np.float32(0.5), state.model_state["backbone"])

@@ -116,16 +116,18 @@ def test_a_checkpoint_of_another_run_is_never_read(interrupted: Path, tmp_path: 
     """Neither to continue nor to evaluate or load; nor is it taken for damage and deleted."""
     directory = Path(shutil.copytree(interrupted, tmp_path / "run"))
     facts = json.loads((directory / "config.json").read_text())
-    facts["config"]["method"]["tau"] = 99.0
+    facts["config"]["method"]["proxy_anchor"]["alpha"] = 99.0
     (directory / "config.json").write_text(json.dumps(facts))
-    other: Config = replace(CONFIG, method=replace(CONFIG.method, tau=99.0))
+    other: Config = replace(
+        CONFIG, method=replace(CONFIG.method, proxy_anchor=replace(CONFIG.method.proxy_anchor, alpha=99.0))
+    )
     for read in (
         lambda: run.train(other, directory, QUIET, Stop()),
         lambda: run.restore(other, directory, "reported", QUIET),
         lambda: run.restore(other, directory, "2", QUIET),
         lambda: model.load(directory, "latest", print),
     ):
-        with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .* method\.tau \(16\.0 there, 99\.0 here\)"):
+        with pytest.raises(CheckpointError, match=r"latest/\d: belongs to .*anchor\.alpha \(32\.0 there, 99\.0 here\)"):
             read()
     assert len(workdir.complete_checkpoints(directory / "checkpoints" / "latest")) == 2
 
@@ -184,7 +186,7 @@ def test_too_little_memory_is_one_sentence_with_the_remedy(monkeypatch: pytest.M
     monkeypatch.setattr(run, "check", lambda *_: jnp.zeros((2**46,), jnp.uint8))
     message = r"^data\.batch_size=\d+, evaluation\.batch_size=\d+: need more memory .* or a larger train\.chunks$"
     with pytest.raises(ConfigError, match=message):
-        main.execute([f"--config={ROOT / 'configs/digits_hist.py'}", "--mode=check"])
+        main.execute([f"--config={ROOT / 'configs/digits_baseline.py'}", "--mode=check"])
 
 
 def test_a_finished_run_can_be_exported_again_and_continued(finished: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dml_jax import config as configs
 from dml_jax.backbones.weights import store as converted_files
 from dml_jax.config import Group
 from dml_jax.console import Console
-from dml_jax.methods import baseline, diva
+from dml_jax.methods import baseline
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, other_models
@@ -28,10 +28,10 @@ PROXIES = baseline.make_config(loss="proxy_anchor", embedding_dim=4)
 
 def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train: Any) -> Experiment:
     given = values(steps=3, **train)
-    module = diva if method.name == "diva" else baseline
     given["method"] = asdict(method)
-    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in module.GROUPS}
-    given["train"]["groups"]["embedding" if module is baseline else "model"]["rank"] = rank
+    given["train"]["groups"] = {name: asdict(Group(1e-3)) for name in configs.module("method", method.name).GROUPS}
+    if rank:
+        given["train"]["groups"]["embedding"]["rank"] = rank
     if train.get("feature_views"):
         given["train"]["groups"]["backbone"]["freeze"] = True
     given["data"]["validation_share"] = validation_share
@@ -79,19 +79,6 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     found = started(other, tmp_path / "run")
     assert_equal(found.params["embedding"], params["embedding"])
     assert_equal(found.params["loss"], other.initial_state().params["loss"])
-
-
-def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
-    """Also if another method has trained the network."""
-    params = saved(build(PROXIES), tmp_path / "run")
-    experiment = build(diva.Config(embedding_dim=4, queue_batches=1))
-    state = started(experiment, tmp_path / "run")
-    with experiment.batches(0, 1) as batches:
-        batch = experiment.device_batch(*next(batches))
-    filled = experiment.method.hooks.fill(state.params, state.model_state, [batch])
-    assert_equal(filled["key"]["backbone"], params["backbone"])
-    assert_equal(filled["key"]["heads"], state.params["heads"])
-    assert_equal(filled["key"]["stats"], state.model_state["backbone"])
 
 
 def test_low_rank_updates_are_merged(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def test_more_steps_are_allowed_where_they_begin_alike(options: dict[str, Any], 
 
 def test_another_method_is_one_difference(tmp_path: Path) -> None:
     written(tmp_path)
-    other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="mpn"))
-    with pytest.raises(CheckpointError, match=r"method.name \('hist' there, 'mpn' here\); give another"):
+    other = replace(CONFIG, seed=7, method=replace(CONFIG.method, name="another"))
+    with pytest.raises(CheckpointError, match=r"method.name \('baseline' there, 'another' here\); give another"):
         workdir.check_same_run(tmp_path, {"config": asdict(other)})
 
 

@@ -1,0 +1,42 @@
+"""DiVA in the tests of the contract, also with the task of single images, which drives the images of a class apart."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from dml_jax.losses.mining import Triplets
+from dml_jax.methods import diva
+from dml_jax.methods.contract import Batch
+from dml_jax.methods.diva import equations
+from tests.contract.cases import BODY, DATA, DIM, LARGE_DATA, Large, Small
+
+CONFIG = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8, rho=(1.0,), temperature=0.1)
+
+
+def drawn_in_float32(key: jax.Array, embeddings: Any, batch: Batch) -> dict[str, Triplets]:
+    """The triplets that DiVA draws in float32; with 64 bits, the same key would give others."""
+    with jax.enable_x64(False):
+        narrow = jax.tree.map(lambda x: x.astype(jnp.float32), embeddings)
+        return equations.mine(key, narrow, batch.labels, CONFIG)
+
+
+def small(config: diva.Config, **options: Any) -> Small:
+    return Small(
+        lambda body: diva.build(config, body, DATA),
+        in_float64=lambda body: diva.build(config, body, DATA, miner=drawn_in_float32),
+        frozen=lambda tested, trained: tested._replace(keys=trained.keys),
+        **options,
+    )
+
+
+SMALL = {
+    "diva": small(CONFIG),
+    "diva, instances": small(
+        replace(CONFIG, selfsimilarity="instance"), of_classes=slice(CONFIG.embedding_dim), slow=True
+    ),
+}
+LARGE = {
+    "diva": Large(lambda: (diva.build(diva.Config(embedding_dim=DIM, queue_batches=2), BODY, LARGE_DATA), None))
+}  # fmt: skip

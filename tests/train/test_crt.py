@@ -1,0 +1,31 @@
+"""CRT's training step for accelerators, and without whole feature maps."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import Group
+from dml_jax.errors import ConfigError
+from dml_jax.methods import crt
+from dml_jax.train import experiment as experiments
+from tests import test_configs
+from tests.train import test_compile
+from tests.train.experiments import values
+from tests.train.test_frozen_features import with_features
+
+
+@pytest.mark.parametrize("name", test_compile.first_is_fast(test_configs.names("crt")))
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    test_compile.check_lowers_in_float32(name)
+
+
+@pytest.mark.usefixtures("few_images", "patches")
+def test_pooled_features_are_refused(tmp_path: Path) -> None:
+    given = values(steps=1, feature_views=1)
+    given["method"] = asdict(crt.Config(embedding_dims=(4, 4), prototypes=(4, 4), hidden_dim=4))
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in crt.GROUPS}
+    experiment = experiments.build(configs.resolve(given))
+    with pytest.raises(ConfigError, match="feature_views=1: method crt needs whole feature maps"):
+        with_features(experiment, tmp_path)

@@ -1,0 +1,145 @@
+"""DiVA in training: test-time readings, warm start, clusterings, frozen groups, many classes and accelerators."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+from dml_jax import config as configs
+from dml_jax.config import Config, Group
+from dml_jax.errors import CheckpointError, ConfigError
+from dml_jax.files import write_json
+from dml_jax.methods import diva
+from dml_jax.methods.diva import self_supervision
+from dml_jax.train import experiment as experiments
+from dml_jax.train import model
+from dml_jax.train.experiment import Experiment
+from dml_jax.train.records import workdir
+from tests import test_configs
+from tests.train import (
+    test_compile,
+    test_parameter_groups,
+    test_training_set_refresh,
+    test_warm_start,
+)
+from tests.train.experiments import values
+from tests.train.test_loop import compiled_once  # noqa: F401 (a fixture)
+from tests.train.test_warm_start import PROXIES, assert_equal, saved, started
+
+pytestmark = pytest.mark.usefixtures("patches")
+
+
+def diva_config(select: str = "last", **evaluation: Any) -> Config:
+    given = values(steps=4, select=select)
+    groups = dict.fromkeys(diva.GROUPS, given["train"]["groups"]["backbone"])
+    given["train"]["groups"] = groups
+    given["method"] = {"name": "diva", "embedding_dim": 4, "psi_dim": 4, "queue_batches": 1}
+    given["evaluation"] |= {
+        "readings": {"a": {"ensemble": [1, 0, 0, 0]}, "b": {"ensemble": [0, 1, 1, 1]}},
+        **evaluation,
+    }
+    return configs.resolve(given)
+
+
+def test_a_reading_is_the_method_with_its_options() -> None:
+    """Of DiVA, computed from its embeddings one by one."""
+    config = diva_config()
+    experiment = experiments.build(config)
+    state = experiment.initial_state()
+    images = np.random.default_rng(0).integers(0, 256, (5, *experiment.shape, 3), dtype=np.uint8)
+
+    @jax.jit
+    def embed(params: Any, model_state: Any) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
+        encoded, _ = experiment.method.encode(params, model_state, images[None], train=False)
+        return encoded.embeddings, {name: f(params, model_state, images) for name, f in experiment.readings.items()}
+
+    embeddings, found = jax.device_get(embed(state.params, state.model_state))
+    own, *others = (embeddings[task] for task in diva.TASKS)
+    for name, parts in (("a", [own]), ("b", others)):
+        expected = np.concatenate(parts, axis=1) / np.sqrt(len(parts))
+        shown = found[name][:, np.abs(found[name]).max(axis=0) > 0]
+        np.testing.assert_allclose(shown, expected, rtol=1e-4, atol=1e-6)
+    assert {config.method.ensemble for config in (model.read_as(config, "a"),)} == {(1.0, 0.0, 0.0, 0.0)}
+
+
+def test_a_finished_run_is_read_again(tmp_path: Path) -> None:
+    """With other weights or readings, but training goes on only as models were selected."""
+    for select in ("last", "test"):
+        config = diva_config(select)
+        write_json(tmp_path / "config.json", workdir.provenance(config, "", ["a", "b", "c", "d"], 64, (8, 8)))
+        other = replace(config, method=replace(config.method, ensemble=(1.0, 5.0, 5.0, 5.0)))
+        other = replace(other, evaluation=replace(other.evaluation, readings={}, reading="best"))
+        workdir.check_same_run(tmp_path, {"config": asdict(other)}, selecting=False)
+        if select == "last":
+            workdir.check_same_run(tmp_path, {"config": asdict(other)})
+        else:
+            with pytest.raises(CheckpointError, match=r"another configuration: evaluation\.readings.*method\.ensemble"):
+                workdir.check_same_run(tmp_path, {"config": asdict(other)})
+
+
+def test_the_reading_of_the_results_is_that_of_the_model(tmp_path: Path) -> None:
+    config = diva_config()
+    assert model.reading_in_results(config, tmp_path) == ""
+    for name, expected in (("b", "b"), ("c", "")):
+        write_json(tmp_path / "results.json", {"reading": name})
+        assert model.reading_in_results(config, tmp_path) == expected
+
+
+def test_invalid_readings() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.reading='c': must be one of best, a, b"):
+        diva_config(reading="c")
+    for options, message in (
+        ({"rho": [1.0]}, r"evaluation\.readings\.a\.rho: method diva allows readings only of ensemble"),
+        ({"ensemble": [1.0]}, r"evaluation\.readings\.a\.ensemble=\[1\.0\]: has the wrong number"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            model.read_as(diva_config(readings={"a": options}), "a")
+
+
+def test_the_key_network_is_a_copy_of_the_network(tmp_path: Path) -> None:
+    """Also if another method has trained the network."""
+    params = saved(test_warm_start.build(PROXIES), tmp_path / "run")
+    experiment = test_warm_start.build(diva.Config(embedding_dim=4, queue_batches=1))
+    state = started(experiment, tmp_path / "run")
+    with experiment.batches(0, 1) as batches:
+        batch = experiment.device_batch(*next(batches))
+    filled = experiment.method.hooks.fill(state.params, state.model_state, [batch])
+    assert_equal(filled["key"]["backbone"], params["backbone"])
+    assert_equal(filled["key"]["heads"], state.params["heads"])
+    assert_equal(filled["key"]["stats"], state.model_state["backbone"])
+
+
+@pytest.fixture
+def clustered() -> Iterator[Experiment]:
+    """DeepCluster, see `test_training_set_refresh`."""
+    given: dict[str, Any] = values(**test_training_set_refresh.TRAIN)
+    given["data"] |= test_training_set_refresh.DATA
+    tasks = ("discriminative", "selfsimilarity")
+    given["method"] = asdict(diva.Config(tasks=tasks, selfsimilarity="deepcluster", embedding_dim=3, directions=()))
+    given["train"]["groups"] = {name: asdict(Group(1e-2)) for name in (*diva.GROUPS, "classifier")}
+    with mock.patch.multiple(self_supervision, CLUSTERS=6, CLUSTER_EPOCHS=1):
+        yield experiments.build(configs.resolve(given))
+
+
+@pytest.mark.slow
+def test_resume_is_exact(clustered: Experiment, tmp_path: Path) -> None:
+    seen = test_training_set_refresh.check_resume_is_exact(
+        clustered, tmp_path, 4, lambda params: params["classifier"]["kernel"]
+    )
+    assert all(len(np.unique(labels)) > 2 for labels in seen)
+    assert not np.array_equal(seen[0], seen[1])
+
+
+def test_nothing_of_a_frozen_group_changes() -> None:
+    config = diva.Config(embedding_dim=8, queue_batches=2, psi_dim=8)
+    test_parameter_groups.check_frozen(config, ("model",))
+
+
+@pytest.mark.parametrize("name", test_compile.first_is_fast(test_configs.names("diva")))
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    test_compile.check_lowers_in_float32(name, one_block=name == "cub_diva")
