@@ -91,7 +91,7 @@ class Parts:
                 missing.append(number)
                 continue
             with self._opened(number) as part:
-                unusable = int(part.metadata.metadata[UNUSABLE])
+                unusable = int((part.metadata.metadata or {}).get(UNUSABLE, 0))  # a part may also hold neighbours
                 if unusable and any(map(decode.is_outdated, filter(None, part.read(["error"])["error"].to_pylist()))):
                     missing.append(number)
         return missing
@@ -99,7 +99,8 @@ class Parts:
     @contextmanager
     def _opened(self, number: int) -> Iterator[parquet.ParquetFile]:
         with opened_file(self.file(number), "delete it, and the same command writes it again") as part:
-            if part.schema_arrow != _schema(part.schema_arrow.field("embedding").type.list_size):
+            embeddings = UNUSABLE in (part.metadata.metadata or {})
+            if embeddings and part.schema_arrow != _schema(part.schema_arrow.field("embedding").type.list_size):
                 raise ValueError("other columns than id, embedding and error")
             yield part
 

@@ -23,7 +23,6 @@ from dml_jax.lab.definition import Search
 from dml_jax.lab.plan import Settings, Trial
 from dml_jax.lab.runner import Slot
 from dml_jax.lab.tables import Table
-from dml_jax.train.records.logs import JsonLines
 
 VALIDATION_SHARE = 0.2  # of the training classes, held out, on which trials are compared
 
@@ -71,6 +70,8 @@ def train(
     study: Any, asked: Any, search: Search, settings: Settings, metric: str, slot: Slot, stop: threading.Event
 ) -> float | None:
     """Trains the run of a trial of optuna; its best evaluation, or None if it failed or was interrupted."""
+    from dml_jax.train.records.logs import JsonLines  # imports JAX
+
     name, split = Path(asked.user_attrs["directory"]).name, "test" if settings.paper else "validation"
     for other in begun(study):
         if other.state.name == "COMPLETE" and other.params == asked.params:  # the result would be the same

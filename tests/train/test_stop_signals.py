@@ -36,10 +36,10 @@ def test_a_signal_stops_immediately_when_there_is_nothing_to_save() -> None:
 
 def test_processes_agree_at_the_next_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two processes, the other one receives SIGTERM before the second poll."""
-    assert int(stop_signals._largest(signal.SIGTERM)) == signal.SIGTERM
+    assert int(stop_signals.largest(signal.SIGTERM)) == signal.SIGTERM
     of_other = iter([0, signal.SIGTERM, signal.SIGTERM, signal.SIGTERM])
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    monkeypatch.setattr(stop_signals, "_largest", lambda value: np.int32(max(value, next(of_other))))
+    monkeypatch.setattr(stop_signals, "largest", lambda value: np.int32(max(value, next(of_other))))
     stop = Stop()
     assert [stop.poll() for _ in range(3)] == [0, 0, signal.SIGTERM]
     with pytest.raises(Interrupted):
