@@ -16,7 +16,7 @@ from flax.typing import Dtype, Initializer
 
 from dml_jax.backbones.convolution import Padding, Pair, convolve, is_plain, shifts
 from dml_jax.config.fields import Fraction, Needs
-from dml_jax.config.sections import backbone_is_frozen
+from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.errors import ConfigError
 from dml_jax.numerics import at_least_float32, product
 

@@ -69,6 +69,16 @@ def parts(kind: str, part: str) -> dict[str, ModuleType]:
     return {name: importlib.import_module(path) for name, path in paths.items() if importlib.util.find_spec(path)}
 
 
+def backbone_is_frozen(config: Any) -> bool:
+    """Whether no part of a configuration's backbone is trained, of which the method may have a group of another name.
+
+    Such a method has it as BACKBONE_GROUP.
+    """
+    names = ("backbone", getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"))
+    parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
+    return bool(parts) and all(group.freeze for group in parts)
+
+
 def _import(kind: str, name: str) -> ModuleType | None:
     """The module of that name, unless it is missing or one of the package's helpers."""
     path = f"dml_jax.{MODULES[kind]}.{name}"

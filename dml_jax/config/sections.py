@@ -22,7 +22,6 @@ from dml_jax.config.fields import (
     require,
     section,
 )  # fmt: skip
-from dml_jax.config.modules import module
 
 SAMPLERS = ("balanced", "shuffled", "mpn", "mpn_redraw", "hist_balanced", "diva", "ms")
 Sampler = Annotated[str, AfterValidator(Named(SAMPLERS))]
@@ -151,16 +150,6 @@ class Group:
 
     def __post_init__(self) -> None:
         require(not (self.freeze and self.rank), "rank", self.rank, "a frozen group has no updates; set freeze=false")
-
-
-def backbone_is_frozen(config: Any) -> bool:
-    """Whether no part of a configuration's backbone is trained, of which the method may have a group of another name.
-
-    Such a method has it as BACKBONE_GROUP.
-    """
-    names = ("backbone", getattr(module("method", config.method.name), "BACKBONE_GROUP", "backbone"))
-    parts = [group for name, group in config.train.groups.items() if name.split("/")[0] in names]
-    return bool(parts) and all(group.freeze for group in parts)
 
 
 @section

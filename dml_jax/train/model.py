@@ -17,7 +17,7 @@ from dml_jax.backbones.functional import on_features
 from dml_jax.backbones.weights import store
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import Effect, effect, validate, with_precision
-from dml_jax.config.sections import backbone_is_frozen
+from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_functions, no_classes, zeros
