@@ -1,10 +1,12 @@
 """CRT's configurations, with the values and numbers of the paper."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from configs import published
+from dml_jax.config.fields import Effect, effect
 from dml_jax.methods import crt
 from tests import test_configs
 from tests.config.test_needs import check_has_no_effect
@@ -65,4 +67,7 @@ def test_options_without_effect(case: str) -> None:
 
 
 def test_the_branch_that_is_tested_may_be_chosen_later() -> None:
-    assert crt.TEST_TIME == ("tested_branch",)
+    """It changes the embedding of a trained model, and is the only option that does."""
+    effects = {option.name: effect(crt.Config, option.name) for option in fields(crt.Config)}
+    assert [name for name, found in effects.items() if found] == ["tested_branch"]
+    assert effects["tested_branch"] is Effect.EMBEDDING

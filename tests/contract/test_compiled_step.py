@@ -10,8 +10,9 @@ import optax
 import pytest
 
 from dml_jax.data import augment
+from dml_jax.lab import hlo
 from dml_jax.methods.contract import Batch
-from dml_jax.train import experiment, hlo, step
+from dml_jax.train import experiment, step
 from dml_jax.train.distributed import mesh as meshes
 from tests import toys
 from tests.contract.cases import BATCH

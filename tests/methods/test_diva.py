@@ -14,7 +14,7 @@ import pytest
 
 from dml_jax.config import Group
 from dml_jax.config.fields import validate
-from dml_jax.config.sections import backbone_is_frozen
+from dml_jax.config.modules import backbone_is_frozen
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.methods import diva
 from dml_jax.methods.contract import Batch, TrainingSet

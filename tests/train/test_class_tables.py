@@ -17,9 +17,10 @@ from jax.sharding import AxisType
 
 from dml_jax.backbones.weights import store
 from dml_jax.errors import ConfigError
+from dml_jax.lab import hlo
 from dml_jax.methods import baseline
 from dml_jax.methods.contract import Method
-from dml_jax.train import class_tables, hlo, step
+from dml_jax.train import class_tables, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh as meshes

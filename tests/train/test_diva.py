@@ -21,8 +21,8 @@ from dml_jax.train import model
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import workdir
 from tests import test_configs
+from tests.lab import test_compilation
 from tests.train import (
-    test_compile,
     test_parameter_groups,
     test_training_set_refresh,
     test_warm_start,
@@ -140,6 +140,6 @@ def test_nothing_of_a_frozen_group_changes() -> None:
     test_parameter_groups.check_frozen(config, ("model",))
 
 
-@pytest.mark.parametrize("name", test_compile.first_is_fast(test_configs.names("diva")))
+@pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("diva")))
 def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    test_compile.check_lowers_in_float32(name, one_block=name == "cub_diva")
+    test_compilation.check_lowers_in_float32(name, one_block=name == "cub_diva")

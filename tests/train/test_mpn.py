@@ -4,14 +4,15 @@ import pytest
 
 from dml_jax.methods import mpn
 from tests import test_configs
-from tests.train import test_compile, test_parameter_groups
+from tests.lab import test_compilation
+from tests.train import test_parameter_groups
+
+
+@pytest.mark.parametrize("name", test_compilation.first_is_fast(test_configs.names("mpn")))
+def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
+    test_compilation.check_lowers_in_float32(name, one_block=name == "cub_mpn")
 
 
 def test_nothing_of_a_frozen_group_changes(patches: None) -> None:
     config = mpn.Config(embedding_dim=8, heads=2)
     test_parameter_groups.check_frozen(config, ("backbone", "mpn"), owners={"neck": "mpn"})
-
-
-@pytest.mark.parametrize("name", test_compile.first_is_fast(test_configs.names("mpn")))
-def test_a_float32_step_lowers_for_accelerators_in_float32(name: str) -> None:
-    test_compile.check_lowers_in_float32(name, one_block=name == "cub_mpn")

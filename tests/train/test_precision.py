@@ -12,8 +12,9 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from dml_jax import config as configs
 from dml_jax.backbones import convolution
+from dml_jax.lab import hlo
 from dml_jax.numerics import heads_in, product
-from dml_jax.train import experiment, hlo
+from dml_jax.train import experiment
 from tests.train.experiments import small
 
 
