@@ -24,8 +24,8 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
 from dml_jax.export import embedding_files
-from dml_jax.train import evaluations, frozen_features, loop, other_models, parameter_groups
 from dml_jax.train import experiment as experiments
+from dml_jax.train import frozen_features, loop, model_metrics, other_models, parameter_groups
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
@@ -154,7 +154,7 @@ def evaluation(
     experiment: Experiment, state: TrainState, model: str, console: Console
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The results and embeddings of `evaluations.final`; in the main process, with the geometry of the embeddings."""
-    results, embeddings = evaluations.final(experiment, state, model, console)
+    results, embeddings = model_metrics.final(experiment, state, model, console)
     if mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
         results["geometry"] = spectra.summary(experiment.method, embeddings["test"], labels)

@@ -10,7 +10,7 @@ from dml_jax import drawing
 from dml_jax.analysis.evaluated_model import EvaluatedModel
 from dml_jax.data.split import some_classes, with_gallery
 from dml_jax.methods.figures import Finding, Panel
-from dml_jax.train import evaluations
+from dml_jax.train import model_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def overfitting(run: EvaluatedModel, split: str) -> list[Finding]:
         run.console.print(f"evaluating training and test classes at step {model.step}")
         for name, parts in (("train", {"train": train}), ("test", with_gallery(run.splits))):
             embeddings = {key: run.embedder.embed_split(model, images) for key, images in parts.items()}
-            found = evaluations.metrics(options, distance, parts, embeddings, cluster=False)
+            found = model_metrics.metrics(options, distance, parts, embeddings, cluster=False)
             recall[name].append((model.step, found["recall@1"]))
     few = "" if run.kept_steps else " Set train.keep_every to see the steps between."
     draw = partial(draw_recall, recall=recall)

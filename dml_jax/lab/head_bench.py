@@ -32,8 +32,8 @@ from dml_jax.data.split import Split
 from dml_jax.errors import DivergedError, UserError
 from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import PyTree
-from dml_jax.train import evaluations, frozen_features, step
 from dml_jax.train import experiment as experiments
+from dml_jax.train import frozen_features, model_metrics, step
 from dml_jax.train.distributed import mesh as meshes
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import logs, workdir
@@ -154,12 +154,12 @@ class Head:
         rows = self.embedded(state)
         results = measured(experiment, rows, self.tested)
         if experiment.config.evaluation.refine:
-            results["refined"] = evaluations.refined(experiment, state, {"test": rows}, console)
+            results["refined"] = model_metrics.refined(experiment, state, {"test": rows}, console)
         if (diagnose := experiment.method.hooks.diagnose) is not None:
             with experiment.batches(0, 1) as batches:
                 images, labels, _ = next(batches)
             results |= diagnose(state.params, state.model_state, jnp.asarray(images, jnp.float32), labels)
-        results["protocol"] = evaluations.protocol_of(experiment, self.tested)
+        results["protocol"] = model_metrics.protocol_of(experiment, self.tested)
         length = {"steps": experiment.config.train.steps, "epochs": experiment.config.train.epochs}
         results |= {"length": length, "step": int(state.step), "model": experiment.config.train.select}
         return results | {"timing": {"seconds": seconds}, "machine": logs.machine()}, rows
@@ -168,7 +168,7 @@ class Head:
 def measured(experiment: Experiment, rows: np.ndarray, tested: str) -> dict[str, Any]:
     """Retrieval, NMI and geometry of embeddings float32 [N, D]."""
     options, split = experiment.config.evaluation, experiment.splits[tested]
-    found = evaluations.metrics(
+    found = model_metrics.metrics(
         options, experiment.method.distance, {"test": split}, {"test": rows}, cluster=options.cluster
     )
     return found | {

@@ -19,13 +19,13 @@ from dml_jax.data.samplers import Sampler
 from dml_jax.data.split import with_gallery
 from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
-from dml_jax.train import evaluations, other_models
+from dml_jax.train import model_metrics, other_models
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed import mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.evaluations import ReadingsEmbedder
 from dml_jax.train.experiment import Experiment
+from dml_jax.train.model_metrics import ReadingsEmbedder
 from dml_jax.train.records import kept_models, logs, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
@@ -79,7 +79,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
     config, total, method = experiment.config.train, experiment.steps, experiment.method
     state, progress = resume_or_start(experiment, out)
     start = int(state.step)
-    tested = evaluations.compiled(experiment, state)
+    tested = model_metrics.compiled(experiment, state)
     if progress.pending:
         progress = evaluate_and_record(experiment, out, tested, state, progress.pending, progress, stop)
     if start == total:
@@ -239,12 +239,12 @@ def evaluate_and_record(
     try:
         model = inference_state(state)
         found = {
-            reading: evaluations.metrics(options, distance, splits, rows, cluster=False)
+            reading: model_metrics.metrics(options, distance, splits, rows, cluster=False)
             for reading, rows in tested.embed(model, splits, on_progress).items()
         }
-        reading = evaluations.reported(options, found)
+        reading = model_metrics.reported(options, found)
         results = found[reading]
-        seen = evaluations.of_training_classes(experiment, tested, reading, model, splits[name], on_progress)
+        seen = model_metrics.of_training_classes(experiment, tested, reading, model, splits[name], on_progress)
     except Interrupted:
         save_unless_held(out, state, progress._replace(pending=line))
         raise

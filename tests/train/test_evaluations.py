@@ -15,7 +15,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics
 from dml_jax.evaluation.refinement_batches import Groups
-from dml_jax.train import evaluations, model
+from dml_jax.train import model, model_metrics
 from dml_jax.train.experiment import Experiment
 from tests.train.experiments import on_patches, small
 from tests.train.test_loop import checkpoints, compiled_once, train  # noqa: F401
@@ -38,7 +38,7 @@ def test_a_sample_of_training_classes(
     train: tuple[int, int], like: tuple[int, int], classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole classes, no more than there are to compare with, and SEEN images at most."""
-    monkeypatch.setattr(evaluations, "SEEN", 200)
+    monkeypatch.setattr(model_metrics, "SEEN", 200)
     sampled: list[Split] = []
 
     def embed_split(model: Any, part: Split, on_progress: Any) -> np.ndarray:
@@ -48,13 +48,13 @@ def test_a_sample_of_training_classes(
         return rows
 
     none: Any = None
-    tested = evaluations.ReadingsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
+    tested = model_metrics.ReadingsEmbedder(SimpleNamespace(embed_split=embed_split), {"": slice(None)})  # type: ignore[arg-type]
     run: Any = SimpleNamespace(
         config=SimpleNamespace(evaluation=OPTIONS),
         method=SimpleNamespace(distance="cosine"),
         splits={"train": split(*train)},
     )
-    found = evaluations.of_training_classes(run, tested, "", none, split(*like), none)
+    found = model_metrics.of_training_classes(run, tested, "", none, split(*like), none)
     (part,) = sampled
     assert len(np.unique(part.labels)) == classes
     assert set(np.bincount(part.labels)) <= {0, train[1]}
@@ -68,7 +68,7 @@ def test_the_distance_of_the_method_ranks() -> None:
     by_second, by_first = split(2, 2), split(2, 2)._replace(labels=np.array([0, 1, 0, 1]))
     for part, cosine, euclidean in ((by_second, 0.75, 0.0), (by_first, 0.0, 1.0)):
         for distance, expected in (("cosine", cosine), ("euclidean", euclidean)):
-            found = evaluations.metrics(OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False)  # type: ignore[arg-type]
+            found = model_metrics.metrics(OPTIONS, distance, {"test": part}, {"test": rows}, cluster=False)  # type: ignore[arg-type]
             assert found["recall@1"] == expected, distance
 
 
@@ -87,7 +87,7 @@ def test_controls_search_the_gallery() -> None:
     queries, gallery = every_other(0), every_other(1)
     run.splits.update(test=queries, gallery=gallery)
     state = run.initial_state()
-    results, _ = evaluations.final(run, state, "last", Console(active=False))
+    results, _ = model_metrics.final(run, state, "last", Console(active=False))
     rows = []
     for split in (queries, gallery):
         pixels = np.stack([split.read(i, None) for i in range(50)]).reshape(50, -1).astype(np.float64)
@@ -100,7 +100,7 @@ def test_controls_search_the_gallery() -> None:
 
 def test_batches_are_chunks_of_clusters() -> None:
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(6), [1, 2, 3, 4, 9, 16]))
-    groups = evaluations.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
+    groups = model_metrics.batches_from_clusters(labels, Data(batch_size=12, images_per_class=3), seed=0)
     assert groups.batches.shape[1] == groups.refined == 12
     assert set(groups.batches.ravel().tolist()) == set(range(35))
     for chunk in groups.batches.reshape(-1, 3):
@@ -108,7 +108,7 @@ def test_batches_are_chunks_of_clusters() -> None:
 
 
 def test_fewer_images_than_a_batch_holds() -> None:
-    groups = evaluations.batches_from_clusters(
+    groups = model_metrics.batches_from_clusters(
         np.array([0, 0, 1, 1, 1]), Data(batch_size=64, images_per_class=4), seed=0
     )
     assert groups.batches.shape[1] == 8
@@ -142,22 +142,22 @@ def test_own_batches_refine_the_queries_and_groups_everything() -> None:
     points += np.float32(1e-3) * np.arange(12, dtype=np.float32)[:, None]
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     found = {"test": points[:5], "gallery": points[5:]}
-    own, facts = evaluations.refined_embeddings(*refining(), STATE, "reciprocal", found)
+    own, facts = model_metrics.refined_embeddings(*refining(), STATE, "reciprocal", found)
     assert facts == {}
     np.testing.assert_array_equal(own["test"], -points[:5])
     assert own["gallery"] is found["gallery"]
-    together, facts = evaluations.refined_embeddings(*refining(refine_clusters=3), STATE, "ward", found)
+    together, facts = model_metrics.refined_embeddings(*refining(refine_clusters=3), STATE, "ward", found)
     assert facts == {"clusters": 3, "noise": 0}
     assert [len(together[name]) for name in ("test", "gallery")] == [5, 7]
     assert not np.isnan(np.concatenate([together["test"], together["gallery"]])).any()
-    chunks, facts = evaluations.refined_embeddings(*refining(), STATE, "neighbors", found)
+    chunks, facts = model_metrics.refined_embeddings(*refining(), STATE, "neighbors", found)
     assert facts == {}
     assert not np.isnan(np.concatenate([chunks["test"], chunks["gallery"]])).any()
 
 
 def test_a_clustering_that_fails_says_so() -> None:
     with pytest.raises(DataError, match=r"evaluation\.refine=dbscan: finds 0 clusters"):
-        evaluations.refined_embeddings(*refining(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
+        model_metrics.refined_embeddings(*refining(), STATE, "dbscan", {"test": np.eye(6, dtype=np.float32)})
 
 
 READINGS: dict[str, dict[str, Any]] = {"whole": {}, "half": {}}
@@ -182,7 +182,7 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
         for name, part in (("whole", rows), ("half", rows[:, :3]))
     }
     assert expected["whole"] != expected["half"]
-    results, embeddings = evaluations.final(experiment, state, "test", Console(active=False))
+    results, embeddings = model_metrics.final(experiment, state, "test", Console(active=False))
     assert {name: found["recall@1"] for name, found in results["readings"].items()} == pytest.approx(expected)
     best = max(expected, key=lambda name: expected[name])
     assert (results["reading"], results["recall@1"]) == (best, pytest.approx(expected[best]))
@@ -190,7 +190,7 @@ def test_all_readings_are_evaluated_and_the_best_is_reported(experiment: Experim
     other = next(name for name in expected if name != best)
     options = replace(experiment.config.evaluation, reading=other)
     chosen = experiment._replace(config=replace(experiment.config, evaluation=options))
-    results, _ = evaluations.final(chosen, state, "test", Console(active=False))
+    results, _ = model_metrics.final(chosen, state, "test", Console(active=False))
     assert (results["reading"], results["recall@1"]) == (other, pytest.approx(expected[other]))
 
 

@@ -20,7 +20,7 @@ from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.export import embedding_files
-from dml_jax.train import evaluations, loop, model
+from dml_jax.train import loop, model, model_metrics
 from dml_jax.train.checkpoint import Checkpoints
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
@@ -62,7 +62,7 @@ def results(experiment: Experiment, state: TrainState, *_: Any) -> tuple[dict[st
 def nothing_is_computed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "train", quick)
-        patch.setattr(evaluations, "final", results)
+        patch.setattr(model_metrics, "final", results)
         patch.setattr(Embedder, "embed_split", lambda embedder, model, split: np.eye(len(split.labels), 8))
         for name in ("write", "print_table"):
             patch.setattr(run_report, name, lambda *_: None)
