@@ -26,9 +26,9 @@ from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import convert, store, tensor_files
 from dml_jax.commands.runtime import keep_freed_memory
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 
-compiled = partial(jax.jit, compiler_options=meshes.compiler_options(meshes.make()))  # as in training
+compiled = partial(jax.jit, compiler_options=device_mesh.compiler_options(device_mesh.make()))  # as in training
 
 
 def compare(batch: int, side: int, repeats: int) -> list[Row]:

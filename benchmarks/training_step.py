@@ -42,14 +42,14 @@ def ours(config: str, precision: str, batch: int) -> tuple[Run, dict[str, Any]]:
     from dml_jax.config import files
     from dml_jax.lab import compilation
     from dml_jax.methods.contract import Batch
-    from dml_jax.train.distributed import mesh as meshes
+    from dml_jax.train.distributed import device_mesh
 
     name, _, variant = config.partition(":")
     overrides = {"train.precision": precision} | ({"data.batch_size": str(batch)} if batch else {})
     resolved = files.resolved(f"configs/{name}.py" + (f":{variant}" if variant else ""), overrides)
     device = jax.devices()[0]
     chip = next((chip for kind, chip in compilation.CHIPS.items() if kind in device.device_kind.lower()), None)
-    topology = compilation.Topology("", device.platform, meshes.make(), chip, {})  # type: ignore[arg-type]
+    topology = compilation.Topology("", device.platform, device_mesh.make(), chip, {})  # type: ignore[arg-type]
     experiment = compilation.describe(resolved, topology)
     shape = experiment.example_batch()
     size, views = shape.labels.shape[0], shape.images.shape[0]

@@ -164,7 +164,7 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     runtime.keep_freed_memory()
     from dml_jax import run
     from dml_jax.console import Console
-    from dml_jax.train.distributed import mesh, process_group
+    from dml_jax.train.distributed import device_mesh, process_group
     from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 
     mode = options.mode
@@ -172,8 +172,8 @@ def run_mode(options: Namespace, config: Config, where: Path | str, output: Path
     silence = options.silence or process_group.SILENCE
     if options.coordinator:
         process_group.connect(options.coordinator, options.processes, options.process, silence)
-    console = Console(quiet=options.quiet, active=mesh.is_main_process())
-    copy = buckets.working_copy("--workdir", where, writing=mode in ("train", "export"), active=mesh.is_main_process())
+    console = Console(quiet=options.quiet, active=device_mesh.is_main_process())
+    copy = buckets.working_copy("--workdir", where, writing=mode in ("train", "export"), active=device_mesh.is_main_process())
     try:
         with process_group.end_together(silence), copy as directory, Stop() as stop, run.memory(config):
             console.named = {str(directory): str(where)}

@@ -27,7 +27,7 @@ from dml_jax.export import embedding_files
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, loop, model_metrics, other_models, parameter_groups
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh, process_group
+from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import TrainedModel, reading_in_results
@@ -66,7 +66,7 @@ def train(
     experiment = experiments.build(config)
     if traced[1] > experiment.steps:
         raise ConfigError(f"--profile={traced[0]}:{traced[1]}: the run has {experiment.steps} steps")
-    main = mesh.is_main_process()
+    main = device_mesh.is_main_process()
     with workdir.locked(directory) if main else nullcontext(), console:
         run = experiment.provenance()
         if workdir.is_finished(directory, experiment.steps):
@@ -145,7 +145,7 @@ def evaluate(
     results, _ = evaluation(experiment, state, model, console)
     embedding_files.split_off_queries(results)
     run_report.print_table(config, results, console.rich)
-    if output is not None and mesh.is_main_process():
+    if output is not None and device_mesh.is_main_process():
         files.write_json(output, results)
     return results
 
@@ -155,7 +155,7 @@ def evaluation(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """The results and embeddings of `evaluations.final`; in the main process, with the geometry of the embeddings."""
     results, embeddings = model_metrics.final(experiment, state, model, console)
-    if mesh.is_main_process():  # the others write no results
+    if device_mesh.is_main_process():  # the others write no results
         labels = experiment.splits["test"].labels
         results["geometry"] = spectra.summary(experiment.method, embeddings["test"], labels)
     return results, embeddings
@@ -167,7 +167,7 @@ def export(config: Config, directory: Path, checkpoint: str, console: Console) -
     model = experiment.model(state, reading_in_results(config, directory))
     embedder = model.embedder()
     embeddings = {name: embedder.embed_split(model, split) for name, split in experiment.splits.items()}
-    if not mesh.is_main_process():
+    if not device_mesh.is_main_process():
         return
     finished = not workdir.unfinished(directory, model.step, reported=checkpoint == "reported")
     with files.locked(directory / "embeddings"), workdir.updated(directory, ("embeddings/",)):
@@ -185,7 +185,7 @@ def check(config: Config, console: Console) -> None:
     state = other_models.initial_state(experiment, console)
     if config.train.feature_views:
         frozen_features.check(experiment, state)
-    key = mesh.place(experiment.mesh, jax.random.key(config.seed))
+    key = device_mesh.place(experiment.mesh, jax.random.key(config.seed))
     with experiment.batches(0, 1) as batches:
         batch = experiment.device_batch(*next(batches))
     update = experiment.jitted_step().lower(state, batch, key).compile()

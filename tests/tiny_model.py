@@ -16,7 +16,7 @@ from dml_jax import config as configs
 from dml_jax.data import transforms
 from dml_jax.inference.model import Model
 from dml_jax.methods.contract import Method
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.model import TrainedModel
 from tests.train.experiments import values
 
@@ -37,7 +37,7 @@ class Tiny(Model):
         self.matrix = np.random.default_rng(seed).normal(size=(SIDE * SIDE * 3, DIM)).astype(np.float32)
         nothing: Any = None
         method = Method(nothing, nothing, nothing, self._project, groups=(), group=nothing)
-        params, model_state = mesh.place(mesh.make(), ({"matrix": self.matrix}, {}))
+        params, model_state = device_mesh.place(device_mesh.make(), ({"matrix": self.matrix}, {}))
         self._use(TrainedModel(config, method, params, model_state, 1, (SIDE, SIDE), ()))
 
     def _project(self, params: Any, model_state: Any, images: jax.Array, /) -> jax.Array:

@@ -16,7 +16,7 @@ from dml_jax.data.split import Split, take
 from dml_jax.errors import UserError
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Batch
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel
 from dml_jax.train.records import kept_models, workdir
@@ -92,7 +92,7 @@ class EvaluatedModel:
         for step in self.kept_steps:
             if step < self.step:
                 state = kept_models.read(self.directory / "checkpoints" / "kept", step, self.model, run)
-                variables = meshes.place(meshes.make(), (state.params, state.model_state), class_axis)
+                variables = device_mesh.place(device_mesh.make(), (state.params, state.model_state), class_axis)
                 yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
         yield self.model
 

@@ -15,7 +15,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.inference.embedding_model import EmbeddingModel, locate
 from dml_jax.train import embedding, step
 from dml_jax.train import model as models
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.model import TrainedModel
 
 
@@ -46,7 +46,7 @@ class Model(EmbeddingModel):
             raise ConfigError(f"scales={scales}: need {OF_ANY_SIZE.what}")
         self.added = (flip, scales)
         embed = embedding.averaged(trained.method.embed, flip=flip, scales=scales)
-        everywhere = meshes.replicated(meshes.make())
+        everywhere = device_mesh.replicated(device_mesh.make())
         params, model_state = jax.device_put((trained.params, trained.model_state), everywhere)
         method = trained.method._replace(embed=embed)
         self._use(trained._replace(method=method, params=params, model_state=model_state))

@@ -32,8 +32,8 @@ from dml_jax.evaluation import kmeans
 from dml_jax.evaluation._engine import counting_kernels, tiles
 from dml_jax.lab import hlo
 from dml_jax.train import experiment as experiments
-from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed.mesh import AXIS
+from dml_jax.train.distributed import device_mesh
+from dml_jax.train.distributed.device_mesh import AXIS
 from dml_jax.train.experiment import Experiment
 
 GIB = 2**30
@@ -157,9 +157,9 @@ def _blank_split(config: Config, images: int, classes: int) -> Split:
 def arguments(experiment: Experiment) -> tuple[Any, Any, Any]:
     """Shapes of the state, the batch and the key of the training step, with their places on the devices."""
     mesh = experiment.mesh
-    rows = lambda x: _shape(x, meshes.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
+    rows = lambda x: _shape(x, device_mesh.row_sharded(mesh, 1 if x.ndim > 1 else 0))  # noqa: E731
     batch = jax.tree.map(rows, experiment.example_batch())
-    return experiment.template(), batch, _shape(experiment.key, meshes.replicated(mesh))
+    return experiment.template(), batch, _shape(experiment.key, device_mesh.replicated(mesh))
 
 
 def _shape(array: Any, sharding: Any) -> Any:
@@ -174,12 +174,12 @@ def programs_of(experiment: Experiment) -> Iterator[tuple[str, Callable[[], jax.
 
     embedder = experiment.embedder(experiment.method.embed)
     images = jax.ShapeDtypeStruct((embedder.batch_size, *experiment.shape, 3), np.uint8)
-    pixels = _shape(images, meshes.row_sharded(mesh))
+    pixels = _shape(images, device_mesh.row_sharded(mesh))
     yield "embedding", partial(embedder.on_all_devices.lower, state.params, state.model_state, pixels)
 
     width = jax.eval_shape(experiment.method.embed, state.params, state.model_state, images).shape[1]
     count, classes = len(test.labels), len(test.classes)
-    everywhere, split = meshes.replicated(mesh), meshes.row_sharded(mesh)
+    everywhere, split = device_mesh.replicated(mesh), device_mesh.row_sharded(mesh)
     tile = tiles.choose_tile_size(count, mesh)
     number = -(-count // tile)
     rows = jax.ShapeDtypeStruct((number, tile, width), np.float32, sharding=everywhere)

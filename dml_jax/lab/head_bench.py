@@ -34,7 +34,7 @@ from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import frozen_features, model_metrics, step
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import logs, workdir
 from dml_jax.train.step import TrainState
@@ -129,7 +129,7 @@ class Head:
         experiment = self.experiment._replace(config=config, sampler=sampler, features=self.features)
         key = jax.random.fold_in(experiment.key, 2**31 - 1)
         state = step.initial(experiment.method, experiment.optimizer, key, experiment.example_batch())
-        state = experiment.filled(meshes.place(experiment.mesh, state))  # where steps leave it, so one is compiled
+        state = experiment.filled(device_mesh.place(experiment.mesh, state))  # where steps leave it, so one is compiled
         with experiment.batches(0, experiment.steps) as batches:
             for _ in range(experiment.steps):
                 state, metrics = self.update(state, experiment.device_batch(*next(batches)), experiment.key)

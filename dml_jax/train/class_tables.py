@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 
 from dml_jax.backbones.contract import PyTree
 from dml_jax.methods.contract import Batch, Method, map_functions
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 
 # Moving from padded to unpadded shares costs a transfer of up to MULTIPLE rows a step, so it is not larger.
 MULTIPLE = 256  # of the rows; every number of devices must divide it
@@ -45,7 +45,7 @@ def spread(build: Callable[[int], Method], classes: int, batch: Batch, mesh: Mes
         params: PyTree, model_state: PyTree, encoded: PyTree, batch: Batch, step: jax.Array, key: jax.Array
     ) -> Any:
         # Each device compares its classes with all images. Left to itself, the compiler may gather the tables instead.
-        everywhere = meshes.replicated(mesh)
+        everywhere = device_mesh.replicated(mesh)
         encoded, labels = jax.lax.with_sharding_constraint((encoded, batch.labels), everywhere)
         return method.loss(params, model_state, encoded, batch._replace(labels=labels), step, key)
 

@@ -20,7 +20,7 @@ from dml_jax.data.split import Split
 from dml_jax.errors import DataError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.numerics import unit
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Embedder(NamedTuple):
             return self.on_one_device(*variables, batch)
         if size < devices:
             return self.on_one_device(*jax.tree.map(lambda x: x.addressable_data(0), variables), batch)
-        rows = meshes.row_sharded(self.mesh)
+        rows = device_mesh.row_sharded(self.mesh)
         return self.on_all_devices(*variables, jax.make_array_from_process_local_data(rows, batch))
 
     def embed(self, model: Variables, pixels: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
@@ -116,9 +116,9 @@ class Embedder(NamedTuple):
 
 def compiled(function: Embed, config: Config, mesh: Mesh, shape: tuple[int, int], *, few: bool = False) -> Embedder:
     """The embedder of a function such as `Method.embed`."""
-    jit = partial(jax.jit, compiler_options=meshes.compiler_options(mesh))
+    jit = partial(jax.jit, compiler_options=device_mesh.compiler_options(mesh))
     size = -(-config.evaluation.batch_size // mesh.size) * mesh.size
-    on_all = jit(function, out_shardings=meshes.replicated(mesh))
+    on_all = jit(function, out_shardings=device_mesh.replicated(mesh))
     return Embedder(jit(function), on_all, mesh, config.data, shape, size, few)
 
 

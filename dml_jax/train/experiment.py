@@ -25,8 +25,7 @@ from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import refinement_batches
 from dml_jax.methods.contract import Batch, Embed, Method, TrainingSet, no_classes, zeros
 from dml_jax.train import class_tables, embedding, optimizers, step
-from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed import process_group
+from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel, build_method, read_as
 from dml_jax.train.records import workdir
@@ -90,7 +89,7 @@ class Experiment(NamedTuple):
 
     def device_batch(self, images: np.ndarray, labels: np.ndarray, index: np.ndarray) -> Batch:
         """The global batch from this host's rows, with the run's teacher if it has one."""
-        batch = meshes.shard_batch(self.mesh, images, labels, index)
+        batch = device_mesh.shard_batch(self.mesh, images, labels, index)
         return batch._replace(teacher=self.teach)
 
     def example_batch(self) -> Batch:
@@ -107,7 +106,7 @@ class Experiment(NamedTuple):
         """
         batch = self.example_batch()
         layout = jax.tree.map(lambda leaf: leaf.sharding, self.template())
-        key = meshes.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
+        key = device_mesh.place(self.mesh, jax.random.fold_in(self.key, 2**31 - 1))
         compiled = partial(jax.jit, out_shardings=layout, compiler_options=UNOPTIMIZED)
         if self.config.backbone.pretrained == "none":
             return compiled(step.initial, static_argnums=(0, 1))(self.method, self.optimizer, key, batch)
@@ -132,7 +131,7 @@ class Experiment(NamedTuple):
 
     def jitted_step(self) -> Any:
         """(state, batch, key) -> (state, metrics), see `step.build`, with the state donated and laid out as before."""
-        everywhere: Any = meshes.replicated(self.mesh)
+        everywhere: Any = device_mesh.replicated(self.mesh)
         if self.method.hooks.class_axis is no_classes:
             layout: Any = TrainState(*(everywhere for _ in TrainState._fields))
         else:
@@ -143,7 +142,7 @@ class Experiment(NamedTuple):
             with batches_over(self.mesh):
                 return built(state, batch, key)
 
-        options = meshes.compiler_options(self.mesh)
+        options = device_mesh.compiler_options(self.mesh)
         return jax.jit(update, donate_argnums=0, out_shardings=(layout, everywhere), compiler_options=options)
 
     def embedder(self, function: Embed) -> Embedder:
@@ -166,7 +165,7 @@ def build(config: Config, splits: dict[str, Split] | None = None, mesh: Mesh | N
     """Loads the data set, unless its splits are given, and assembles the run; nothing is trained or written."""
     data, train = config.data, config.train
     splits = formats.load(data) if splits is None else splits
-    mesh = mesh or meshes.make()
+    mesh = mesh or device_mesh.make()
     if data.validation_share and "validation" in splits:
         raise ConfigError("data.validation_share: the data set has its own validation split; set it to 0")
     if data.validation_share:

@@ -30,7 +30,7 @@ from dml_jax.errors import ConfigError
 from dml_jax.methods.contract import Embed, PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import loop, other_models
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Stop
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
@@ -90,7 +90,7 @@ def views(
         seen = crops(split, embedder.data, seed, view) if view else split
         shown = partial(lambda before, done: on_progress(before + done), before)
         rows = (uncropped if view else embedder).embed_split(model, seen, shown).astype(dtype)
-        if meshes.is_main_process():
+        if device_mesh.is_main_process():
             file.parent.mkdir(parents=True, exist_ok=True)
             with files.atomic_write(file) as draft, draft.open("wb") as stream:
                 np.save(stream, rows)
@@ -164,7 +164,7 @@ def with_head(experiment: Experiment, directory: Path, console: Console, stop: S
     console.print(f"training all but the backbone first, on frozen features: {head}")
     first = experiments.build(head_config(experiment.config))
     run = first.provenance()
-    if meshes.is_main_process():
+    if device_mesh.is_main_process():
         head.mkdir(exist_ok=True)
         files.write_json(head / "config.json", run)
         buckets.push(head)

@@ -21,7 +21,7 @@ from dml_jax.errors import DivergedError, counted
 from dml_jax.methods.contract import Refresh
 from dml_jax.train import model_metrics, other_models
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh, process_group
+from dml_jax.train.distributed import device_mesh, process_group
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
@@ -65,7 +65,7 @@ def train(
     `show` is called with each line of metrics. On a signal, raises Interrupted once a checkpoint of the current step is
     on disk; DivergedError if the loss, the gradient or the state is not finite, and the newest checkpoint is earlier.
     """
-    main = mesh.is_main_process()
+    main = device_mesh.is_main_process()
     metrics = logs.JsonLines(directory / "metrics.jsonl", main, show)
     speed = logs.JsonLines(directory / "timing.jsonl", main)
     stored = Checkpoints(directory / "checkpoints", experiment.template, console.warn, run=facts)
@@ -86,7 +86,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
         return state
     update = experiment.jitted_step()
     rate_factor = jax.jit(experiment.schedule)
-    key = mesh.place(experiment.mesh, experiment.key)
+    key = device_mesh.place(experiment.mesh, experiment.key)
     batches = experiment.batches(start, total)
     reloads = {experiment.sampler.first_step(config.warmup_epochs + epoch) for epoch in config.reload_best_epochs}
     refresh = method.hooks.refresh
@@ -280,7 +280,7 @@ def refresh_state(
         save_unless_held(out, state, progress)
         raise
     key = jax.random.fold_in(jax.random.fold_in(experiment.key, 2**31 - 2), int(state.step))
-    local = jax.tree.map(mesh.to_host, (state.params, state.model_state))
+    local = jax.tree.map(device_mesh.to_host, (state.params, state.model_state))
     updated = refresh.update(*local, found, key)
-    params, model_state = mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
+    params, model_state = device_mesh.place(experiment.mesh, updated, experiment.method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)

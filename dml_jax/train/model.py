@@ -22,7 +22,7 @@ from dml_jax.data import augment
 from dml_jax.errors import CheckpointError, ConfigError
 from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_functions, no_classes, zeros
 from dml_jax.train import class_tables, embedding, optimizers, parameter_groups, step
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.records import kept_models, workdir
 
@@ -44,7 +44,7 @@ class TrainedModel(NamedTuple):
 
     def embedder(self, *, few: bool = False) -> Embedder:
         """Its embedding, compiled for `evaluation.batch_size`; for `few` see `Embedder`."""
-        return embedding.compiled(self.method.embed, self.config, meshes.make(), self.shape, few=few)
+        return embedding.compiled(self.method.embed, self.config, device_mesh.make(), self.shape, few=few)
 
 
 def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) -> Method:
@@ -77,7 +77,7 @@ def build_method(config: Config, data: TrainingSet, mesh: Mesh | None = None) ->
     if config.train.shard_classes:
         side = config.data.image_size or 224  # of any images: only the shapes of the tables are read from it
         batch = zeros(config.data.batch_size, (side, side), method.hooks.views)
-        method = class_tables.spread(build_for, data.classes, batch, mesh or meshes.make())
+        method = class_tables.spread(build_for, data.classes, batch, mesh or device_mesh.make())
     return computed_in(method, config.train.precision)
 
 
@@ -172,7 +172,7 @@ def load(
     optimizer = optimizers.build(config.train, method, lambda step: 1.0, warmup_steps=config.train.warmup_epochs)
     height, width = facts["shape"]
     everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
-    template = step.state_shapes(config, everywhere, optimizer, (height, width), meshes.make())
+    template = step.state_shapes(config, everywhere, optimizer, (height, width), device_mesh.make())
     unfinished = ""
     if steps := kept_models.steps(directory / kept_models.MODEL):
         if checkpoint not in ("reported", str(steps[-1])):

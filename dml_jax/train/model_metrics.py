@@ -29,7 +29,7 @@ from dml_jax.evaluation import geometry, open_set, protocol, refinement_batches
 from dml_jax.evaluation.refinement_batches import Groups
 from dml_jax.methods.contract import Distance, Method, PyTree, zeros
 from dml_jax.train import other_models
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder, Variables
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model import published_method
@@ -218,7 +218,7 @@ def _controls(experiment: Experiment, console: Console) -> dict[str, dict[str, A
         method = published_method(config.backbone)
         try:
             variables = method.init(jax.random.key(0), zeros(config.data.batch_size, experiment.shape))
-            params, model_state = meshes.place(experiment.mesh, variables)
+            params, model_state = device_mesh.place(experiment.mesh, variables)
             state = TrainState(jnp.zeros((), jnp.int32), params, model_state, ())
             rows["published weights without further training"] = _embeddings(experiment, method, state)
         except UserError as problem:  # they may have been moved since; the results are not lost for that

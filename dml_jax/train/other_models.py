@@ -16,7 +16,7 @@ from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import class_tables, model, parameter_groups, step
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from dml_jax.train.step import TrainState, fingerprint
@@ -37,7 +37,7 @@ def with_teacher(experiment: Experiment, console: Console) -> Experiment:
     except UserError as error:
         raise CheckpointError(f"{key}: {error}") from error
     config = teacher.config
-    variables = meshes.place(experiment.mesh, (teacher.params, teacher.model_state))
+    variables = device_mesh.place(experiment.mesh, (teacher.params, teacher.model_state))
     origin = {"hash": configs.digest(config), "step": teacher.step, "sha256": fingerprint(variables)}
     origin |= {"finished": not teacher.unfinished}
     teach = jax.tree_util.Partial(teaching(teacher.method), *variables)
@@ -71,7 +71,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     variables = parameter_groups.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))
-    params, model_state = meshes.place(experiment.mesh, variables, method.hooks.class_axis)
+    params, model_state = device_mesh.place(experiment.mesh, variables, method.hooks.class_axis)
     return state._replace(params=params, model_state=model_state)
 
 

@@ -15,7 +15,7 @@ from dml_jax.config import Config
 from dml_jax.errors import DivergedError
 from dml_jax.methods.contract import Aux, Batch, Method, PyTree, zeros
 from dml_jax.train import parameter_groups
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 
 Augment = Callable[[jax.Array, jax.Array], jax.Array]
 
@@ -125,7 +125,7 @@ def state_shapes(
         shapes = _initial.eval_shape(method, optimizer, key, batch)
     else:  # the weights that are read would be constants that JAX remembers, too
         shapes = jax.eval_shape(partial(initial, method, optimizer), key, batch)
-    shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
+    shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), shapes, shardings
     )

@@ -13,7 +13,7 @@ from dml_jax.data import augment
 from dml_jax.lab import hlo
 from dml_jax.methods.contract import Batch
 from dml_jax.train import experiment, step
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from tests import toys
 from tests.contract.cases import BATCH
 from tests.contract.methods import LARGE
@@ -31,9 +31,9 @@ def compiled_step(name: str) -> tuple[Any, Any]:
     def placed(tree: Any, sharding: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding), tree)
 
-    everywhere = meshes.replicated(run.mesh)
+    everywhere = device_mesh.replicated(run.mesh)
     state = placed(jax.eval_shape(partial(step.initial, made, optimizer), jax.random.key(0), given), everywhere)
-    rows = [placed(x, meshes.row_sharded(run.mesh, axis)) for x, axis in zip(given[:3], (1, 0, 0), strict=True)]
+    rows = [placed(x, device_mesh.row_sharded(run.mesh, axis)) for x, axis in zip(given[:3], (1, 0, 0), strict=True)]
     batch = Batch(*rows, placed(teacher, everywhere))
     return state, run.jitted_step().lower(state, batch, jax.random.key(0)).compile()
 

@@ -21,8 +21,7 @@ from dml_jax.backbones.convolution import batches_over
 from dml_jax.config import Group, Train
 from dml_jax.data import augment
 from dml_jax.train import optimizers, step
-from dml_jax.train.distributed import mesh as meshes
-from dml_jax.train.distributed import process_group
+from dml_jax.train.distributed import device_mesh, process_group
 from tests import toys
 from tests.contract.cases import BATCH
 from tests.contract.methods import LARGE
@@ -45,16 +44,16 @@ def losses(name: str, dtype: str, devices: int) -> list[float]:
     made, teacher = LARGE[name].build()
     optimizer = optax.sgd(0.01, momentum=0.9)  # Adam would enlarge the rounding of gradients that are zero
     state = jax.jit(partial(step.initial, made, optimizer))(jax.random.key(1), toys.batch(made.hooks.views, size=BATCH))
-    mesh = jax.make_mesh((devices,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
+    mesh = jax.make_mesh((devices,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:devices])
     rows = np.split(np.arange(BATCH), jax.process_count())[jax.process_index()]
     found = []
     with jax.enable_x64(dtype == "float64"), batches_over(mesh):
-        state = meshes.place(mesh, cast(jax.device_get(state), dtype))
-        teacher = meshes.place(mesh, cast(jax.device_get(teacher), dtype))
+        state = device_mesh.place(mesh, cast(jax.device_get(state), dtype))
+        teacher = device_mesh.place(mesh, cast(jax.device_get(teacher), dtype))
         run = jax.jit(step.build(made, optimizer), donate_argnums=0)
         for seed in range(STEPS[dtype]):
             images, labels, index, _ = toys.batch(made.hooks.views, size=BATCH, classes=8, seed=seed)
-            batch = meshes.shard_batch(mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows])))
+            batch = device_mesh.shard_batch(mesh, *(np.asarray(x) for x in (images[:, rows], labels[rows], index[rows])))
             state, terms = run(state, batch._replace(teacher=teacher), jax.random.key(0))
             assert terms["loss"].dtype == dtype
             found.append(float(terms["loss"]))

@@ -18,7 +18,7 @@ from dml_jax.evaluation import metrics
 from dml_jax.methods.contract import Aux, Batch, Method
 from dml_jax.train import step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.model import computed_in
 from dml_jax.train.step import TrainState, chunked
 from tests import toys
@@ -220,12 +220,12 @@ def test_eight_devices_are_one(name: str) -> None:
     made, state = method(name), started(name)
     batch = toys.batch(made.hooks.views)
     one, one_terms = update(name)(state, batch, jax.random.key(KEY))
-    mesh = Mesh(np.asarray(jax.devices()), (meshes.AXIS,), axis_types=(AxisType.Auto,))
+    mesh = Mesh(np.asarray(jax.devices()), (device_mesh.AXIS,), axis_types=(AxisType.Auto,))
     assert mesh.size == 8
-    spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    spread = device_mesh.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     with batches_over(mesh):
         run = jax.jit(step.build(made, OPTIMIZER))
-        eight, eight_terms = run(meshes.place(mesh, state), spread, jax.random.key(KEY))
+        eight, eight_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
     assert float(eight_terms["loss"]) == pytest.approx(float(one_terms["loss"]), rel=1e-6)
     assert float(eight_terms["grad_norm"]) == pytest.approx(float(one_terms["grad_norm"]), rel=1e-5)
     for a, b in zip(leaves((one.params, one.model_state)), leaves((eight.params, eight.model_state)), strict=True):
@@ -255,10 +255,10 @@ def test_chunks_on_eight_devices_are_one_batch_on_one(name: str) -> None:
     made, state = frozen(name), started(name)
     batch = toys.batch(made.hooks.views)
     whole, terms = jax.jit(step.build(made, OPTIMIZER))(state, batch, jax.random.key(KEY))
-    mesh = meshes.make()
-    spread = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    mesh = device_mesh.make()
+    spread = device_mesh.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     run = jax.jit(step.build(chunked(made, 2), OPTIMIZER))
-    parts, parts_terms = run(meshes.place(mesh, state), spread, jax.random.key(KEY))
+    parts, parts_terms = run(device_mesh.place(mesh, state), spread, jax.random.key(KEY))
     for term, value in terms.items():
         assert float(parts_terms[term]) == pytest.approx(float(value), rel=1e-5), term
     for a, b in zip(leaves((whole.params, whole.model_state)), leaves((parts.params, parts.model_state)), strict=True):

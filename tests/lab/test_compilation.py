@@ -24,14 +24,14 @@ from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
 from dml_jax.lab import compilation
 from dml_jax.lab.compilation import CHIPS, Topology, find_topology
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from tests.test_configs import ROOT
 
 BASELINES = ["cub_vit", "cub_baseline", "cars_vit", "cars_baseline", "sop_baseline", "inshop_baseline"]
 
 
 def on_this_machine(devices: int = 2) -> Topology:
-    mesh = jax.sharding.Mesh(jax.devices()[:devices], (meshes.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.sharding.Mesh(jax.devices()[:devices], (device_mesh.AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     return Topology("h100:2", "cuda", mesh, CHIPS["h100"], {})
 
 

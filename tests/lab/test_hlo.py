@@ -11,7 +11,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from dml_jax.lab import hlo
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 
 
 def test_products_by_type_and_precision() -> None:
@@ -115,6 +115,6 @@ def test_flops_of_loops_and_branches() -> None:
 
 def test_matrix_products_on_a_cpu_are_those_of_xla() -> None:
     matrix = jax.ShapeDtypeStruct((512, 512), jnp.float32)
-    options = meshes.compiler_options(meshes.make())
+    options = device_mesh.compiler_options(device_mesh.make())
     ours, default = (jax.jit(jnp.dot, compiler_options=chosen).lower(matrix, matrix) for chosen in (options, {}))
     assert ["ynn" in lowered.compile().as_text() for lowered in (ours, default)] == [False, True]

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, Mesh
 from dml_jax.analysis import run_report
 from dml_jax.backbones import resnet
 from dml_jax.data.formats import digits
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 from tests import toys
 
 
@@ -19,7 +19,7 @@ def fewer_devices(request: pytest.FixtureRequest) -> Iterator[None]:
     """Programs for two devices compile and start faster than for eight, which a module asks for by `DEVICES`."""
     devices = np.asarray(jax.devices()[: getattr(request.module, "DEVICES", 2)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mesh, "make", lambda: Mesh(devices, (mesh.AXIS,), axis_types=(AxisType.Auto,)))
+        patch.setattr(device_mesh, "make", lambda: Mesh(devices, (device_mesh.AXIS,), axis_types=(AxisType.Auto,)))
         yield
 
 

@@ -23,7 +23,7 @@ from dml_jax.methods.contract import Method
 from dml_jax.train import class_tables, step
 from dml_jax.train import experiment as experiments
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.step import TrainState, fingerprint
 from tests import toys
@@ -39,27 +39,27 @@ def build(name: str, classes: int = CLASSES) -> Method:
 
 
 def jitted(method: Method, optimizer: optax.GradientTransformation, shapes: Any) -> Any:
-    mesh = meshes.make()
-    shardings = meshes.shardings(mesh, shapes, method.hooks.class_axis)
+    mesh = device_mesh.make()
+    shardings = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
     update = step.build(method, optimizer)
-    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, meshes.replicated(mesh)))
+    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, device_mesh.replicated(mesh)))
 
 
 def check_a_share_of_the_classes(build: Callable[[int], Method]) -> None:
     """Training is the same with all rows of the tables on each device, and with an eighth of them."""
     whole, optimizer = build(CLASSES), optax.sgd(0.1, momentum=0.9)  # Adam would enlarge small gradients' rounding
     batch = toys.batch(whole.hooks.views)
-    parts = class_tables.spread(build, CLASSES, batch, meshes.make())
+    parts = class_tables.spread(build, CLASSES, batch, device_mesh.make())
     initial = jax.jit(step.initial, static_argnums=(0, 1))
     state, padded = (initial(method, optimizer, jax.random.key(1), batch) for method in (whole, parts))
-    mesh = meshes.make()
-    spread = meshes.place(mesh, padded, parts.hooks.class_axis)
+    mesh = device_mesh.make()
+    spread = device_mesh.place(mesh, padded, parts.hooks.class_axis)
     rows = [leaf for leaf in jax.tree.leaves(spread) if not leaf.is_fully_replicated]
     assert rows
     for leaf in rows:
         assert leaf.addressable_shards[0].data.size == leaf.size // 8
     run, run_parts = jax.jit(step.build(whole, optimizer)), jitted(parts, optimizer, padded)
-    divided = meshes.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
+    divided = device_mesh.shard_batch(mesh, *(np.asarray(field) for field in batch[:3]))
     for _ in range(3):
         state, terms = run(state, batch, jax.random.key(0))
         spread, spread_terms = run_parts(spread, divided, jax.random.key(0))
@@ -85,13 +85,13 @@ def check_a_million_classes(build: Callable[[int], Method]) -> None:
     """They take an eighth of the memory and little traffic, by the compiler's own figures; nothing is computed."""
     classes, optimizer = 1_000_000, optax.adam(1e-2)
     batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
-    method = class_tables.spread(build, classes, batch, meshes.make())
+    method = class_tables.spread(build, classes, batch, device_mesh.make())
     shapes = jax.eval_shape(partial(step.initial, method, optimizer), jax.random.key(0), batch)
-    mesh = meshes.make()
-    layout = meshes.shardings(mesh, shapes, method.hooks.class_axis)
+    mesh = device_mesh.make()
+    layout = device_mesh.shardings(mesh, shapes, method.hooks.class_axis)
     state = jax.tree.map(lambda x, put: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=put), shapes, layout)
     images, *others = (
-        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=meshes.row_sharded(mesh, axis))
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device_mesh.row_sharded(mesh, axis))
         for x, axis in zip(batch[:3], (1, 0, 0), strict=True)
     )
     compiled = jitted(method, optimizer, shapes).lower(state, type(batch)(images, *others), jax.random.key(0)).compile()
@@ -118,10 +118,10 @@ def test_each_device_draws_its_part_of_a_million_classes() -> None:
     """No device holds or sends a whole table, by the compiler's own figures."""
     classes, optimizer = 1_000_000, optax.adam(1e-2)
     batch = jax.eval_shape(lambda: toys.batch(1, size=128, classes=4))
-    method = class_tables.spread(partial(build, "proxy_anchor"), classes, batch, meshes.make())
+    method = class_tables.spread(partial(build, "proxy_anchor"), classes, batch, device_mesh.make())
     initial = partial(step.initial, method, optimizer)
     shapes = jax.eval_shape(initial, jax.random.key(0), batch)
-    layout = meshes.shardings(meshes.make(), shapes, method.hooks.class_axis)
+    layout = device_mesh.shardings(device_mesh.make(), shapes, method.hooks.class_axis)
     program = jax.jit(initial, out_shardings=layout, compiler_options=experiments.UNOPTIMIZED)
     compiled = program.lower(jax.random.key(0), batch).compile()
     memory = compiled.memory_analysis()
@@ -169,14 +169,14 @@ def test_eight_two_and_one_device(
 ) -> None:
     saved: TrainState | None = None
     for count in (8, 2, 1):
-        mesh = jax.make_mesh((count,), (meshes.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
-        monkeypatch.setattr(meshes, "make", lambda mesh=mesh: mesh)
+        mesh = jax.make_mesh((count,), (device_mesh.AXIS,), (AxisType.Auto,), devices=jax.devices()[:count])
+        monkeypatch.setattr(device_mesh, "make", lambda mesh=mesh: mesh)
         run = experiments.build(small(steps=3, shard_classes=shard_classes))
         store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
         found = store.restore()
         if saved is None:
             assert found is None
-            random = meshes.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
+            random = device_mesh.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
             state = run.initial_state() if training else random
         else:
             state = found[0]

@@ -23,7 +23,7 @@ from dml_jax.errors import CheckpointError, DivergedError
 from dml_jax.methods.contract import Batch
 from dml_jax.train import loop, step
 from dml_jax.train.checkpoint import Checkpoints
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
@@ -362,7 +362,7 @@ def test_reload_best_continues_from_the_best_model(experiment: Experiment, tmp_p
     assert (int(best[0].step), int(latest[0].step)) == (44, 45)
     expected = latest[0]._replace(params=best[0].params, model_state=best[0].model_state)
     with pipeline.training(plain.splits["train"], plain.sampler, data, seed=0, start=45, stop=46) as batches:
-        batch = mesh.shard_batch(plain.mesh, *next(batches))
+        batch = device_mesh.shard_batch(plain.mesh, *next(batches))
     expected, _ = jax.jit(step.build(plain.method, plain.optimizer, plain.augment))(
         expected, batch, jax.random.key(short.seed)
     )

@@ -20,7 +20,7 @@ from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods import baseline
 from dml_jax.train import experiment as experiments
 from dml_jax.train import other_models, step
-from dml_jax.train.distributed import mesh as meshes
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from tests.train import pupil as pupils
 from tests.train.experiments import drawn, small, values, write_run
@@ -33,7 +33,7 @@ QUIET = Console(quiet=True)
 def trained(directory: Path, config: Config, step: int = 5) -> Path:
     """A work directory with a checkpoint of a random model."""
     experiment = experiments.build(config)
-    state = meshes.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
+    state = device_mesh.place(experiment.mesh, drawn(experiment.template(), config.seed)._replace(step=np.int32(step)))
     write_run(directory, experiment, state)
     length = {"steps": config.train.steps, "epochs": config.train.epochs}
     files.write_json(directory / "results.json", {"step": step, "length": length})

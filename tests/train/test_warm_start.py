@@ -16,7 +16,7 @@ from dml_jax.methods import baseline
 from dml_jax.methods.contract import PyTree
 from dml_jax.train import experiment as experiments
 from dml_jax.train import model, other_models
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.records import kept_models, workdir
 from tests.train.experiments import drawn, values, write_run
@@ -41,7 +41,7 @@ def build(method: Any, *, validation_share: float = 0.0, rank: int = 0, **train:
 def saved(experiment: Experiment, directory: Path) -> PyTree:
     """Random variables as the only checkpoint of a run; returns the parameters."""
     state = drawn(experiment.template())._replace(step=np.int32(3))
-    write_run(directory, experiment, mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis))
+    write_run(directory, experiment, device_mesh.place(experiment.mesh, state, experiment.method.hooks.class_axis))
     return state.params
 
 

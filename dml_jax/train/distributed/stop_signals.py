@@ -11,7 +11,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 
 
 class Interrupted(Exception):
@@ -80,10 +80,10 @@ def largest(value: int) -> jax.Array:
     """The largest of the values of all processes, as soon as it is computed over all devices; int32 []."""
     devices, reduced = _reduction()
     local = np.full(jax.local_device_count(), value, np.int32)
-    return reduced(jax.make_array_from_process_local_data(mesh.row_sharded(devices), local))
+    return reduced(jax.make_array_from_process_local_data(device_mesh.row_sharded(devices), local))
 
 
 @cache
 def _reduction() -> tuple[Mesh, Callable[[jax.Array], jax.Array]]:
-    devices = mesh.make()
-    return devices, jax.jit(jnp.max, out_shardings=mesh.replicated(devices))
+    devices = device_mesh.make()
+    return devices, jax.jit(jnp.max, out_shardings=device_mesh.replicated(devices))

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from dml_jax.errors import CheckpointError
 from dml_jax.files import atomic_write, reading
 from dml_jax.train import parameter_groups
-from dml_jax.train.distributed import mesh
+from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Variables
 from dml_jax.train.records import workdir
 from dml_jax.train.step import TrainState, fingerprint
@@ -38,8 +38,8 @@ class _About:
 def write(directory: Path, state: Variables, run: Mapping[str, Any]) -> None:
     """Writes `<directory>/<step>.safetensors`; all processes must call, the first writes."""
     leaves = traverse_util.flatten_dict({"0": state.params, "1": state.model_state}, sep="/")
-    arrays = {name: mesh.to_host(leaf) for name, leaf in leaves.items() if leaf.size}
-    if not mesh.is_main_process():
+    arrays = {name: device_mesh.to_host(leaf) for name, leaf in leaves.items() if leaf.size}
+    if not device_mesh.is_main_process():
         return
     directory.mkdir(parents=True, exist_ok=True)
     with atomic_write(directory / f"{int(state.step)}{SUFFIX}") as draft:
@@ -56,7 +56,7 @@ def steps(directory: Path) -> list[int]:
 
 def drop_newer(directory: Path, step: int) -> None:
     """Deletes models after `step`: the resumed run writes them again."""
-    if mesh.is_main_process():
+    if device_mesh.is_main_process():
         for newer in steps(directory):
             if newer > step:
                 (directory / f"{newer}{SUFFIX}").unlink()
