@@ -32,8 +32,8 @@ from PIL import Image
 from benchmarks import timing
 from dml_jax.config import Data
 from dml_jax.data import formats, pipeline, samplers, transforms
+from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
-from dml_jax.data.store import file_reader
 
 BATCH, SIDE, SEED, CLASSES, STEPS = 32, 224, 0, 10, 3_000
 THREADS = min(pipeline.usable_cores(), pipeline.READERS)  # or processes of torch

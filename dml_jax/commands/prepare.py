@@ -43,13 +43,13 @@ def execute(arguments: list[str]) -> None:
     options = parser().read_plain(arguments)
     from dml_jax import config as configs
     from dml_jax.console import Console
-    from dml_jax.data import store
+    from dml_jax.data import prepared_data
     from dml_jax.data.prepare import prepare_dataset
     from dml_jax.data.prepare.sources import Options, Recipe
 
     console = Console(quiet=options.quiet)
     if options.verify:
-        store.verify(files.expand_path("--verify", options.verify))
+        prepared_data.verify(files.expand_path("--verify", options.verify))
         console.print(f"{options.verify}: all files are unchanged")
         return
     cli.require(not (options.download and options.source), "--source: is not used with --download; give one of them")

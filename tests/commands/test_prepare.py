@@ -16,7 +16,7 @@ from PIL import Image
 
 from dml_jax.commands import prepare
 from dml_jax.config import Data
-from dml_jax.data import decode, formats, read_ahead, store
+from dml_jax.data import decode, formats, prepared_data, read_ahead
 from dml_jax.data.prepare import check, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
 from tests.commands.conftest import Execute, Fails
@@ -40,7 +40,7 @@ def prepared(execute: Execute, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def marker() -> bytes:
-    return (OUT / store.MARKER).read_bytes()
+    return (OUT / prepared_data.MARKER).read_bytes()
 
 
 def test_a_finished_data_set_is_left_unchanged(prepared: Callable[..., str], execute: Execute, fails: Fails) -> None:
@@ -170,7 +170,7 @@ def test_an_interrupted_preparation_leaves_nothing(
         assert execute(prepare, *options)[0] == 130
     assert sorted(tmp_path.iterdir()) == before
     assert execute(prepare, *options)[0] == 0
-    store.verify(out)
+    prepared_data.verify(out)
 
 
 def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:

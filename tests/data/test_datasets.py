@@ -15,7 +15,7 @@ from PIL import Image
 from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
-from dml_jax.data import decode, formats, split_metadata, store, transforms
+from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
 from dml_jax.data.prepare import check, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
@@ -83,8 +83,8 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
         assert splits["gallery"].classes == splits["test"].classes
     assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {np.dtype(np.uint8)}
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {store.MARKER, store.INDEX, store.RECORDS, check.TABLE}
-    store.verify(tmp_path / "out")
+    assert names == {prepared_data.MARKER, prepared_data.INDEX, prepared_data.RECORDS, check.TABLE}
+    prepared_data.verify(tmp_path / "out")
 
 
 def test_invalid_image_lists(tmp_path: Path) -> None:
@@ -353,7 +353,7 @@ def test_validation_and_metadata_columns_of_a_csv(tmp_path: Path) -> None:
             "price": [price[path] for path in split.ids],
         }
     assert len(held.ids) == 3
-    assert prepare_dataset.summary(store.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
+    assert prepare_dataset.summary(prepared_data.read_marker(tmp_path / "out" / "x") or {})[3] == "metadata: price, shop"
     (tmp_path / "t.csv").write_text(text.replace("elm,val", "yew,val"), encoding="utf-8")
     with pytest.raises(DataError, match=r"1 classes are in both validation and test \(yew\): test classes must be new"):
         prepare("csv", [tmp_path / "t.csv"], tmp_path / "out" / "y")
@@ -437,7 +437,7 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
         load("cub", tmp_path / "out")
     records = next((tmp_path / "out").rglob("*train.array_record*"))
     whole = records.read_bytes()
-    index = tmp_path / "out" / store.INDEX
+    index = tmp_path / "out" / prepared_data.INDEX
     names = index.read_bytes()
     index.write_bytes(names.replace(b"oak", b"elm"))
     with pytest.raises(DataError, match=f"^{index}: has changed since it was written; prepare the data set again"):
@@ -449,8 +449,8 @@ def test_damage_after_preparation(tmp_path: Path) -> None:
     records.write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
     load("folder", tmp_path / "out")
     with pytest.raises(DataError, match="has changed since it was written"):
-        store.verify(tmp_path / "out")
-    marker = tmp_path / "out" / store.MARKER
+        prepared_data.verify(tmp_path / "out")
+    marker = tmp_path / "out" / prepared_data.MARKER
     marker.write_text(marker.read_text()[:-5])
     with pytest.raises(DataError, match="damaged"):
         load("folder", tmp_path / "out")

@@ -10,8 +10,8 @@ import pytest
 
 from dml_jax.config import Data
 from dml_jax.data import pipeline, samplers
+from dml_jax.data.prepared_data import file_reader
 from dml_jax.data.split import Split
-from dml_jax.data.store import file_reader
 from dml_jax.errors import DataError
 from tests.data import pictures
 

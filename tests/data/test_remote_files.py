@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 from dml_jax.config import Data
-from dml_jax.data import formats, store
+from dml_jax.data import formats, prepared_data
 from dml_jax.data.prepare.sources import written
 from dml_jax.errors import DataError
 from dml_jax.inference import inputs, parts
@@ -48,12 +48,12 @@ def test_a_data_set_is_copied_once(bucket: Path, capsys: pytest.CaptureFixture[s
 
 def test_data_that_cannot_be_copied(bucket: Path) -> None:
     with pytest.raises(DataError, match="/none: cannot be read"):
-        store.staged(f"{bucket.as_uri()}/none")
+        prepared_data.staged(f"{bucket.as_uri()}/none")
     (bucket / "empty").mkdir()
     with pytest.raises(DataError, match="/empty: there are no files"):
-        store.staged(f"{bucket.as_uri()}/empty")
+        prepared_data.staged(f"{bucket.as_uri()}/empty")
     with pytest.raises(DataError, match=r"0.png: is not a directory"):
-        store.staged(f"{bucket.as_uri()}/class0/0.png")
+        prepared_data.staged(f"{bucket.as_uri()}/class0/0.png")
 
 
 def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_damaged_data_set_is_not_used(bucket: Path, tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     with pytest.raises(DataError, match=r"prepared: .*array_record.*has changed since it was written"):
-        store.staged(url)
+        prepared_data.staged(url)
 
 
 def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         expected = formats.load(Data(name="folder", path=str(bucket)))["test"].content
         assert formats.load(Data(name="folder", path=f"{there}/photos"))["test"].content == expected
         with pytest.raises(DataError, match="cannot be read"):
-            store.staged(there.replace("bucket", "none") + "/photos")
+            prepared_data.staged(there.replace("bucket", "none") + "/photos")
         with written(f"{there}/shards/a.parquet") as draft:
             parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
         units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()

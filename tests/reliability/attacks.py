@@ -27,7 +27,7 @@ from dml_jax import config as configs
 from dml_jax import main
 from dml_jax.backbones.weights import tensor_files
 from dml_jax.config.files import load_config
-from dml_jax.data import decode, store, transforms
+from dml_jax.data import decode, prepared_data, transforms
 from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources, understand
@@ -180,7 +180,7 @@ def _written(write: Callable[[Any], object]) -> bytes:
 
 def _read_table(directory: Path) -> None:
     page = understand.understand(csv_tables.RECIPE, dict(sources.walk(directory)), sources.Options(), "source")
-    store._scan(directory, page, "csv")
+    prepared_data._scan(directory, page, "csv")
 
 
 def _parquet() -> bytes:

@@ -11,7 +11,7 @@ import pytest
 import tensorflow_datasets
 
 from dml_jax.commands import cli, prepare
-from dml_jax.data import store
+from dml_jax.data import prepared_data
 from dml_jax.data.formats import cub, omniglot, sop
 from dml_jax.errors import DataError
 from dml_jax.remote import downloads
@@ -137,7 +137,7 @@ def test_prepare_downloads(
     code, out, err = run(capsys, *command)
     assert (code, err) == (0, "")
     assert "train: 9 images of 3 classes" in out
-    store.verify(tmp_path / "data" / "cub")
+    prepared_data.verify(tmp_path / "data" / "cub")
     requests = len(hub.asked)
     assert run(capsys, *command)[0] == 0
     assert run(capsys, *command, "--output=again", "--short_side=16")[::2] == (0, "")  # the archive was kept

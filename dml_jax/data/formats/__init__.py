@@ -20,7 +20,7 @@ import numpy as np
 
 from dml_jax import config as configs
 from dml_jax.config import Data
-from dml_jax.data import recognise, sessions, store
+from dml_jax.data import prepared_data, recognise, sessions
 from dml_jax.data.prepare.sources import Options, list_files
 from dml_jax.data.prepare.understand import shown
 from dml_jax.data.split import Split, together, with_gallery
@@ -31,9 +31,9 @@ from dml_jax.files import expand_path, is_url
 def load(data: Data) -> dict[str, Split]:
     """Loads the splits of the data set `data.name`; of a bucket, from a copy on this machine."""
     if is_url(data.path):
-        data = replace(data, path=str(store.staged(data.path)))
+        data = replace(data, path=str(prepared_data.staged(data.path)))
     module = configs.module("data", data.name)
-    found = dict(module.load(data)) if hasattr(module, "load") else store.load(data, module.RECIPE)
+    found = dict(module.load(data)) if hasattr(module, "load") else prepared_data.load(data, module.RECIPE)
     if data.session:
         found = {name: sessions.added(split, data.session) for name, split in found.items()}
     if data.split == "all":
@@ -74,10 +74,10 @@ def load_labelled(path: Path, data: Data, session: str = "", splits: str = "auto
 
     The column "session" holds the sessions of the images if they are known, see `data.sessions`.
     """
-    if path.is_dir() and (prepared := store.read_marker(path)):
+    if path.is_dir() and (prepared := prepared_data.read_marker(path)):
         return with_gallery(load(replace(data, name=prepared["name"], path=str(path), session=session)))
     classes = class_folders([str(path)], session, splits)
     files = [str(file) for found in classes.values() for file in found]
     labels = np.repeat(np.arange(len(classes)), [len(found) for found in classes.values()])
-    split = Split(labels, files, store.file_reader(files, data.decoded_side), list(classes), files=files)
+    split = Split(labels, files, prepared_data.file_reader(files, data.decoded_side), list(classes), files=files)
     return {"test": sessions.added(split, session)}

@@ -17,7 +17,7 @@ import simplejpeg
 from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
-from dml_jax.data import decode, split_metadata, store, transforms
+from dml_jax.data import decode, prepared_data, split_metadata, transforms
 from dml_jax.data.prepare import check, sources
 from dml_jax.data.prepare.check import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
@@ -54,7 +54,7 @@ class Request(NamedTuple):
 def prepare(request: Request, recipe: Recipe, console: Console) -> dict[str, Any]:
     """Prepares a data set and returns its marker; a finished one is left unchanged."""
     output = request.output
-    done = store.read_marker(output)
+    done = prepared_data.read_marker(output)
     if done is not None:
         differing = [key for key, value in request.identity().items() if done["request"].get(key) != value]
         if differing:
@@ -162,7 +162,7 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         "duplicates": [(kind, place, number) for (kind, place), number in Counter(row[:2] for row in pairs).items()],
     }
     shutil.rmtree(scratch)
-    write_json(draft / store.MARKER, marker)
+    write_json(draft / prepared_data.MARKER, marker)
     return marker
 
 
@@ -210,11 +210,11 @@ def write_records(
     """
     splits = split_metadata.from_entries(entries)
     content, done = hashlib.sha256(), 0
-    (directory / store.RECORDS).mkdir()
+    (directory / prepared_data.RECORDS).mkdir()
     for split in splits:
         members = [entry for entry in entries if entry.split == split]
         images = ordered_map(lambda entry: entry.file.read(), members)
-        path = directory / store.RECORDS / f"{split}.array_record"
+        path = directory / prepared_data.RECORDS / f"{split}.array_record"
         options = "group_size:1" if compressed else "group_size:1,uncompressed"
         with name_file(path), contextlib.closing(ArrayRecordWriter(str(path), options)) as writer:
             for entry, image in zip(members, images, strict=True):
@@ -224,7 +224,7 @@ def write_records(
                 done += 1
                 progress(done)
     indexed = {name: split._replace(files=(), note=note) for name, split in splits.items()}
-    split_metadata.save(directory / store.INDEX, indexed)
+    split_metadata.save(directory / prepared_data.INDEX, indexed)
     return {
         "sha256": content.hexdigest(),
         "splits": {
@@ -234,6 +234,6 @@ def write_records(
         "metadata": sorted({column for split in splits.values() for column in split.metadata}),
         "files": {
             path.relative_to(directory).as_posix(): [path.stat().st_size, sha256(path)]
-            for path in [directory / store.INDEX, *sorted((directory / store.RECORDS).iterdir())]
+            for path in [directory / prepared_data.INDEX, *sorted((directory / prepared_data.RECORDS).iterdir())]
         },
     }
