@@ -24,7 +24,7 @@ import optax
 from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
-from dml_jax.backbones.weights import convert, store, tensor_files
+from dml_jax.backbones.weights import convert, tensor_files
 from dml_jax.commands.runtime import keep_freed_memory
 from dml_jax.train.distributed import device_mesh
 
@@ -52,7 +52,7 @@ def compare(batch: int, side: int, repeats: int) -> list[Row]:
         converted = convert.convert({"resnet50": tensor_files.read(file)})
         arrays = tensor_files.finite(converted.tensors, "resnet50")
     params, stats = (
-        jax.tree.map(jnp.asarray, store.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
+        jax.tree.map(jnp.asarray, converted.subtree(arrays, f"backbone/{part}/")) for part in ("params", "stats")
     )
     backbone = resnet.build(resnet.Config())
 

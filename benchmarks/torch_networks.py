@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 
 
 class Block(nn.Module):
@@ -111,7 +111,7 @@ class PooledFeatures(nn.Module):
 
         super().__init__()
         torch.set_num_threads(os.cpu_count() or 1)
-        file = str(store.source("lite0"))
+        file = str(converted.source("lite0"))
         self.network = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=file)
         del self.network._fc
         self.eval().to(memory_format=torch.channels_last)

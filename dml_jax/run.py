@@ -19,7 +19,7 @@ from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
 from dml_jax.analysis.evaluated_model import EvaluatedModel
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.config import Config
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, counted
@@ -245,7 +245,7 @@ def print_summary(experiment: Experiment, directory: Path | None, console: Conso
     parameter_groups.check(config.train.groups, experiment.method, params)
     count = sum(int(np.prod(leaf.shape)) for leaf in jax.tree.leaves(params))
     console.print(f"{count:,} parameters, {jax.device_count()} {jax.devices()[0].platform} device(s)")
-    if pixels := store.overridden_pixels(asdict(config.backbone)):
+    if pixels := converted.overridden_pixels(asdict(config.backbone)):
         console.warn(f"{config.backbone.pretrained} was trained with {', '.join(pixels)}")
     if directory is not None:
         console.print(f"work directory: {directory}")

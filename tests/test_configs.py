@@ -19,7 +19,7 @@ from configs import papers, published
 from dml_jax import config as configs
 from dml_jax.backbones import mit
 from dml_jax.backbones.contract import Backbone
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert
 from dml_jax.config import Config, flatten
 from dml_jax.config import files as config_files
@@ -117,7 +117,7 @@ def check_fit_their_weights(paper: str | None, weights: set[str]) -> None:
         if directory != "none":
             unseen = getattr(configs.module("backbone", options["name"]), "UNSEEN", ())
             keys = (*unseen, "pixels") if unseen else ()  # the papers change the pixels of convolutional networks
-            assert not store.differences(asdict(named[directory]), options, keys), (name, variant)
+            assert not converted.differences(asdict(named[directory]), options, keys), (name, variant)
             found.add(directory)
     assert weights <= found
 

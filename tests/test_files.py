@@ -18,7 +18,7 @@ import pytest
 from pydantic import StrictInt
 
 from dml_jax import files, manifest
-from dml_jax.backbones.weights import store, tensor_files
+from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import cli
 from dml_jax.console import Console
 from dml_jax.data import split_metadata
@@ -87,7 +87,7 @@ def test_permissions_follow_the_umask(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)
     try:
         files.write_json(tmp_path / "x.json", {})
-        store.write(tmp_path / "weights", {"x": np.zeros(1, np.float32)}, {})
+        converted.write(tmp_path / "weights", {"x": np.zeros(1, np.float32)}, {})
     finally:
         os.umask(before)
     for path in tmp_path.rglob("*"):

@@ -14,7 +14,7 @@ from flax import traverse_util
 import dml_jax
 from dml_jax import config as configs
 from dml_jax.backbones import resnet, vit
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, embed
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
@@ -35,7 +35,7 @@ def write(directory: Path, module: Any, config: Any) -> Any:
     noise = jax.tree.map(lambda x: np.asarray(x) + np.random.default_rng(0).normal(0, 0.1, x.shape), params)
     arrays = traverse_util.flatten_dict({"backbone": {"params": noise, "stats": stats}}, sep="/")
     arrays = {path: np.asarray(array, np.float32) for path, array in arrays.items()}
-    store.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
+    converted.write(directory, arrays, {"architecture": asdict(config), "image_shape": [32, 32]})
     return noise, stats
 
 
@@ -95,8 +95,8 @@ def test_invalid_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     photos = layouts.photos(tmp_path / "photos", ("a",), each=1)
     arrays: Any = {"backbone/params/x": np.zeros(1, np.float32)}
     architecture = json.loads(json.dumps(asdict(replace(VIT, depth=2))))
-    store.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
-    store.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
+    converted.write(Path("other"), arrays, {"architecture": architecture, "image_shape": [32, 32]})
+    converted.write(Path("old"), arrays, {"architecture": architecture | {"size": 3}, "image_shape": [32, 32]})
     Path("empty").mkdir()
     for options, message in (
         (["--model=empty"], "empty: is not a work directory (no config.json) and holds no converted weights"),

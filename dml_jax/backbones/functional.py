@@ -11,7 +11,7 @@ from flax import traverse_util
 from jax.extend.core import Jaxpr, Literal
 
 from dml_jax.backbones.contract import Backbone, Config, ImageShape, PyTree, preprocess
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.numerics import at_least_float32
 
 
@@ -88,10 +88,10 @@ def as_backbone(
 
         if config.pretrained == "none":
             return random_init()
-        params, stats = store.load_backbone(asdict(config))
+        params, stats = converted.load_backbone(asdict(config))
         loaded, expected = (adapt(params, image_shape), stats), jax.eval_shape(random_init)
-        found, wanted = (store.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected))
-        store.check_shapes(config.pretrained, wanted, found)
+        found, wanted = (converted.leaf_shapes({"params": x[0], "stats": x[1]}) for x in (loaded, expected))
+        converted.check_shapes(config.pretrained, wanted, found)
         return jax.device_put(loaded)
 
     def apply_backbone(

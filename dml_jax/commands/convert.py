@@ -65,14 +65,14 @@ def execute(arguments: list[str]) -> None:
     """Converts the weights; after invalid input nothing is written."""
     options = parser().read_plain(arguments)
     from dml_jax.backbones import vit
-    from dml_jax.backbones.weights import convert, store, tensor_files
+    from dml_jax.backbones.weights import convert, converted, tensor_files
     from dml_jax.config import modules
 
     named = published()
     if options.backbone:
         cli.choices("--backbone", options.backbone, named)
     if options.output:
-        store.check_output(files.expand_path("--output", options.output))
+        converted.check_output(files.expand_path("--output", options.output))
     paths = [tensor_files.fetch(source) for source in options.weights.split(",")]
     layouts = [declared.CHECKPOINT for declared in modules.parts("method", "checkpoints").values()]
     converted = convert.convert({str(path): tensor_files.read(path) for path in paths}, layouts)
@@ -93,7 +93,7 @@ def execute(arguments: list[str]) -> None:
     out = files.expand_path("--output", options.output or str(Path("weights") / stem))
     arrays = tensor_files.finite(converted.tensors, options.weights)
     metadata = converted.metadata(options.weights, {path.name: files.sha256(path) for path in paths})
-    store.write(out, arrays, metadata)
+    converted.write(out, arrays, metadata)
     print(f"{printable(options.weights)}: {known}, names of {converted.layout}, {converted.kind}")
     for name, digest in metadata["source_sha256"].items():
         print(f"  SHA-256 {digest}  {printable(name)}")

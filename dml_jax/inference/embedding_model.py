@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image as pillow
 
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data import decode, transforms
 from dml_jax.data.prepare.sources import File
@@ -33,12 +33,12 @@ def locate(model: str | Path) -> Path:
         from dml_jax import buckets
 
         return buckets.read_copy("--model", str(model))
-    return store.directory(expand_path("--model", model))
+    return converted.directory(expand_path("--model", model))
 
 
 def is_run(directory: Path) -> bool:
     """Whether a model's directory holds a run rather than converted weights."""
-    return not (directory / store.METADATA).exists()
+    return not (directory / converted.METADATA).exists()
 
 
 class EmbeddingModel(ABC):

@@ -21,7 +21,7 @@ from pydantic import PositiveInt, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 import dml_jax
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.config.sections import Data
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.data.read_ahead import CHUNK, read_each, stream
@@ -61,7 +61,7 @@ def entry(directory: Path, versions: Versions) -> Path | None:
 
     The digest covers the file that records the SHA-256 of all others, and the sizes and times of the variables.
     """
-    record = directory / ("manifest.json" if is_run(directory) else store.METADATA)
+    record = directory / ("manifest.json" if is_run(directory) else converted.METADATA)
     if not record.is_file():
         return None
     digest = hashlib.sha256(f"{dml_jax.__version__} {versions}".encode() + record.read_bytes())

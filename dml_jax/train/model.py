@@ -14,7 +14,7 @@ from dml_jax import config as configs
 from dml_jax import files, numerics
 from dml_jax.backbones.contract import Backbone
 from dml_jax.backbones.functional import on_features
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.config import Config, Data, Evaluation, Train
 from dml_jax.config.fields import Effect, effect, validate, with_precision
 from dml_jax.config.modules import backbone_is_frozen
@@ -157,7 +157,7 @@ def load(
       dtype: of the activations, instead of the configuration's.
       trust_code: as in `dml_jax.load`.
     """
-    if (directory / store.METADATA).exists():
+    if (directory / converted.METADATA).exists():
         return _load_published(directory, checkpoint, dtype)
     from dml_jax.train.checkpoint import Checkpoints  # slow to import, and not needed for published weights
 
@@ -192,9 +192,9 @@ def load(
 def _load_published(directory: Path, checkpoint: str, dtype: str | None) -> TrainedModel:
     if checkpoint != "reported":
         raise CheckpointError(f"--checkpoint={checkpoint}: {directory} holds published weights, not checkpoints")
-    recorded = store.read_metadata(directory)
+    recorded = converted.read_metadata(directory)
     architecture = recorded["architecture"] | {"pretrained": str(directory)} | ({"dtype": dtype} if dtype else {})
-    with files.reading(directory / store.METADATA):
+    with files.reading(directory / converted.METADATA):
         backbone = validate(configs.module("backbone", architecture.get("name")).Config, architecture)
     side: int = min(recorded.get("image_shape", (LARGEST,)))  # the images that the weights were learned for
     if getattr(backbone, "fixed_size", False):

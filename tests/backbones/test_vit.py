@@ -13,7 +13,7 @@ from flax import traverse_util
 from dml_jax.backbones import vit
 from dml_jax.backbones.contract import Pixels
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 
@@ -65,7 +65,7 @@ def test_networks_of_other_libraries(library: str, model: Any, published: str, s
 def written(directory: Path, architecture: dict[str, Any]) -> str:
     params, _ = vit.build(SMALL).init(jax.random.key(0), (16, 16))
     arrays = {f"backbone/params/{k}": np.asarray(v) for k, v in traverse_util.flatten_dict(params, sep="/").items()}
-    store.write(directory, arrays, {"architecture": architecture})
+    converted.write(directory, arrays, {"architecture": architecture})
     return str(directory)
 
 
@@ -75,7 +75,7 @@ def test_weights_for_other_heads_and_pixels(tmp_path: Path) -> None:
     config = replace(SMALL, heads=4, pretrained=written(tmp_path / "w", asdict(trained)))
     with pytest.raises(WeightsError, match=r"w': are weights of backbone\.heads=2 instead of 4; set these values"):
         vit.build(config).init(jax.random.key(0), (16, 16))
-    assert store.overridden_pixels(asdict(config)) == [
+    assert converted.overridden_pixels(asdict(config)) == [
         "backbone.pixels.mean=[0.485, 0.456, 0.406] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.std=[0.229, 0.224, 0.225] instead of [0.5, 0.5, 0.5]",
         "backbone.pixels.order=bgr instead of rgb",

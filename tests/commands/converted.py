@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.backbones import resnet
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.commands import cli, convert
 from dml_jax.methods.contract import Batch
 from tests.backbones import state_dicts
@@ -45,4 +45,4 @@ def linear(rng: np.random.Generator, name: str, outputs: int, inputs: int) -> st
 
 def load_checkpoint(method: Any, *files: Path) -> tuple[Any, Any, list[str]]:
     assert status(f"--weights={','.join(map(str, files))}", "--output=out") == 0
-    return store.load_method("out", *method.init(jax.random.key(0), BATCH))
+    return converted.load_method("out", *method.init(jax.random.key(0), BATCH))

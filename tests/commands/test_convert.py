@@ -14,7 +14,7 @@ import pytest
 
 from dml_jax.backbones import bn_inception, deit, googlenet, mit, resnet
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import store, tensor_files
+from dml_jax.backbones.weights import converted, tensor_files
 from dml_jax.commands import convert
 from dml_jax.errors import WeightsError
 from tests.backbones import state_dicts
@@ -40,7 +40,7 @@ def test_torchvision(kind: str, tiny: state_dicts.StateDict, capsys: pytest.Capt
     assert sha256_of("w.safetensors") in printed
     assert "w.safetensors: tiny, names of torchvision, backbone" in printed
     assert f"{info['parameters']:,} parameters" in printed
-    tensors, _ = store.read(Path("weights/tiny"))
+    tensors, _ = converted.read(Path("weights/tiny"))
     np.testing.assert_array_equal(tensors["classifier/fc/kernel"], source["fc.weight"].T)
 
 
@@ -139,11 +139,11 @@ def test_complete_files_of_other_sizes_are_refused(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_wrong_fields_of_weights_json(content: Any) -> None:
-    store.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
+    converted.write(Path("w"), {"x": np.ones(3, np.float32)}, {"architecture": {"name": "resnet"}})
     whole = json.loads(Path("w/weights.json").read_text())
     Path("w/weights.json").write_text(json.dumps(whole | content if isinstance(content, dict) and content else content))
     with pytest.raises(WeightsError, match=r"w/weights\.json: is truncated or damaged \(.*convert the weights again"):
-        store.read(Path("w"))
+        converted.read(Path("w"))
 
 
 def test_every_mismatch_is_named(tiny: state_dicts.StateDict, fails: Fails) -> None:

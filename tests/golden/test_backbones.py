@@ -19,7 +19,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from dml_jax.backbones import batch_norm, bn_inception, deit, googlenet, layers, mit, resnet, vit
 from dml_jax.backbones.contract import PyTree
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.backbones.weights.convert import convert, to_jax_axes, torch_name, torch_shape
 from tests.backbones.state_dicts import to_torch
 from tests.golden import fixtures
@@ -246,7 +246,7 @@ def test_forward(net: str, tag: str) -> None:
 
 def as_trees(tensors: dict[str, np.ndarray]) -> tuple[PyTree, PyTree]:
     """(params, stats) from converted tensors."""
-    return store.subtree(tensors, "backbone/params/"), store.subtree(tensors, "backbone/stats/")
+    return converted.subtree(tensors, "backbone/params/"), converted.subtree(tensors, "backbone/stats/")
 
 
 def test_published_sizes() -> None:

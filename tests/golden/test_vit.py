@@ -18,7 +18,6 @@ import safetensors.numpy
 import dml_jax
 from dml_jax.backbones import deit, dinov3, siglip, vit
 from dml_jax.backbones.weights import convert as from_torch
-from dml_jax.backbones.weights import store
 from dml_jax.commands import convert as convert_command
 from tests.golden import fixtures, vit_reference
 from tests.golden.test_backbones import draw, image
@@ -59,7 +58,7 @@ def convert(state: dict[str, np.ndarray]) -> from_torch.Converted:
 
 
 def parameters(converted: from_torch.Converted) -> Any:
-    return store.subtree(converted.tensors, "backbone/params/")
+    return converted.subtree(converted.tensors, "backbone/params/")
 
 
 def state_of(case: str) -> dict[str, np.ndarray]:

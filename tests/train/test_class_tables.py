@@ -15,7 +15,7 @@ import pytest
 from flax import traverse_util
 from jax.sharding import AxisType
 
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.errors import ConfigError
 from dml_jax.lab import hlo
 from dml_jax.methods import baseline
@@ -137,7 +137,7 @@ def test_weights_that_initialisation_reads(tmp_path: Path) -> None:
     variables = {"params": state.params["backbone"], "stats": state.model_state["backbone"]}
     read = traverse_util.flatten_dict(variables, sep="/")
     arrays = {f"backbone/{path}": value for path, value in read.items()}
-    store.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
+    converted.write(tmp_path / "weights", arrays, {"architecture": asdict(config.backbone)})
     backbone = replace(config.backbone, pretrained=str(tmp_path / "weights"))
     found = experiments.build(replace(config, backbone=backbone)).initial_state()
     assert found.params["loss"]["proxies"].addressable_shards[0].data.shape == (32, 8)
@@ -173,7 +173,7 @@ def test_eight_two_and_one_device(
         monkeypatch.setattr(device_mesh, "make", lambda mesh=mesh: mesh)
         run = experiments.build(small(steps=3, shard_classes=shard_classes))
         store = Checkpoints(tmp_path, lambda run=run: run.template(), None, run={})
-        found = store.restore()
+        found = converted.restore()
         if saved is None:
             assert found is None
             random = device_mesh.place(mesh, drawn(run.template()), run.method.hooks.class_axis)
@@ -186,5 +186,5 @@ def test_eight_two_and_one_device(
         proxies = state.params["loss"]["proxies"]
         assert proxies.addressable_shards[0].data.size == proxies.size // (count if shard_classes else 1)
         saved = updated(run, state) if training else state._replace(step=state.step + 1)
-        store.save("latest", saved, {})
-        store.close()
+        converted.save("latest", saved, {})
+        converted.close()

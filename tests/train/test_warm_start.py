@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dml_jax import config as configs
-from dml_jax.backbones.weights import store as converted_files
+from dml_jax.backbones.weights import converted
 from dml_jax.config import Group
 from dml_jax.console import Console
 from dml_jax.methods import baseline
@@ -72,7 +72,7 @@ def test_tables_are_compared_without_padding(tmp_path: Path) -> None:
     np.testing.assert_array_equal(spread.params["loss"]["proxies"][:classes], params["loss"]["proxies"][:classes])
     assert not np.asarray(spread.params["loss"]["proxies"][classes:]).any()
     converted = {"method/params/loss/proxies": params["loss"]["proxies"][:classes]}
-    converted_files.write(tmp_path / "weights", converted, {"architecture": {}})
+    converted.write(tmp_path / "weights", converted, {"architecture": {}})
     loaded = started(build(PROXIES, shard_classes=True), tmp_path / "weights")
     assert_equal(loaded.params["loss"], spread.params["loss"])
     other = build(PROXIES, validation_share=0.2, shard_classes=True)
@@ -91,7 +91,7 @@ def test_low_rank_updates_are_merged(tmp_path: Path) -> None:
     np.testing.assert_allclose(plain["kernel"], expected, rtol=1e-6, atol=1e-5)
     assert set(plain) == {"kernel", "bias"}
     assert_equal(started(build(PROXIES), tmp_path / "run").params, found.params)
-    converted_files.write(tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}})
+    converted.write(tmp_path / "weights", {"method/params/embedding/bias": layer["bias"]}, {"architecture": {}})
     fresh = build(PROXIES, rank=1).initial_state().params["embedding"]
     for source, kernel in (("run", plain["kernel"]), ("weights", fresh["kernel"])):
         start = started(build(PROXIES, rank=1), tmp_path / source).params["embedding"]

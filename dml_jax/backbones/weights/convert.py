@@ -23,7 +23,7 @@ import jax
 import numpy as np
 
 from dml_jax.backbones.contract import Config
-from dml_jax.backbones.weights.store import Shape, check_shapes, leaf_shapes
+from dml_jax.backbones.weights.converted import Shape, check_shapes, leaf_shapes
 from dml_jax.backbones.weights.tensor_files import StateDict
 from dml_jax.config.modules import choices, module
 from dml_jax.errors import ConfigError, WeightsError

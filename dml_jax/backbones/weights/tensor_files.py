@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from dml_jax.backbones.weights import store
+from dml_jax.backbones.weights import converted
 from dml_jax.errors import WeightsError
 from dml_jax.files import expand_path, reading, sha256
 from dml_jax.remote import hub_client
@@ -39,7 +39,7 @@ def read(path: Path) -> StateDict:
             return safetensors.numpy.load_file(path)
         if head[:4] != b"PK\3\4" and head[:1] != b"\x80":
             raise WeightsError("is neither safetensors nor a torch file; download it again")
-        if sha256(path) in store.PACKAGES.values():
+        if sha256(path) in converted.PACKAGES.values():
             return read_packaged(path)
         return _torch(path)
 
@@ -142,8 +142,8 @@ def fetch(source: str) -> Path:
 
     The source is the name of a package's weights ("lite0"), a path, or `hf://owner/repository[/file]`.
     """
-    if source in store.PACKAGES:
-        return store.source(source)
+    if source in converted.PACKAGES:
+        return converted.source(source)
     if source.startswith("hf://"):
         return _fetch_from_hub(source)
     return expand_path("--weights", source)
