@@ -34,8 +34,8 @@ from dml_jax.files import BUCKETS, expand_path
 
 if TYPE_CHECKING:
     from dml_jax.export.embedding_files import Exported
+    from dml_jax.inference.embedding_shards import Embed, Facts, Parts, Summary
     from dml_jax.inference.inputs import Unit
-    from dml_jax.inference.parts import Embed, Facts, Parts, Summary
 
 ARRAY_BYTES = 2**32  # of embeddings, above which they are written as Parquet only
 SHOWN = 10  # unusable images that are listed
@@ -68,7 +68,7 @@ def execute(arguments: list[str]) -> None:
     cli.check_engine(options)
     cli.require(options.engine == "local" or not options.runtime, "--runtime: not with --engine=ray")
     from dml_jax.export import embedding_files
-    from dml_jax.inference import inputs, parts
+    from dml_jax.inference import embedding_shards, inputs
 
     where: Path | str
     if options.output.startswith(BUCKETS):
@@ -102,10 +102,10 @@ def execute(arguments: list[str]) -> None:
         if model.runtime == "jax":
             runtime.keep_freed_memory()
         query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
-        engine = nullcontext((parts.facts(model), partial(parts.embed, model, on_read=read.append)))
+        engine = nullcontext((embedding_shards.facts(model), partial(embedding_shards.embed, model, on_read=read.append)))
     with engine as (facts, embed):
-        plan = parts.plan(units, facts)
-        with parts.opened(where, plan) as written:
+        plan = embedding_shards.plan(units, facts)
+        with embedding_shards.opened(where, plan) as written:
             embed_missing(embed, units, written, read, quiet=options.quiet)
             summary = check_usable(written, output, skip_bad=options.skip_bad)
             exported = None

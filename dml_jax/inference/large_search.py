@@ -21,7 +21,7 @@ from dml_jax.data.prepare import sources
 from dml_jax.errors import DataError
 from dml_jax.evaluation import neighbors
 from dml_jax.files import atomic_write, expand_path, is_url
-from dml_jax.inference import parts, ray_engine
+from dml_jax.inference import embedding_shards, ray_engine
 
 QUERIES = 2**10, 2**16  # smallest and largest number of queries in a block
 BLOCKS = 64  # of queries, as far as these sizes allow
@@ -60,7 +60,7 @@ class Table(NamedTuple):
             first, end = end, end + count
             if first >= stop or end <= start:
                 continue
-            with parts.opened_file(file, REMEDY) as opened:
+            with embedding_shards.opened_file(file, REMEDY) as opened:
                 for batch in opened.iter_batches(BATCH, columns=["embedding"]):
                     rows = batch.column(0).flatten().to_numpy().reshape(-1, self.dimensions)  # without null rows
                     inside = slice(max(0, start - first), max(0, stop - first))
@@ -79,8 +79,8 @@ def table(directory: str, option: str) -> Table:
         )
     rows, widths = [], set()
     for file in files:
-        with parts.opened_file(file, REMEDY) as opened:
-            unusable = (opened.metadata.metadata or {}).get(parts.UNUSABLE, 0)
+        with embedding_shards.opened_file(file, REMEDY) as opened:
+            unusable = (opened.metadata.metadata or {}).get(embedding_shards.UNUSABLE, 0)
             rows.append(opened.metadata.num_rows - int(unusable))
             widths.add(opened.schema_arrow.field("embedding").type.list_size)
     if len(widths) > 1:
@@ -153,7 +153,7 @@ def search(plan: Plan, directory: Path, address: str | None, console: Console) -
 
     The directory holds the blocks; `console` shows the progress.
     """
-    with parts.opened(directory, plan.description()) as out:
+    with embedding_shards.opened(directory, plan.description()) as out:
         missing = [(number, out.file(number)) for number in out.missing()]
         if missing:
             before = out.count - len(missing)
@@ -161,7 +161,7 @@ def search(plan: Plan, directory: Path, address: str | None, console: Console) -
             for done, _ in enumerate(ray_engine.run(address, Plan.search, plan, missing), before + 1):
                 console.update_progress(done, f"{done / out.count:.0%}")
         for number in range(out.count):
-            with parts.opened_file(out.file(number), REMEDY) as opened:
+            with embedding_shards.opened_file(out.file(number), REMEDY) as opened:
                 yield opened.read(["neighbors"])["neighbors"].combine_chunks().flatten().to_numpy().reshape(-1, plan.k)
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import dml_jax
 from dml_jax.data.pipeline import usable_cores
 from dml_jax.errors import ConfigError, DataError, UserError
-from dml_jax.inference import parts
+from dml_jax.inference import embedding_shards
 from dml_jax.inference.inputs import Unit
 
 T = TypeVar("T")
@@ -32,14 +32,14 @@ class Embedder:
     def __init__(self, directory: str, checkpoint: str, options: dict[str, Any]):
         self._model = cache(partial(dml_jax.load, directory, checkpoint, **options))  # loaded by the first call
 
-    def facts(self) -> tuple[parts.Facts, str]:
+    def facts(self) -> tuple[embedding_shards.Facts, str]:
         """The identity of the model, and the machine's name with the version of this package."""
-        return parts.facts(self._model()), f"{os.uname().nodename} ({dml_jax.__version__})"
+        return embedding_shards.facts(self._model()), f"{os.uname().nodename} ({dml_jax.__version__})"
 
     def embed(self, file: Path | str, unit: Unit) -> Path | str:
         """Writes a part, see `parts.embed`."""
         Path(file).parent.stat()  # OSError if this machine does not see the directory
-        (written,) = parts.embed(self._model(), [(file, unit)])
+        (written,) = embedding_shards.embed(self._model(), [(file, unit)])
         return written
 
 
@@ -59,7 +59,7 @@ def resources(nodes: list[dict[str, Any]]) -> tuple[int, dict[str, float]]:
 @contextmanager
 def start(
     address: str | None, model: str, checkpoint: str, **options: Any
-) -> Iterator[tuple[parts.Facts, parts.Embed]]:
+) -> Iterator[tuple[embedding_shards.Facts, embedding_shards.Embed]]:
     """A model (see `dml_jax.load`) on the machines of a Ray cluster, which must all see its directory."""
     name = os.path.abspath(model) if Path(model).exists() else model  # of packaged weights, or on the hub
     with connect(address) as ray:
@@ -80,9 +80,9 @@ class _Pool:
         self._busy: dict[Any, tuple[Any, tuple[Path | str, Unit] | None]] = {
             actor.facts.remote(): (actor, None) for actor in actors
         }
-        self._facts: parts.Facts | None = None
+        self._facts: embedding_shards.Facts | None = None
 
-    def first(self) -> parts.Facts:
+    def first(self) -> embedding_shards.Facts:
         """Facts about the model, available when the first actor has loaded it."""
         while self._facts is None:
             self._wait()

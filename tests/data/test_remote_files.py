@@ -14,7 +14,7 @@ from dml_jax.config import Data
 from dml_jax.data import formats, prepared_data
 from dml_jax.data.prepare.sources import written
 from dml_jax.errors import DataError
-from dml_jax.inference import inputs, parts
+from dml_jax.inference import embedding_shards, inputs
 from tests import emulator
 from tests.data import pictures
 from tests.tiny_model import Tiny
@@ -87,12 +87,12 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     (tmp_path / "out.parquet").mkdir()
     units = inputs.units([], inputs.bucket_shards(bucket.as_uri(), where))
     assert [unit.kind for unit in units] == ["parquet", "parquet", "archive"]
-    planned = parts.plan(units, parts.facts(model))
-    with parts.opened(where, planned) as out:
-        list(parts.embed(model, [(out.file(1), units[1])]))
+    planned = embedding_shards.plan(units, embedding_shards.facts(model))
+    with embedding_shards.opened(where, planned) as out:
+        list(embedding_shards.embed(model, [(out.file(1), units[1])]))
         assert out.missing() == [0, 2]
-        list(parts.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
-    again = parts.Parts(where, planned)
+        list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in (0, 2)]))
+    again = embedding_shards.Parts(where, planned)
     assert again.missing() == []
     summary = again.summary(3)
     assert (summary.images, summary.unusable) == (22, 1)
@@ -102,7 +102,7 @@ def test_embeddings_of_files_in_buckets(bucket: Path, tmp_path: Path) -> None:
     )
     with (
         pytest.raises(DataError, match="was written for another model, version or option"),
-        parts.opened(where, planned | {"model_sha256": "other"}),
+        embedding_shards.opened(where, planned | {"model_sha256": "other"}),
     ):
         pass
 
@@ -125,9 +125,9 @@ def test_buckets(bucket: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with written(f"{there}/shards/a.parquet") as draft:
             parquet.write_table(pa.table({"image": list(images.values())}), draft, row_group_size=10)
         units, model = inputs.units([], inputs.bucket_shards(f"{there}/shards", "")), Tiny()
-        with parts.opened(f"{there}/out.parquet", parts.plan(units, parts.facts(model))) as out:
+        with embedding_shards.opened(f"{there}/out.parquet", embedding_shards.plan(units, embedding_shards.facts(model))) as out:
             pass
-        list(parts.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
+        list(embedding_shards.embed(model, [(out.file(i), units[i]) for i in out.missing()]))
         assert out.missing() == []
         rows = np.concatenate(list(out.usable_rows()))
         np.testing.assert_allclose(rows, model.embed(list(images.values())), atol=1e-6)

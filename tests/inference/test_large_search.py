@@ -17,7 +17,7 @@ import pytest
 from dml_jax.commands import export
 from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metrics, neighbors
-from dml_jax.inference import large_search, parts
+from dml_jax.inference import embedding_shards, large_search
 from tests.inference.test_ray_engine import cluster, workers
 from tests.test_main import ROOT, environment
 
@@ -40,7 +40,7 @@ def write(directory: Path, points: np.ndarray, each: int = 70) -> str:
         bad[7 : 7 + 8 * (len(part) // 7) : 8] = True
         values = np.zeros((len(bad), points.shape[1]), np.float32)
         values[~bad] = part
-        with parts._writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
+        with embedding_shards._writing(directory / f"{number:06d}.parquet", points.shape[1]) as add:
             add([f"{start + i}" for i in range(len(bad))], values, ["damaged" if each else None for each in bad])
     (directory / "_plan.json").write_text("{}")
     return str(directory)
@@ -64,7 +64,7 @@ def test_neighbours_of_all_blocks_are_those_of_one_search(tmp_path: Path, alone:
     searching = gallery if alone else queries
     distances, expected = neighbors.search(searching, gallery, 12, exclude_self=alone)
     found = []
-    with parts.opened(tmp_path / "out", plan.description()) as out:
+    with embedding_shards.opened(tmp_path / "out", plan.description()) as out:
         assert out.count == -(-len(searching) // 64)
         for number in out.missing():
             plan.search(number, out.file(number))  # type: ignore[arg-type]
