@@ -19,7 +19,7 @@ from dml_jax.methods.contract import Batch
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.model import TrainedModel
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import model_files, workdir
 
 
 @dataclass(eq=False)
@@ -79,7 +79,7 @@ class EvaluatedModel:
     @cached_property
     def kept_steps(self) -> list[int]:
         """Steps of the models kept during training, up to this model's."""
-        return [step for step in kept_models.steps(self.directory / "checkpoints" / "kept") if step <= self.step]
+        return [step for step in model_files.steps(self.directory / "checkpoints" / "kept") if step <= self.step]
 
     def models(self) -> Iterator[TrainedModel]:
         """Yields the untrained model, if it can be restored, those kept during training, and this model, by step."""
@@ -91,7 +91,7 @@ class EvaluatedModel:
         run, class_axis = workdir.read_config(self.directory), self.model.method.hooks.class_axis
         for step in self.kept_steps:
             if step < self.step:
-                state = kept_models.read(self.directory / "checkpoints" / "kept", step, self.model, run)
+                state = model_files.read(self.directory / "checkpoints" / "kept", step, self.model, run)
                 variables = device_mesh.place(device_mesh.make(), (state.params, state.model_state), class_axis)
                 yield self.model._replace(params=variables[0], model_state=variables[1], step=step)
         yield self.model

@@ -17,11 +17,11 @@ from dml_jax.errors import ConfigError, DataError
 from dml_jax.evaluation import metric_table
 from dml_jax.remote import hub_client
 from dml_jax.train.embedding import Variables
-from dml_jax.train.records import kept_models, workdir
-from dml_jax.train.records.kept_models import MODEL
+from dml_jax.train.records import model_files, workdir
+from dml_jax.train.records.model_files import MODEL
 
 PREFIX = "hf://"
-MODELS = f"{MODEL}/*{kept_models.SUFFIX}"
+MODELS = f"{MODEL}/*{model_files.SUFFIX}"
 PULLED = ("config.json", "results.json", MODELS, manifest.NAME)
 # Files that an earlier push of another model may have left; `pull` would return the model of the highest step.
 REPLACED = (MODELS, "model.onnx", *(f"{split}.parquet" for split in SPLITS))
@@ -65,7 +65,7 @@ def push(repository: str, directory: Path, model: Variables, exported: Sequence[
         staged = Path(name)
         files.write_json(staged / "config.json", facts)
         files.write_json(staged / "results.json", results)
-        kept_models.write(staged / MODEL, model, facts)
+        model_files.write(staged / MODEL, model, facts)
         workdir.finish(staged, MODEL)
         (staged / "README.md").write_text(card(repository, facts["config"], results), encoding="utf-8")
         for path in exported:

@@ -26,7 +26,7 @@ from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
 from dml_jax.train.model_metrics import ReadingsEmbedder
-from dml_jax.train.records import kept_models, logs, workdir
+from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.step import TrainState, inference_state
 from dml_jax.train.step import check_finite as check_state
 
@@ -137,7 +137,7 @@ def make_steps(experiment: Experiment, out: Records, stop: Stop, profile: Path, 
                 stepped(0)
                 check_state(state)
             if keeping:
-                kept_models.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
+                model_files.write(out.checkpoints.kept, inference_state(state), out.checkpoints.run)
             line: dict[str, Any] = {"step": done, **values, "learning_rate_factor": float(rate_factor(done - 1))}
             if logging:
                 speed = clock.read(done)
@@ -192,7 +192,7 @@ def resume_or_start(experiment: Experiment, out: Records) -> tuple[TrainState, P
     last, lines = (start, "through") if due and not progress.pending else (start - 1, "before")
     out.metrics.truncate(last, digests.get(lines))  # before anything is deleted, because it may refuse
     out.checkpoints.drop_newer("best", start)
-    kept_models.drop_newer(out.checkpoints.kept, start)
+    model_files.drop_newer(out.checkpoints.kept, start)
     out.timing.truncate(start)
     return state, progress
 

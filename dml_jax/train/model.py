@@ -24,7 +24,7 @@ from dml_jax.methods.contract import Batch, Method, PyTree, TrainingSet, map_fun
 from dml_jax.train import class_tables, embedding, optimizers, parameter_groups, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.embedding import Embedder
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import model_files, workdir
 
 LARGEST = 224  # side in pixels of the images of a published transformer
 BATCH = 32  # images of published weights at once
@@ -174,10 +174,10 @@ def load(
     everywhere = method._replace(hooks=method.hooks._replace(class_axis=no_classes))
     template = step.state_shapes(config, everywhere, optimizer, (height, width), device_mesh.make())
     unfinished = ""
-    if steps := kept_models.steps(directory / kept_models.MODEL):
+    if steps := model_files.steps(directory / model_files.MODEL):
         if checkpoint not in ("reported", str(steps[-1])):
             raise CheckpointError(f"checkpoint={checkpoint}: {directory} holds only the model of step {steps[-1]}")
-        state = kept_models.read(directory / kept_models.MODEL, steps[-1], template, facts)
+        state = model_files.read(directory / model_files.MODEL, steps[-1], template, facts)
     else:
         stored = Checkpoints(directory / "checkpoints", lambda: template, warn, run=facts, writing=False)
         with closing(stored) as checkpoints:

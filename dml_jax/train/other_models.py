@@ -18,7 +18,7 @@ from dml_jax.methods.contract import PyTree, teaching
 from dml_jax.train import class_tables, model, parameter_groups, step
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import model_files, workdir
 from dml_jax.train.step import TrainState, fingerprint
 
 
@@ -80,7 +80,7 @@ def _from_run(
 ) -> tuple[PyTree, PyTree, list[str]]:
     """(params, model_state, kept paths), with the variables of the same path and shape in a run."""
     try:
-        checkpoint = "reported" if kept_models.steps(source / kept_models.MODEL) else "latest"
+        checkpoint = "reported" if model_files.steps(source / model_files.MODEL) else "latest"
         other = model.load(source, checkpoint, console.print)
     except CheckpointError as error:
         raise CheckpointError(f"init_from={source}: {error}") from error

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from dml_jax import files
 from dml_jax.config import Config
 from dml_jax.train import experiment as experiments
-from dml_jax.train.records import kept_models
+from dml_jax.train.records import model_files
 from tests.train.experiments import write_run
 
 
@@ -21,7 +21,7 @@ def write(directory: Path, config: Config) -> Path:
     state = experiment.initial_state()
     store = write_run(directory, experiment, state._replace(step=jnp.asarray(4, jnp.int32)))
     for step in (2, 4):
-        kept_models.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
+        model_files.write(store.kept, state._replace(step=jnp.asarray(step, jnp.int32)), store.run)
     lines: list[dict[str, Any]] = [{"step": step, "loss": 1.0} for step in (2, 4)]
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     files.write_json(directory / "results.json", {"model": "last", "step": 4, "recall@1": 0.5, "protocol": "clean"})

@@ -27,7 +27,7 @@ from dml_jax.train.distributed import device_mesh
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
 from dml_jax.train.embedding import Embedder
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import model_files, workdir
 from dml_jax.train.step import TrainState
 from tests.train.experiments import on_patches, small
 
@@ -288,8 +288,8 @@ def test_models_are_kept_and_change_no_bit(
     assert (tmp_path / "metrics.jsonl").read_text() == whole[1]
     kept = tmp_path / "checkpoints" / "kept"
     contents = {file.name: file.read_bytes() for file in kept.iterdir()}
-    assert kept_models.steps(kept) == [5, 10, 15, 20]
-    last = kept_models.read(kept, 20, keeping.template(), {})
+    assert model_files.steps(kept) == [5, 10, 15, 20]
+    last = model_files.read(kept, 20, keeping.template(), {})
     params = [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves((last.params, last.model_state))]
     assert params == whole[0][1 : 1 + len(params)]
     store = checkpoints(keeping, tmp_path)

@@ -18,7 +18,7 @@ from dml_jax import files, manifest, run
 from dml_jax.console import Console
 from dml_jax.errors import CheckpointError
 from dml_jax.train.distributed.stop_signals import Interrupted, Stop
-from dml_jax.train.records import kept_models, logs, workdir
+from dml_jax.train.records import logs, model_files, workdir
 from dml_jax.train.records.logs import JsonLines
 from dml_jax.train.step import TrainState
 from tests.train.experiments import small
@@ -151,10 +151,10 @@ def state(step: int) -> TrainState:
 
 def test_round_trip(tmp_path: Path) -> None:
     for step in (20, 3):
-        kept_models.write(tmp_path / "kept", state(step), RUN)
+        model_files.write(tmp_path / "kept", state(step), RUN)
     (tmp_path / "kept" / f"{2**31}.safetensors").touch()  # a step is an int32
-    assert kept_models.steps(tmp_path / "kept") == [3, 20]
-    found, original = kept_models.read(tmp_path / "kept", 20, state(0), RUN), state(20)
+    assert model_files.steps(tmp_path / "kept") == [3, 20]
+    found, original = model_files.read(tmp_path / "kept", 20, state(0), RUN), state(20)
     assert int(found.step) == 20
     assert found.opt_state == ()
     both = (found.params, found.model_state), (original.params, original.model_state)
@@ -162,22 +162,22 @@ def test_round_trip(tmp_path: Path) -> None:
     for a, b in zip(*(jax.tree.leaves(tree) for tree in both), strict=True):
         assert a.dtype == b.dtype
         np.testing.assert_array_equal(a, b)
-    kept_models.drop_newer(tmp_path / "kept", 3)
-    assert kept_models.steps(tmp_path / "kept") == [3]
-    assert kept_models.steps(tmp_path / "nothing") == []
+    model_files.drop_newer(tmp_path / "kept", 3)
+    assert model_files.steps(tmp_path / "kept") == [3]
+    assert model_files.steps(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize("about", ["[]", '{"sha256": "x"}', '{"run": 3, "sha256": "x"}', "{", '"x"'])
 def test_crafted_records_of_kept_models_are_named(tmp_path: Path, about: str) -> None:
     (tmp_path / "5.safetensors").write_bytes(safetensors.numpy.save({"0/w": np.ones(2)}, {"dml_jax": about}))
     with pytest.raises(CheckpointError, match=r"5\.safetensors: is truncated or damaged .*; delete it"):
-        kept_models.read(tmp_path, 5, state(0), RUN)
+        model_files.read(tmp_path, 5, state(0), RUN)
 
 
 def test_a_kept_model_of_other_arrays_is_named(tmp_path: Path) -> None:
-    kept_models.write(tmp_path, state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
+    model_files.write(tmp_path, state(5)._replace(params={"w": jnp.ones((4, 3))}), RUN)
     with pytest.raises(CheckpointError, match=r"5\.safetensors: does not fit this model \(0/w\); delete it"):
-        kept_models.read(tmp_path, 5, state(0), RUN)
+        model_files.read(tmp_path, 5, state(0), RUN)
 
 
 @pytest.mark.parametrize("config", [[], "x", None, 5, {"method": 3}])
@@ -197,17 +197,17 @@ def test_a_manifest_that_names_no_checkpoint(tmp_path: Path, about: dict[str, An
 
 
 def test_damage_and_other_models_are_named(tmp_path: Path) -> None:
-    kept_models.write(tmp_path, state(5), RUN)
+    model_files.write(tmp_path, state(5), RUN)
     with pytest.raises(
         CheckpointError, match=r"5.safetensors: belongs to a run of another .*: seed \(0 there, 7 here\)"
     ):
-        kept_models.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
+        model_files.read(tmp_path, 5, state(0), {"config": asdict(replace(small(steps=5), seed=7))})
     file = tmp_path / "5.safetensors"
     content = bytearray(file.read_bytes())
     content[-3] ^= 0x10
     file.write_bytes(bytes(content))
     with pytest.raises(CheckpointError, match=r"5.safetensors: has changed since it was written"):
-        kept_models.read(tmp_path, 5, state(0), RUN)
+        model_files.read(tmp_path, 5, state(0), RUN)
     file.write_bytes(content[:-30])
     with pytest.raises(CheckpointError, match=r"5.safetensors: is truncated or damaged"):
-        kept_models.read(tmp_path, 5, state(0), RUN)
+        model_files.read(tmp_path, 5, state(0), RUN)

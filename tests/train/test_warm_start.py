@@ -18,7 +18,7 @@ from dml_jax.train import experiment as experiments
 from dml_jax.train import model, other_models
 from dml_jax.train.distributed import device_mesh
 from dml_jax.train.experiment import Experiment
-from dml_jax.train.records import kept_models, workdir
+from dml_jax.train.records import model_files, workdir
 from tests.train.experiments import drawn, values, write_run
 
 pytestmark = pytest.mark.usefixtures("patches")
@@ -109,6 +109,6 @@ def test_a_frozen_backbone_may_be_trained_later(tmp_path: Path) -> None:
 def test_the_one_model_of_a_run_from_the_hub(tmp_path: Path) -> None:
     run, pulled = tmp_path / "run", tmp_path / "pulled"
     params = saved(build(PROXIES), run)
-    kept_models.write(pulled / kept_models.MODEL, model.load(run, "latest"), workdir.read_config(run))
+    model_files.write(pulled / model_files.MODEL, model.load(run, "latest"), workdir.read_config(run))
     (run / "config.json").rename(pulled / "config.json")
     assert_equal(started(build(PROXIES), pulled).params, params)
