@@ -18,7 +18,7 @@ import numpy as np
 from dml_jax import config as configs
 from dml_jax import files, manifest
 from dml_jax.analysis import run_report, spectra
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.backbones.weights import converted
 from dml_jax.config import Config
 from dml_jax.console import Console

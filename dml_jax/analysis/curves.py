@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.data.split import some_classes, with_gallery
 from dml_jax.methods.figures import Finding, Panel
 from dml_jax.train import model_metrics

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dml_jax import drawing
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.data.split import Split
 from dml_jax.methods.figures import Finding, Panel
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dml_jax import drawing
 from dml_jax.analysis import html
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.analysis.html import Section, text
 from dml_jax.errors import CheckpointError, printable
 from dml_jax.files import read_json, write_csv, write_json

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from dml_jax.analysis import curves, embedding_maps, findings, html, retrieval, spectra
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.analysis.findings import STANDARD_DIRECTORY, Subject
 from dml_jax.analysis.html import Section, text
 from dml_jax.config import Config, flatten, published

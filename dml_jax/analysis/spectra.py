@@ -7,7 +7,7 @@ import numpy as np
 
 from dml_jax import drawing
 from dml_jax.analysis import html
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.evaluation import geometry
 from dml_jax.methods.contract import Method
 from dml_jax.methods.figures import Finding, Panel

@@ -8,7 +8,7 @@ import numpy as np
 from dml_jax import drawing, files
 from dml_jax import run as trained_runs
 from dml_jax.analysis import findings, html, run_report
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
 from dml_jax.commands import cli, runtime

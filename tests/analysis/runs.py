@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from dml_jax.analysis.evaluated_model import EvaluatedModel
+from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.console import Console
 from dml_jax.data.split import Split
 
