@@ -25,7 +25,7 @@ from benchmarks.timing import Row, installed, row
 from dml_jax.backbones import efficientnet_lite, resnet, vit
 from dml_jax.backbones.contract import Backbone, PyTree
 from dml_jax.backbones.weights import convert, tensor_files
-from dml_jax.commands.runtime import keep_freed_memory
+from dml_jax.commands.jax_setup import keep_freed_memory
 from dml_jax.train.distributed import device_mesh
 
 compiled = partial(jax.jit, compiler_options=device_mesh.compiler_options(device_mesh.make()))  # as in training

@@ -14,7 +14,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from dml_jax import buckets, files
-from dml_jax.commands import cli, runtime
+from dml_jax.commands import cli, jax_setup
 from dml_jax.config import Config, show
 from dml_jax.config import files as config_files
 from dml_jax.errors import ConfigError
@@ -160,8 +160,8 @@ def compile_programs(config: Config, options: Namespace, directory: Path | str) 
 
 
 def run_mode(options: Namespace, config: Config, where: Path | str, output: Path | None) -> None:
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
+    jax_setup.enable_compilation_cache()
+    jax_setup.keep_freed_memory()
     from dml_jax import run
     from dml_jax.console import Console
     from dml_jax.train.distributed import device_mesh, process_group

@@ -11,7 +11,7 @@ from dml_jax.analysis import findings, html, run_report
 from dml_jax.analysis.analysed_model import EvaluatedModel
 from dml_jax.analysis.findings import DIRECTORY, STANDARD_DIRECTORY
 from dml_jax.analysis.run_report import SUBJECTS
-from dml_jax.commands import cli, runtime
+from dml_jax.commands import cli, jax_setup
 from dml_jax.config import Config
 from dml_jax.config import files as config_files
 from dml_jax.console import Console
@@ -102,8 +102,8 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
     for model, name in zip(models, names, strict=True):
         first = next(iter(runs.values()), None)
         if options.data:
-            loaded, images = runtime.load_on_images(options, model)
-            runtime.keep_freed_memory()
+            loaded, images = jax_setup.load_on_images(options, model)
+            jax_setup.keep_freed_memory()
             run = EvaluatedModel(output, loaded.trained, images, Console(quiet=options.quiet))
         elif first and model == "untrained":
             run = first.untrained()
@@ -124,8 +124,8 @@ def opened(options: Namespace, overrides: dict[str, str], output: Path) -> dict[
 
 def trained_run(model: str, options: Namespace, overrides: dict[str, str]) -> EvaluatedModel:
     config, directory = run_config(model, options, overrides)
-    runtime.enable_compilation_cache()
-    runtime.keep_freed_memory()
+    jax_setup.enable_compilation_cache()
+    jax_setup.keep_freed_memory()
     console = Console(quiet=options.quiet)
     experiment, state = trained_runs.restore(config, directory, options.checkpoint, console)
     splits = (*experiment.splits, "batch")

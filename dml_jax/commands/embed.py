@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dml_jax.commands import cli, runtime
+from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import BUCKETS, expand_path
 
@@ -98,9 +98,9 @@ def execute(arguments: list[str]) -> None:
             flip=options.flip, scales=options.scales,
         )  # fmt: skip
     else:
-        model = runtime.load(options)
+        model = jax_setup.load(options)
         if model.runtime == "jax":
-            runtime.keep_freed_memory()
+            jax_setup.keep_freed_memory()
         query_row = model.embed([query]) if query else None  # first, because it may turn out not to be an image
         engine = nullcontext((embedding_shards.facts(model), partial(embedding_shards.embed, model, on_read=read.append)))
     with engine as (facts, embed):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dml_jax.class_names import near_equal, normalised
-from dml_jax.commands import cli, runtime
+from dml_jax.commands import cli, jax_setup
 from dml_jax.errors import DataError, counted, printable
 from dml_jax.files import locked
 
@@ -123,7 +123,7 @@ def execute(arguments: list[str]) -> None:
     classes = read(options.paths) if adds else {}
     others = read([options.calibrate]) if options.calibrate else {}
     asked = read([options.check]) if options.check else {}
-    model = runtime.load(options)
+    model = jax_setup.load(options)
     taken: dict[Path, str] = {}
     for folders in (classes, others, asked):
         taken |= sessions.of_classes(folders, session)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dml_jax import files, manifest
 from dml_jax.class_names import near_equal, normalised
-from dml_jax.commands import cli, runtime
+from dml_jax.commands import cli, jax_setup
 from dml_jax.commands.evaluate import FILES, KS
 from dml_jax.config import modules
 from dml_jax.config.fields import validate
@@ -85,7 +85,7 @@ def session_groups(session: str, exported: dict[str, Exported]) -> dict[str, Any
 
 def of_images(options: argparse.Namespace) -> Source:
     """Embeds labelled images with a model."""
-    model, splits = runtime.load_on_images(options)
+    model, splits = jax_setup.load_on_images(options)
     count, classes = len(splits["test"].labels), len(splits["test"].classes)
     if not options.quiet:
         print(f"embedding {counted(count, 'image')} of {counted(classes, 'class')}", flush=True)

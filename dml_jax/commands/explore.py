@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from dml_jax.commands import analyse, cli, runtime, serve
+from dml_jax.commands import analyse, cli, jax_setup, serve
 from dml_jax.errors import counted
 
 HOST = "127.0.0.1"
@@ -38,10 +38,10 @@ def execute(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with serve.listen(HOST, options.port) as listener:
         if config is None:
-            model, splits = runtime.load_on_images(options)
+            model, splits = jax_setup.load_on_images(options)
             title = f"{options.data} by {options.model}"
         else:
-            model, splits = runtime.load(options), formats.load(config.data)
+            model, splits = jax_setup.load(options), formats.load(config.data)
             if config.data.validation_share:
                 splits["train"], splits["validation"] = hold_out(splits["train"], config.data.validation_share)
             cli.require(

@@ -17,7 +17,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from dml_jax.commands import cli, enroll, runtime
+from dml_jax.commands import cli, enroll, jax_setup
 from dml_jax.errors import ConfigError
 from dml_jax.files import expand_path
 
@@ -56,7 +56,7 @@ def execute(arguments: list[str]) -> None:
 
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with listen(options.host, options.port) as listener:
-        model = runtime.load(options)
+        model = jax_setup.load(options)
         decision = {"threshold": options.threshold, "false_accept_rate": options.false_accept_rate}
         classes = http_service.EnrolledClasses(model, index, decision) if index else None
         service = http_service.Service(model, classes)

@@ -45,7 +45,7 @@ def photos(tmp_path: Path) -> Path:
 def run(photos: Path, monkeypatch: pytest.MonkeyPatch, execute: Execute) -> Execute:
     monkeypatch.setattr(inputs, "ROWS", 8)
     monkeypatch.setattr(dml_jax, "load", lambda *_, **__: Tiny())
-    monkeypatch.setattr("dml_jax.commands.runtime.enable_compilation_cache", lambda: None)
+    monkeypatch.setattr("dml_jax.commands.jax_setup.enable_compilation_cache", lambda: None)
     monkeypatch.chdir(photos.parent)
     return lambda *arguments: execute(embed, "--model=w", "--output=out", "--quiet", *arguments, "photos")
 
