@@ -15,7 +15,7 @@ from pydantic import StrictInt
 
 from dml_jax.config import Data
 from dml_jax.data import decode, split_metadata
-from dml_jax.data.prepare import check
+from dml_jax.data.prepare import duplicates
 from dml_jax.data.prepare.sources import MARKER, File, Options, Recipe, bucket, listed, reaching, stamp, walk
 from dml_jax.data.prepare.understand import Page, shown, understand
 from dml_jax.data.split import Read, Split
@@ -124,7 +124,7 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
     source = f"data.path={directory}"
     files = dict(walk(directory.resolve()))
     page = understand(recipe, files, Options(session=data.session), source)
-    check.check_number_of_classes(page.entries, source)
+    duplicates.check_number_of_classes(page.entries, source)
     lines = [str(directory.resolve())]
     lines += [f"{e.id}\0{e.split}\0{e.class_name}\0{dict(e.metadata)}\0{stamp(e.file.path)}" for e in page.entries]
     fingerprint = "\n".join(lines).encode(errors="surrogateescape")
@@ -135,8 +135,8 @@ def _scan_folder(directory: Path, recipe: Recipe, data: Data) -> Mapping[str, Sp
 
 def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
     entries = page.entries
-    facts, reasons = check.inspect_images(entries)
-    reasons |= check.find_invalid(entries, facts)
+    facts, reasons = duplicates.inspect_images(entries)
+    reasons |= duplicates.find_invalid(entries, facts)
     source, output = shlex.quote(str(directory)), shlex.quote(f"{directory.resolve()}_prepared")
     preparation = f"dml-jax prepare --name={name} --source={source} --output={output}"
     if reasons:
@@ -150,8 +150,8 @@ def _scan(directory: Path, page: Page, name: str) -> Mapping[str, Split]:
     for i, entry in enumerate(entries):
         content.update(facts[i].sha256)
         content.update(f"{entry.split}\n{entry.class_name}\n{entry.id}\n".encode())
-    note = check.label_conflicts((facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries))
-    note += f"; {preparation} lists all of them in {check.TABLE}" if note else ""
+    note = duplicates.label_conflicts((facts[i].pixels, entry.class_name, entry.id) for i, entry in enumerate(entries))
+    note += f"; {preparation} lists all of them in {duplicates.TABLE}" if note else ""
     splits = split_metadata.from_entries(entries)
     return {name: split._replace(content=content.hexdigest(), note=note) for name, split in splits.items()}
 

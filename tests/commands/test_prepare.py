@@ -17,7 +17,7 @@ from PIL import Image
 from dml_jax.commands import prepare
 from dml_jax.config import Data
 from dml_jax.data import decode, formats, prepared_data, read_ahead
-from dml_jax.data.prepare import check, prepare_dataset
+from dml_jax.data.prepare import duplicates, prepare_dataset
 from dml_jax.data.prepare.sources import Entry, File
 from tests.commands.conftest import Execute, Fails
 from tests.data import layouts, pictures
@@ -165,7 +165,7 @@ def test_an_interrupted_preparation_leaves_nothing(
     options = ("--name=cub", f"--source={archive}", f"--output={out}", "--subset")
     before = sorted(tmp_path.iterdir())
     with monkeypatch.context() as patch:
-        module = check if when == "inspect_images" else prepare_dataset
+        module = duplicates if when == "inspect_images" else prepare_dataset
         patch.setattr(module, when, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         assert execute(prepare, *options)[0] == 130
     assert sorted(tmp_path.iterdir()) == before
@@ -187,7 +187,7 @@ def test_duplicates_are_reported(prepared: Callable[..., str]) -> None:
         "duplicates within a class: 2", "near duplicates within a class: 1",
         "near duplicates across splits and classes: 1",
     } <= {*lines}  # fmt: skip
-    assert (OUT / check.TABLE).read_text().splitlines() == [
+    assert (OUT / duplicates.TABLE).read_text().splitlines() == [
         "kind,where,first,second",
         "near duplicates,across splits and classes,test/c/again.jpg,train/b/1.jpg",
         "duplicates,within a class,train/a/1.jpg,train/a/copy.jpg",
@@ -211,7 +211,7 @@ def test_equal_images_in_two_classes_are_reported_and_kept(
         "oak/2.jpg (class oak) = yew/equal pixels.png (class yew); at most one of the labels can be right, all are kept"
     )
     assert f"{told} and listed in duplicates.csv" in out.splitlines()
-    assert [line for line in (OUT / check.TABLE).read_text().splitlines() if line.startswith("duplicates,across")] == [
+    assert [line for line in (OUT / duplicates.TABLE).read_text().splitlines() if line.startswith("duplicates,across")] == [
         "duplicates,across splits and classes,oak/2.jpg,yew/equal pixels.png",
         "duplicates,across classes,elm/1.jpg,oak/copied.jpg",
         "duplicates,across classes,elm/same class.jpg,oak/copied.jpg",
@@ -268,12 +268,12 @@ def test_duplicates_agree_with_brute_force(limit: int) -> None:
             firsts.setdefault(place, j)
         expected |= {(min(i, j), max(i, j)): place for place, j in firsts.items()}
     assert set(expected.values()) == {0, 1, 2, 3}
-    assert check.find_pairs(rows, groups, limit) == expected
-    assert check.find_pairs(rows[:0], groups[:0], limit) == {}
+    assert duplicates.find_pairs(rows, groups, limit) == expected
+    assert duplicates.find_pairs(rows[:0], groups[:0], limit) == {}
 
 
 def test_repeated_images_take_little_memory() -> None:
     """Of each of 20,000 equal images one pair, not 200 million."""
     equal = np.full((20_000, 16), 255, np.uint8)
-    pairs = check.find_pairs(equal, np.zeros((20_000, 2), int), 5)
+    pairs = duplicates.find_pairs(equal, np.zeros((20_000, 2), int), 5)
     assert pairs == {(0, i): 0 for i in range(1, 20_000)}

@@ -16,7 +16,7 @@ from dml_jax import config as configs
 from dml_jax.config import Data
 from dml_jax.console import Console
 from dml_jax.data import decode, formats, prepared_data, split_metadata, transforms
-from dml_jax.data.prepare import check, official, prepare_dataset, understand
+from dml_jax.data.prepare import duplicates, official, prepare_dataset, understand
 from dml_jax.data.prepare import sources as source_files
 from dml_jax.data.prepare.sources import File, Options
 from dml_jax.data.split import Split, digest, subset, unread
@@ -83,7 +83,7 @@ def test_prepare_and_load(tmp_path: Path, case: str) -> None:
         assert splits["gallery"].classes == splits["test"].classes
     assert {split.read(len(split.ids) - 1, None).dtype for split in splits.values()} == {np.dtype(np.uint8)}
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {prepared_data.MARKER, prepared_data.INDEX, prepared_data.RECORDS, check.TABLE}
+    assert names == {prepared_data.MARKER, prepared_data.INDEX, prepared_data.RECORDS, duplicates.TABLE}
     prepared_data.verify(tmp_path / "out")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dml_jax.config import Data
 from dml_jax.data import formats
-from dml_jax.data.prepare import check
+from dml_jax.data.prepare import duplicates
 from dml_jax.data.split import digest
 from dml_jax.errors import DataError
 from tests.data import layouts, pictures
@@ -62,7 +62,7 @@ def test_a_damaged_cache_is_replaced(
     [file] = cache.iterdir()
     file.write_bytes(file.read_bytes()[:-100] if content is None else content)
     assert data_hash(photos) == before
-    monkeypatch.setattr(check, "inspect_images", None)  # the replaced cache is used again
+    monkeypatch.setattr(duplicates, "inspect_images", None)  # the replaced cache is used again
     assert data_hash(photos) == before
 
 

@@ -18,8 +18,8 @@ from array_record.python.array_record_module import ArrayRecordWriter
 
 from dml_jax.console import Console
 from dml_jax.data import decode, prepared_data, split_metadata, transforms
-from dml_jax.data.prepare import check, sources
-from dml_jax.data.prepare.check import ImageFacts
+from dml_jax.data.prepare import duplicates, sources
+from dml_jax.data.prepare.duplicates import ImageFacts
 from dml_jax.data.prepare.sources import Entry, File, Options, Recipe
 from dml_jax.data.prepare.understand import shown, understand
 from dml_jax.data.read_ahead import ordered_map
@@ -121,21 +121,21 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
     files = sources.list_files(request.sources, scratch, console.print)
     page = understand(recipe, files, request.options._replace(scratch=scratch), named)
     entries = list(page.entries)
-    if not request.subset and (problem := check.incomplete(recipe, entries)):
+    if not request.subset and (problem := duplicates.incomplete(recipe, entries)):
         doubts = recipe.doubts(page.survey.files, request.options)
         raise DataError("; ".join([problem, *doubts, "give all files, or --subset to accept a part of them"]))
     for line in shown(page.doubts, named):
         console.print(line)
-    check.check_number_of_classes(entries, named)
+    duplicates.check_number_of_classes(entries, named)
 
     console.start_progress("checking images", len(entries))
     entries, facts, reasons = check_images(
         entries, scratch / "encoded", request.short_side, request.pixels, console.update_progress
     )
     if recipe.counts is None:
-        reasons |= check.find_invalid(entries, facts)
+        reasons |= duplicates.find_invalid(entries, facts)
     skipped = [(entries[i].id, reasons[i]) for i in sorted(reasons)]
-    for line in check.listed(skipped):
+    for line in duplicates.listed(skipped):
         console.print(line)
     if reasons and not request.skip_bad:
         raise DataError(
@@ -144,16 +144,16 @@ def _prepare(request: Request, recipe: Recipe, console: Console, draft: Path) ->
         )
     usable = [i for i in range(len(entries)) if i not in reasons]
     kept = [entries[i] for i in usable]
-    check.check_number_of_classes(kept, named)
-    conflicts = check.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
+    duplicates.check_number_of_classes(kept, named)
+    conflicts = duplicates.label_conflicts((facts[i].pixels, entries[i].class_name, entries[i].id) for i in usable)
     if conflicts:
-        conflicts += f" and listed in {check.TABLE}"
+        conflicts += f" and listed in {duplicates.TABLE}"
         console.print(conflicts)
 
     console.start_progress("writing images", len(kept))
     written = write_records(draft, kept, not request.pixels, console.update_progress, conflicts)
-    pairs = check.find_duplicates(entries, {i: facts[i] for i in usable})
-    write_csv(draft / check.TABLE, [("kind", "where", "first", "second"), *pairs])
+    pairs = duplicates.find_duplicates(entries, {i: facts[i] for i in usable})
+    write_csv(draft / duplicates.TABLE, [("kind", "where", "first", "second"), *pairs])
     marker = written | {
         "name": request.name,
         "request": request.identity(),
@@ -197,7 +197,7 @@ def check_images(
                 encoded[i] = entries[i]._replace(file=File(spool, file.tell(), file.write(stored)))
 
     with name_file(spool), spool.open("wb") as file:
-        facts, reasons = check.inspect_images(entries, progress, keep)
+        facts, reasons = duplicates.inspect_images(entries, progress, keep)
     return encoded, facts, reasons
 
 
