@@ -24,7 +24,7 @@ from dml_jax.console import Console
 from dml_jax.data import split_metadata
 from dml_jax.data.prepare.sources import File
 from dml_jax.errors import CheckpointError, ConfigError, DataError, UserError, WeightsError, printable
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import validation
 from dml_jax.inference.index import Index
 from dml_jax.lab import claims
 from dml_jax.train.records.logs import JsonLines
@@ -245,8 +245,8 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
     pipe = tmp_path / "x"
     os.mkfifo(pipe)
     readers = (
-        lambda: check_inputs.load(pipe, name="--embeddings"),
-        lambda: check_inputs.read_lines(pipe, name="--labels"),
+        lambda: validation.load(pipe, name="--embeddings"),
+        lambda: validation.read_lines(pipe, name="--labels"),
         lambda: files.read_json(pipe, dict),
         lambda: tensor_files.read(pipe),
         lambda: claims.read(pipe),

@@ -21,7 +21,7 @@ from dml_jax.console import Console
 from dml_jax.data import sessions
 from dml_jax.data.split import Split, unread
 from dml_jax.errors import DataError, counted, printable
-from dml_jax.evaluation import check_inputs, metric_table, metrics, open_set, own_distances, protocol, reranking
+from dml_jax.evaluation import metric_table, metrics, open_set, own_distances, protocol, reranking, validation
 from dml_jax.export import embedding_files
 from dml_jax.export.embedding_files import Exported
 from dml_jax.inference import large_search
@@ -109,18 +109,18 @@ def of_files(options: argparse.Namespace) -> Source:
 def _parts_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[Parts, np.ndarray]:
     rows = large_search.table(getattr(options, embeddings), f"--{embeddings}")
     given = np.asarray(_classes(options, labels))
-    return rows, check_inputs.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
+    return rows, validation.labels(given, sum(rows.rows), name=f"--{labels}", of=f"--{embeddings}")
 
 
 def _rows_and_labels(options: argparse.Namespace, embeddings: str, labels: str) -> tuple[np.ndarray, Any]:
     path, name = files.expand_path(f"--{embeddings}", getattr(options, embeddings)), f"--{embeddings}"
-    points = check_inputs.embeddings(check_inputs.load(path, name=name), name=name)
-    return points, check_inputs.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
+    points = validation.embeddings(validation.load(path, name=name), name=name)
+    return points, validation.classes(_classes(options, labels), len(points), name=f"--{labels}", of=name)
 
 
 def _warn_of_names(*labels: Any) -> None:
     """Warns of near-equal names of classes, which are different classes."""
-    values = [each.values if isinstance(each, check_inputs.Classes) else each for each in labels]
+    values = [each.values if isinstance(each, validation.Classes) else each for each in labels]
     if alike := near_equal(str(name) for each in values if each.dtype.kind == "U" for name in np.unique(each)):
         shown = ", ".join(" and ".join(map(repr, group)) for group in alike[:3])
         Console().warn(
@@ -133,12 +133,12 @@ def _classes(options: argparse.Namespace, key: str) -> np.ndarray | list[list[st
     """Classes from a `.npy` file, a text file with one per line, or a `.tsv` file with any number per line, by tabs."""
     path, name = files.expand_path(f"--{key}", getattr(options, key)), f"--{key}"
     if path.suffix == ".npy":
-        given = check_inputs.load(path, name=name)
+        given = validation.load(path, name=name)
         return np.array([normalised(label) for label in given.tolist()]) if given.dtype.kind == "U" else given
     if path.suffix == ".tsv":
-        words = ([normalised(word) for word in line.split("\t")] for line in check_inputs.text_lines(path, name=name))
+        words = ([normalised(word) for word in line.split("\t")] for line in validation.text_lines(path, name=name))
         return [[word for word in line if word] for line in words]
-    return check_inputs.read_lines(path, name=name)
+    return validation.read_lines(path, name=name)
 
 
 def distance(name: str) -> own_distances.Metric:
@@ -161,7 +161,7 @@ def by_blocks(options: argparse.Namespace) -> dict[str, Any]:
         rows, classes = _parts_and_labels(options, "query_embeddings", "query_labels")
     _warn_of_names(classes, labels)
     if not alone:
-        check_inputs.check_same_kind(classes, labels)
+        validation.check_same_kind(classes, labels)
         cli.require(rows.dimensions == gallery.dimensions, "--query_embeddings: are of another model")
     candidates = sum(gallery.rows) - alone
     ks = options.ks or tuple(k for k in KS if k <= min(candidates, SHORT))

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation import validation
+from dml_jax.evaluation.validation import ArrayLike
 
 Average = Literal["arithmetic", "geometric"]
 
@@ -25,8 +25,8 @@ class ContingencyTable(NamedTuple):
 
 def contingency_table(labels: ArrayLike, assignments: ArrayLike) -> ContingencyTable:
     """Counts the rows that each class shares with each cluster."""
-    classes = check_inputs.labels(labels, len(np.atleast_1d(labels)))
-    clusters = check_inputs.labels(assignments, len(classes), name="assignments", of="labels")
+    classes = validation.labels(labels, len(np.atleast_1d(labels)))
+    clusters = validation.labels(assignments, len(classes), name="assignments", of="labels")
     _, classes, class_sizes = np.unique(classes, return_inverse=True, return_counts=True)
     _, clusters, cluster_sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     cells, counts = np.unique(classes * len(cluster_sizes) + clusters, return_counts=True)
@@ -58,7 +58,7 @@ def nmi(labels: ArrayLike, assignments: ArrayLike, *, average: Average = "arithm
     Returns:
       In [0, 1]; 1 if both sides have a single group, 0 if only one side has.
     """
-    check_inputs.choice("average", average, get_args(Average))
+    validation.choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     if len(cells.class_sizes) == len(cells.cluster_sizes) == 1:
         return 1.0
@@ -76,7 +76,7 @@ def nmi_stderr(labels: ArrayLike, assignments: ArrayLike, *, average: Average = 
     dM = (h_class - H_class + h_cluster - H_cluster) / 2; for the geometric mean,
     dM = M (h_class / H_class + h_cluster / H_cluster - 2) / 2.
     """
-    check_inputs.choice("average", average, get_args(Average))
+    validation.choice("average", average, get_args(Average))
     cells = contingency_table(labels, assignments)
     rows = cells.counts.sum()
     entropies = entropy(cells.class_sizes), entropy(cells.cluster_sizes)

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs
-from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation import validation
 from dml_jax.evaluation.open_set import unit_rows
+from dml_jax.evaluation.validation import ArrayLike
 
 
 class Compression(NamedTuple):
@@ -58,7 +58,7 @@ def fit(training: ArrayLike, dimensions: int = 0, *, whiten: bool = False) -> Co
       dimensions: d; 0 for all.
       whiten: PCA whitening; otherwise the first d dimensions are kept as they are.
     """
-    rows = np.asarray(check_inputs.embeddings(training, name="training"), np.float64)
+    rows = np.asarray(validation.embeddings(training, name="training"), np.float64)
     width = rows.shape[1]
     kept = dimensions or width
     if not 0 < kept <= width:

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.open_set import unit_rows
+from dml_jax.evaluation.validation import ArrayLike
 
 PAIR_BLOCK = 512  # rows compared at once
 PAIRED = 10_000  # rows sampled
@@ -23,8 +23,8 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
     Inter-class: mean over pairs of classes of the distance between their mean rows.
     NaN if no class has two rows or there is only one class.
     """
-    points = check_inputs.embeddings(embeddings)
-    _, members, sizes = np.unique(check_inputs.labels(labels, len(points)), return_inverse=True, return_counts=True)
+    points = validation.embeddings(embeddings)
+    _, members, sizes = np.unique(validation.labels(labels, len(points)), return_inverse=True, return_counts=True)
     if len(sizes) < 2 or sizes.max() < 2:
         return float("nan")
     sums, unit_sums = np.zeros((2, len(sizes), points.shape[1]))
@@ -46,7 +46,7 @@ def density(embeddings: ArrayLike, labels: ArrayLike) -> float:
 
 def singular_values(embeddings: ArrayLike) -> np.ndarray:
     """Singular values of the embedding matrix, not centred: float64 [min(N, D)], largest first."""
-    points = check_inputs.embeddings(embeddings)
+    points = validation.embeddings(embeddings)
     # Stacked QR decompositions keep small values accurate, unlike the eigenvalues of X'X.
     factor = np.zeros((0, points.shape[1]))
     for _, block in _float64_blocks(points):
@@ -81,7 +81,7 @@ def effective_rank(embeddings: ArrayLike) -> float:
 
 def _float64_blocks(rows: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
     """Yields consecutive blocks of rows in float64, with their positions."""
-    step = max(1, check_inputs.BLOCK_ELEMENTS // rows.shape[1])
+    step = max(1, validation.BLOCK_ELEMENTS // rows.shape[1])
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
         yield part, np.asarray(rows[part], np.float64)
@@ -98,8 +98,8 @@ def pair_errors(embeddings: np.ndarray, labels: np.ndarray) -> dict[str, float]:
       "equal_error_cosine"; and "fnmr@F" for each F of `FALSE_MATCH_RATES`, the fraction of pairs of one class that the
       lowest threshold rejects at which at most F of the others are accepted.
     """
-    points = check_inputs.embeddings(embeddings)
-    labels = check_inputs.labels(labels, len(points))
+    points = validation.embeddings(embeddings)
+    labels = validation.labels(labels, len(points))
     if len(points) > PAIRED:
         chosen = np.random.default_rng(0).permutation(len(points))[:PAIRED]
         points, labels = points[chosen], labels[chosen]

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import validation
 from dml_jax.evaluation._engine import tiles
-from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.validation import ArrayLike
 
 # Points are assigned in blocks of at least BLOCK points, or more for few centres: up to BLOCK_SCORES scores.
 BLOCK = 1152
@@ -53,16 +53,16 @@ def fit(
       restarts: number of initialisations; ignored if the centres are given.
       max_iterations: limit on Lloyd's iterations, which stop when no assignment changes.
     """
-    checked = check_inputs.embeddings(points, name="points")
-    k = check_inputs.whole("k", k, 1, len(checked))
-    check_inputs.whole("restarts", restarts, 1)
-    check_inputs.whole("max_iterations", max_iterations, 0)
+    checked = validation.embeddings(points, name="points")
+    k = validation.whole("k", k, 1, len(checked))
+    validation.whole("restarts", restarts, 1)
+    validation.whole("max_iterations", max_iterations, 0)
     start: str | np.ndarray
     if isinstance(init, str):
-        check_inputs.choice("init", init, STARTS, otherwise=f", or centres [{k}, {checked.shape[1]}]")
+        validation.choice("init", init, STARTS, otherwise=f", or centres [{k}, {checked.shape[1]}]")
         start = init
     else:
-        start = check_inputs.embeddings(init, name="init")
+        start = validation.embeddings(init, name="init")
         if start.shape != (k, checked.shape[1]):
             raise DataError(f"init: has shape {list(start.shape)}; give centres [{k}, {checked.shape[1]}]")
 
@@ -88,7 +88,7 @@ def fit(
         precise = dtype == np.float64 or bool(close.mean() < CLOSE_POINTS)
         return KMeans(centers, nearest, inertia, int(iterations)), precise
 
-    dtype = check_inputs.compute_dtype(checked)
+    dtype = validation.compute_dtype(checked)
     result, precise = run(dtype)
     if not precise:
         with jax.enable_x64(True):

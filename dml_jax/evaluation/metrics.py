@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import _engine, check_inputs, own_distances
+from dml_jax.evaluation import _engine, own_distances, validation
 from dml_jax.evaluation._engine import RowFunction, Task
-from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import ami, f1_pairs, nmi, nmi_stderr
 from dml_jax.evaluation.geometry import density, effective_rank, singular_values, spectral_decay
+from dml_jax.evaluation.validation import ArrayLike
 
 Lone = Literal["miss", "omit"]
 MANY_SHARED = 0.1  # share of queries that are rows of the gallery above which retrieval warns
@@ -24,12 +24,12 @@ __all__ = [
 
 def retrieval(
     queries: ArrayLike,
-    labels: check_inputs.Labels,
+    labels: validation.Labels,
     *,
     ks: int | Sequence[int] = (1, 2, 4, 8),
     metric: own_distances.Metric = "cosine",
     gallery: ArrayLike | None = None,
-    gallery_labels: check_inputs.Labels | None = None,
+    gallery_labels: validation.Labels | None = None,
     exclude_self: bool | None = None,
     exclusion: Literal["index", "position"] = "index",
     groups: ArrayLike | None = None,
@@ -75,9 +75,9 @@ def retrieval(
       Rows that a query leaves out are neither ranked nor relevant; a query that leaves out all its relevant rows has
       none.
     """
-    check_inputs.metric(metric, "cosine", "euclidean")
-    check_inputs.choice("exclusion", exclusion, ("index", "position"))
-    check_inputs.choice("lone_queries", lone_queries, get_args(Lone))
+    validation.metric(metric, "cosine", "euclidean")
+    validation.choice("exclusion", exclusion, ("index", "position"))
+    validation.choice("lone_queries", lone_queries, get_args(Lone))
     for name, given, needed in (
         ("gallery_labels", gallery_labels, gallery is not None),
         ("gallery_groups", gallery_groups, gallery is not None and groups is not None),
@@ -87,24 +87,24 @@ def retrieval(
                 "are missing" if needed else "are given without a gallery" + " and groups" * (name != "gallery_labels")
             )
             raise DataError(f"{name}: {what}; give all of these arguments, or none")
-    points = check_inputs.embeddings(queries, name="queries")
-    ks = check_inputs.recall_ks(ks)
+    points = validation.embeddings(queries, name="queries")
+    ks = validation.recall_ks(ks)
     drop_nearest = exclusion == "position"
     gallery_points = points
     if gallery is not None:
-        gallery_points = check_inputs.embeddings(gallery, name="gallery")
-        check_inputs.check_same_width(points, gallery_points)
+        gallery_points = validation.embeddings(gallery, name="gallery")
+        validation.check_same_width(points, gallery_points)
     rows, gallery_rows, alone = len(points), len(gallery_points), gallery is None
-    classes, gallery_classes, judge = check_inputs.targets(
+    classes, gallery_classes, judge = validation.targets(
         labels, gallery_labels, rows, gallery_rows, own_gallery=alone
     )
-    common_groups = check_inputs.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=alone)
+    common_groups = validation.common_groups(groups, gallery_groups, rows, gallery_rows, own_gallery=alone)
     if drop_nearest and (judge or common_groups):
         raise DataError("exclusion='position': needs one class per row, without groups")
     unspecified = not alone and exclude_self is None and groups is None
-    if unspecified and check_inputs.equal_rows(points, gallery_points):
+    if unspecified and validation.equal_rows(points, gallery_points):
         raise DataError("gallery: equals the queries, so every query would find itself; omit it, or give exclude_self")
-    if unspecified and (shared := check_inputs.shared_rows(points, gallery_points)) > MANY_SHARED * rows:
+    if unspecified and (shared := validation.shared_rows(points, gallery_points)) > MANY_SHARED * rows:
         warnings.warn(
             f"gallery: {shared:,} of {rows:,} queries equal a row of it and may find themselves; leave these rows out, "
             "or give every image a group of its own (groups, gallery_groups)",
@@ -127,7 +127,7 @@ def retrieval(
         results = _engine.rank_by_distance(task, ((part, -distances) for part, distances in found))
     else:
         results = _engine.rank(
-            task, points, None if alone else gallery_points, metric=metric, dtype=check_inputs.compute_dtype(points)
+            task, points, None if alone else gallery_points, metric=metric, dtype=validation.compute_dtype(points)
         )
     summarized: dict[str, Any] = summary(*results[:4], classes if judge is None else None, ks, lone_queries)
     if results.full is not None:
@@ -147,7 +147,7 @@ def retrieval(
 def relevant_counts(labels: np.ndarray, gallery_labels: np.ndarray, *, exclude_self: bool) -> np.ndarray:
     """R of each query, the number of gallery rows in its class, without itself if it must not be found: int64 [Q]."""
     if labels.dtype != gallery_labels.dtype:
-        labels, gallery_labels = check_inputs.numbered(labels, gallery_labels)
+        labels, gallery_labels = validation.numbered(labels, gallery_labels)
     classes, sizes = np.unique(gallery_labels, return_counts=True)
     position = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
     return np.where(classes[position] == labels, sizes[position], 0) - exclude_self
@@ -176,16 +176,16 @@ def of_ranked_lists(
       list is a miss.
     """
     lists = np.asarray(indices)
-    check_inputs.choice("lone_queries", lone_queries, get_args(Lone))
+    validation.choice("lone_queries", lone_queries, get_args(Lone))
     if lists.ndim != 2 or lists.dtype.kind not in "iu":
         raise DataError(f"indices: hold {lists.dtype} of shape {list(lists.shape)}; give integers [Q, L]")
-    queries = check_inputs.labels(labels, len(lists), of="indices")
-    ks = check_inputs.recall_ks(ks)
+    queries = validation.labels(labels, len(lists), of="indices")
+    ks = validation.recall_ks(ks)
     exclude_self = gallery_labels is None
     gallery = queries
     if gallery_labels is not None:
-        gallery = check_inputs.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
-        queries, gallery = check_inputs.numbered(queries, gallery)
+        gallery = validation.labels(gallery_labels, len(np.asarray(gallery_labels)), name="gallery_labels")
+        queries, gallery = validation.numbered(queries, gallery)
     if lists.size and not (lists.min() >= 0 and lists.max() < len(gallery)):
         raise DataError(f"indices: are in {lists.min()}..{lists.max()}, but the gallery has {len(gallery)} rows")
     relevant = relevant_counts(queries, gallery, exclude_self=exclude_self)

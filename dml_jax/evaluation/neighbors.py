@@ -11,10 +11,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, own_distances
+from dml_jax.evaluation import own_distances, validation
 from dml_jax.evaluation._engine import query_metrics, tiles
 from dml_jax.evaluation._engine.tiles import REPLICATED, SHARDED, TiledRows
-from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation.validation import ArrayLike
 
 # Squared distances below this fraction of the squared lengths are recomputed from the differences of the rows: in
 # float32 the product leaves them few correct digits.
@@ -44,12 +44,12 @@ def search(
     Returns:
       distances [Q, k], 1 - cosine or Euclidean (not squared), and indices int32 [Q, k].
     """
-    check_inputs.metric(metric, "cosine", "euclidean")
-    query_points = check_inputs.embeddings(queries, name="queries")
-    gallery_points = query_points if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
-    check_inputs.check_same_width(query_points, gallery_points)
+    validation.metric(metric, "cosine", "euclidean")
+    query_points = validation.embeddings(queries, name="queries")
+    gallery_points = query_points if gallery is queries else validation.embeddings(gallery, name="gallery")
+    validation.check_same_width(query_points, gallery_points)
     candidates = len(gallery_points) - bool(exclude_self)
-    if not 0 < check_inputs.whole("k", k, 1) <= candidates:
+    if not 0 < validation.whole("k", k, 1) <= candidates:
         raise DataError(f"k={k}: there are {candidates} candidates; k must be in 1..{candidates}")
     if callable(metric):
         distances, indices = np.empty((len(query_points), k), np.float32), np.empty((len(query_points), k), np.int32)
@@ -61,7 +61,7 @@ def search(
     mesh = tiles.local_mesh()
     sources = [query_points] if query_points is gallery_points else [query_points, gallery_points]
     centering = tiles.choose_centering(sources, metric)
-    dtype = check_inputs.compute_dtype(query_points)
+    dtype = validation.compute_dtype(query_points)
     left, right = (
         TiledRows(points, np.arange(len(points)), tiles.choose_tile_size(len(points), mesh), metric, centering, dtype)
         for points in (query_points, gallery_points)

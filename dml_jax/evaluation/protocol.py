@@ -7,11 +7,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from dml_jax.evaluation import check_inputs, kmeans, metric_table, metrics, neighbors, open_set
+from dml_jax.evaluation import kmeans, metric_table, metrics, neighbors, open_set, validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.clustering import Average
 from dml_jax.evaluation.own_distances import Metric, name_of
+from dml_jax.evaluation.validation import ArrayLike
 
 Protocol = Literal["clean", "paper"]
 
@@ -39,7 +39,7 @@ def clustering_options(classes: int, given: Mapping[str, Any]) -> dict[str, Any]
 
 def evaluate(
     embeddings: ArrayLike,
-    labels: check_inputs.Labels,
+    labels: validation.Labels,
     *,
     protocol: Protocol = "clean",
     cluster: bool = True,
@@ -69,17 +69,17 @@ def evaluate(
       The entries of `metric_table.METRICS` that were requested, each with "..._stderr" if known, and "lone_queries",
       the number of queries without a relevant gallery row.
     """
-    check_inputs.choice("protocol", protocol, get_args(Protocol))
-    check_inputs.choice("average", average, get_args(Average))
-    points = check_inputs.embeddings(embeddings)
-    searched = None if gallery is None else check_inputs.embeddings(gallery, name="gallery")
+    validation.choice("protocol", protocol, get_args(Protocol))
+    validation.choice("average", average, get_args(Average))
+    points = validation.embeddings(embeddings)
+    searched = None if gallery is None else validation.embeddings(gallery, name="gallery")
     options |= {"metric": metric, "exclusion": "index" if protocol == "clean" else "position"}
     result: dict[str, Any] = metrics.retrieval(points, labels, gallery=searched, per_query=per_query, **options)
     if cluster:
-        classes = check_inputs.labels(np.asarray(labels), len(points))
+        classes = validation.labels(np.asarray(labels), len(points))
         count = len(np.unique(classes))
         if metric == "cosine":
-            points = points.astype(check_inputs.compute_dtype(points))
+            points = points.astype(validation.compute_dtype(points))
             normalize(points)
         assignments = kmeans.fit(points, count, **clustering_options(count, clustering)).assignments
         result["nmi"] = metrics.nmi(classes, assignments, average=average)

@@ -25,8 +25,8 @@ from scipy import sparse
 
 from dml_jax.config.sections import DENSITY_BASED, FIXED_COUNT
 from dml_jax.errors import ConfigError, DataError, counted
-from dml_jax.evaluation import check_inputs, neighbors, reranking
-from dml_jax.evaluation.check_inputs import ArrayLike
+from dml_jax.evaluation import neighbors, reranking, validation
+from dml_jax.evaluation.validation import ArrayLike
 
 Rule = Literal["authors", "paper"]  # of k-reciprocal neighbours
 Algorithm = Literal["kmeans", "ward", "spectral", "birch", "dbscan", "optics"]
@@ -87,7 +87,7 @@ def cluster(
         "dbscan": clusterings.DBSCAN(eps=eps, min_samples=min_samples),
         "optics": clusterings.OPTICS(max_eps=eps, min_samples=min_samples),
     }
-    check_inputs.choice("algorithm", algorithm, estimators)
+    validation.choice("algorithm", algorithm, estimators)
     with warnings.catch_warnings(), threadpool_limits(1):
         # scikit-learn warns if it finds fewer clusters than requested; the return value and the error below report it.
         warnings.simplefilter("ignore")
@@ -143,7 +143,7 @@ def reciprocal_sets(
       k: neighbourhood size.
       size: images per batch. Batches begin with the query; gallery row g is denoted by Q + g if there is a gallery.
     """
-    check_inputs.choice("rule", rule, get_args(Rule))
+    validation.choice("rule", rule, get_args(Rule))
     among_themselves = gallery is None
     rows = np.asarray(queries)
     others = rows if gallery is None else np.asarray(gallery)

@@ -24,10 +24,10 @@ import numpy as np
 from scipy import sparse
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, neighbors, own_distances
+from dml_jax.evaluation import neighbors, own_distances, validation
 from dml_jax.evaluation._engine.tiles import normalize
-from dml_jax.evaluation.check_inputs import ArrayLike
 from dml_jax.evaluation.own_distances import Metric
+from dml_jax.evaluation.validation import ArrayLike
 
 K1, K2, WEIGHT = 20, 6, 0.3  # of the paper's experiments
 ROWS = 4096  # encoded at once
@@ -59,15 +59,15 @@ def search(
     Returns:
       Distances d* float32 [Q, k] and indices int32 [Q, k].
     """
-    check_inputs.metric(metric, "cosine")
+    validation.metric(metric, "cosine")
     for name, value in (("k", k), ("k1", k1), ("k2", k2)):
-        check_inputs.whole(name, value, 1, k1 + 1 if name == "k2" else None)
+        validation.whole(name, value, 1, k1 + 1 if name == "k2" else None)
     if not 0 <= weight <= 1:
         raise DataError(f"weight={weight}: must be in 0..1")
-    query_rows = check_inputs.embeddings(queries, name="queries")
-    gallery_rows = query_rows if gallery is queries else check_inputs.embeddings(gallery, name="gallery")
-    among_themselves = check_inputs.equal_rows(query_rows, gallery_rows)
-    check_inputs.check_same_width(query_rows, gallery_rows)
+    query_rows = validation.embeddings(queries, name="queries")
+    gallery_rows = query_rows if gallery is queries else validation.embeddings(gallery, name="gallery")
+    among_themselves = validation.equal_rows(query_rows, gallery_rows)
+    validation.check_same_width(query_rows, gallery_rows)
     count, first = len(query_rows), 0 if among_themselves else len(query_rows)
     rows = query_rows if among_themselves else np.concatenate([query_rows, gallery_rows])
     rows, farthest, weights = _encode(rows, k1, k2, metric)
@@ -142,7 +142,7 @@ def expanded(core: sparse.csr_array, half: sparse.csr_array, *, inclusive: bool 
 def _distances(metric: Metric, left: np.ndarray, right: np.ndarray, row: np.ndarray, column: np.ndarray) -> np.ndarray:
     """The original distance of the pairs (left[row], right[column]), 1 - cos of unit rows: float32 [n]."""
     distances = np.empty(len(row), np.float32)
-    step = own_distances.PAIRS if callable(metric) else max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    step = own_distances.PAIRS if callable(metric) else max(1, validation.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         block = slice(start, start + step)
         a, b = left[row[block]], right[column[block]]

@@ -57,7 +57,7 @@ def read(directory: Path) -> Exported:
     restore_directory(directory)
     if not (directory / "manifest.json").is_file():
         raise DataError(f"{directory}: contains no embeddings (no manifest.json); export them with --mode=export")
-    from dml_jax.evaluation import check_inputs  # imports JAX
+    from dml_jax.evaluation import validation  # imports JAX
 
     content = manifest.check(directory)
     if unknown := sorted({path.name for path in directory.iterdir()} & WRITTEN - {*content["files"], manifest.NAME}):
@@ -65,7 +65,7 @@ def read(directory: Path) -> Exported:
     ids = read_json(directory / "ids.json", list[str], REMEDY)
     rows, labels = (directory / name for name in ARRAYS)
     with reading(directory, REMEDY):
-        embeddings = check_inputs.embeddings(check_inputs.load(rows, name="array"), name=rows.name)
+        embeddings = validation.embeddings(validation.load(rows, name="array"), name=rows.name)
         if embeddings.dtype != np.float32 or len(embeddings) != len(ids):
             raise DataError(
                 f"{rows.name}: holds {embeddings.dtype} of shape {list(embeddings.shape)} for {len(ids)} names in "
@@ -73,8 +73,8 @@ def read(directory: Path) -> Exported:
             )
         classes = None
         if labels.exists():
-            given = check_inputs.load(labels, name="array")
-            classes = check_inputs.labels(given, len(ids), name=labels.name, of=rows.name)
+            given = validation.load(labels, name="array")
+            classes = validation.labels(given, len(ids), name=labels.name, of=rows.name)
             if given.dtype != np.int64:
                 raise DataError(f"{labels.name}: holds {given.dtype}; must be int64; {REMEDY}")
     metadata = {}

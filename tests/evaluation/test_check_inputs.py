@@ -7,15 +7,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import ConfigError, DataError
-from dml_jax.evaluation import (
-    check_inputs,
-    kmeans,
-    metrics,
-    neighbors,
-    protocol,
-    refinement_batches,
-    reranking,
-)
+from dml_jax.evaluation import kmeans, metrics, neighbors, protocol, refinement_batches, reranking, validation
 from dml_jax.evaluation._engine import tiles
 
 X = np.random.default_rng(0).normal(size=(12, 4)).astype(np.float32)
@@ -41,7 +33,7 @@ def broken(row, value):
 )
 def test_embeddings(points, message):
     with pytest.raises(DataError, match=message):
-        check_inputs.embeddings(points)
+        validation.embeddings(points)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int8, np.uint8, bool, ml_dtypes.bfloat16])
@@ -201,7 +193,7 @@ def test_a_gallery_that_holds_the_queries_in_another_order():
         metrics.retrieval(x, y, gallery=more, gallery_labels=y[:6], ks=1)
     for options in ({"exclude_self": False}, {"groups": np.arange(12), "gallery_groups": np.arange(12)[::-1]}):
         metrics.retrieval(x, y, gallery=x[::-1], gallery_labels=y[::-1], ks=1, **options)
-    assert check_inputs.shared_rows(np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([[-0.0, 1], [1, 1]])) == 1
+    assert validation.shared_rows(np.array([[0.0, 1], [0, 1], [1, 0]]), np.array([[-0.0, 1], [1, 1]])) == 1
 
 
 def test_a_number_is_the_only_k():
@@ -218,7 +210,7 @@ def write(path, content):
 def test_files(tmp_path):
     whole = tmp_path / "x.npy"
     np.save(whole, X)
-    loaded = check_inputs.load(whole)
+    loaded = validation.load(whole)
     assert isinstance(loaded, np.memmap)
     np.testing.assert_array_equal(loaded, X)
     np.save(tmp_path / "objects.npy", X.astype(object), allow_pickle=True)
@@ -230,16 +222,16 @@ def test_files(tmp_path):
         (write(tmp_path / "short.npy", whole.read_bytes()[:-8]), "is truncated or damaged"),
     ):
         with pytest.raises(DataError, match=f"file={path}: {message}"):
-            check_inputs.load(path)
-    assert check_inputs.load(tmp_path / "empty.npy").shape == (0, 4)
+            validation.load(path)
+    assert validation.load(tmp_path / "empty.npy").shape == (0, 4)
 
 
 def test_a_file_is_read_in_blocks(tmp_path, monkeypatch):
     np.save(tmp_path / "x.npy", X)
-    monkeypatch.setattr(check_inputs, "BLOCK_ELEMENTS", 16)
-    loaded = check_inputs.load(tmp_path / "x.npy")
+    monkeypatch.setattr(validation, "BLOCK_ELEMENTS", 16)
+    loaded = validation.load(tmp_path / "x.npy")
     expected = [metrics.retrieval(X, Y, metric=metric) for metric in ("cosine", "euclidean")]
     monkeypatch.setattr(tiles, "memory_budget", lambda mesh: 1)
     assert [metrics.retrieval(loaded, Y, metric=metric) for metric in ("cosine", "euclidean")] == expected
     with pytest.raises(DataError, match="first row 7"):
-        check_inputs.embeddings(broken(7, np.nan))
+        validation.embeddings(broken(7, np.nan))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dml_jax.errors import DataError
-from dml_jax.evaluation import check_inputs, metrics
+from dml_jax.evaluation import metrics, validation
 from dml_jax.evaluation.geometry import pair_errors
 
 
@@ -31,7 +31,7 @@ def test_spectrum(shape, monkeypatch):
     points = rows(2, *shape)
     expected = np.linalg.svd(points, compute_uv=False)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
-    monkeypatch.setattr(check_inputs, "BLOCK_ELEMENTS", 80)
+    monkeypatch.setattr(validation, "BLOCK_ELEMENTS", 80)
     np.testing.assert_allclose(metrics.singular_values(points), expected, rtol=1e-12)
     share = expected / expected.sum()
     divergence = np.sum(np.log(1 / len(share) / share)) / len(share)

@@ -32,7 +32,7 @@ from dml_jax.data.formats import csv as csv_tables
 from dml_jax.data.formats import parquet
 from dml_jax.data.prepare import archives, sources, understand
 from dml_jax.errors import UserError
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import validation
 from dml_jax.inference import inputs
 from dml_jax.inference.index import Enrolled, Index
 from dml_jax.train.records import workdir
@@ -246,10 +246,10 @@ ROWS, LABELS = _written(lambda file: np.save(file, np.eye(3))), _written(lambda 
 
 
 def _read_arrays(directory: Path) -> None:
-    points = check_inputs.embeddings(check_inputs.load(directory / "x.npy"))
+    points = validation.embeddings(validation.load(directory / "x.npy"))
     labels = directory / "labels.txt"
-    given = check_inputs.read_lines(labels) if labels.exists() else check_inputs.load(directory / "y.npy")
-    check_inputs.labels(given, len(points))
+    given = validation.read_lines(labels) if labels.exists() else validation.load(directory / "y.npy")
+    validation.labels(given, len(points))
 
 
 def _index() -> bytes:
@@ -308,8 +308,8 @@ def _read_bomb(directory: Path) -> None:
 
 
 DEVICES: dict[str, Callable[[Path], object]] = {
-    "x.npy": check_inputs.load,
-    "labels.txt": check_inputs.read_lines,
+    "x.npy": validation.load,
+    "labels.txt": validation.read_lines,
     "config.json": lambda file: workdir.read_config(file.parent),
     "metrics.jsonl": lambda file: JsonLines(file).truncate(2),
     "w.safetensors": tensor_files.read,

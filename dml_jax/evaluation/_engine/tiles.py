@@ -27,7 +27,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from dml_jax.evaluation import check_inputs
+from dml_jax.evaluation import validation
 
 Metric = Literal["cosine", "euclidean"]
 AnyArray = TypeVar("AnyArray", np.ndarray, jax.Array)
@@ -94,12 +94,12 @@ def choose_centering(sources: list[np.ndarray], metric: Metric) -> Centering:
     if {"cosine": True, "euclidean": False}[metric]:
         return Centering(np.zeros(width), 1.0)
     largest = max(
-        float(max(block.max(), -block.min())) for source in sources for block in check_inputs.row_blocks(source)
+        float(max(block.max(), -block.min())) for source in sources for block in validation.row_blocks(source)
     )
     scale = 1.0 if 2.0**-30 < largest < 2.0**30 or largest == 0 else float(2.0 ** -np.ceil(np.log2(largest)))
     total, squares, rows = np.zeros(width), 0.0, sum(len(source) for source in sources)
     for source in sources:
-        for block in check_inputs.row_blocks(source):
+        for block in validation.row_blocks(source):
             scaled = block if scale == 1 else block * block.dtype.type(scale)
             total += scaled.sum(axis=0, dtype=np.float64)
             squares += float(np.einsum("nd,nd->n", scaled, scaled).sum(dtype=np.float64))
@@ -145,7 +145,7 @@ class TiledRows(NamedTuple):
         first, last, _ = tiles.indices(self.num_tiles)
         result = np.zeros(((last - first) * self.tile_size, self.width), self.dtype)
         wanted = self.order[first * self.tile_size : last * self.tile_size]
-        step = max(1, check_inputs.BLOCK_ELEMENTS // (4 * self.width))
+        step = max(1, validation.BLOCK_ELEMENTS // (4 * self.width))
         for start in range(0, len(wanted), step):
             part = wanted[start : start + step]
             rows = result[start : start + len(part)]
@@ -220,7 +220,7 @@ def squared_lengths(rows: TiledRows) -> np.ndarray:
     """Squared lengths of the rows of the source after centring and scaling, float [N]; 1 for the cosine."""
     if rows.metric == "cosine":
         return np.ones(len(rows.source))
-    blocks = (rows.centering.apply(block, rows.dtype) for block in check_inputs.row_blocks(rows.source))
+    blocks = (rows.centering.apply(block, rows.dtype) for block in validation.row_blocks(rows.source))
     return np.concatenate([np.einsum("nd,nd->n", block, block) for block in blocks])
 
 
@@ -241,7 +241,7 @@ def squared_distances(queries: TiledRows, gallery: TiledRows) -> Iterator[tuple[
         chosen = queries.order[start : start + step]
         left = _prepared(queries.source[chosen], queries)
         result, first = np.empty((len(chosen), len(gallery.source)), gallery.dtype), 0
-        for block in check_inputs.row_blocks(gallery.source):
+        for block in validation.row_blocks(gallery.source):
             right = _prepared(block, gallery)
             result[:, first : first + len(block)] = _between(left, right, gallery.metric == "cosine")
             first += len(block)
@@ -255,7 +255,7 @@ def distances(
 
     The cosine with a zero row is 0, so that its squared distance is 2, although the row has no unit length.
     """
-    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
+    step = max(1, validation.BLOCK_ELEMENTS // (8 * queries.source.shape[1]))
     for start in range(0, len(row), step):
         part = slice(start, start + step)
         left, right = _prepared(queries.source[row[part]], queries), _prepared(gallery.source[indices[part]], gallery)
@@ -273,7 +273,7 @@ def _between(left: np.ndarray, right: np.ndarray, unit: bool) -> np.ndarray:
     squares += lengths
     error = error_bound(left.shape[1], left.dtype)
     row, column = np.nonzero(squares * RELATIVE_ERROR_IN_FLOAT64 < error * lengths)
-    step = max(1, check_inputs.BLOCK_ELEMENTS // (8 * left.shape[1]))
+    step = max(1, validation.BLOCK_ELEMENTS // (8 * left.shape[1]))
     for start in range(0, len(row), step):
         i, j = row[start : start + step], column[start : start + step]
         squares[i, j] = np.sum((left[i] - right[j]) ** 2, axis=1)
