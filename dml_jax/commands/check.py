@@ -28,7 +28,7 @@ def execute(arguments: list[str]) -> None:
     options, overrides = flags.read(arguments)
     sys.path.insert(0, "")
     named = found(options.module, options.kind)
-    from dml_jax.commands import conformance
+    from dml_jax.lab import conformance
 
     failed = 0
     for path, kind in named:

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dml_jax.commands import check, cli, conformance, plugins
+from dml_jax.commands import check, cli, plugins
 from dml_jax.config import Data, Evaluation, Train, fields
 from dml_jax.errors import ConfigError
+from dml_jax.lab import conformance
 from dml_jax.methods import baseline
 
 ROOT = Path(__file__).parents[2]

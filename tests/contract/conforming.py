@@ -1,6 +1,7 @@
 """The checks of `dml-jax check` for a method of this package."""
 
-from dml_jax.commands import check, conformance
+from dml_jax.commands import check
+from dml_jax.lab import conformance
 
 
 def examined(method: str) -> dict[str, conformance.Outcome]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dml_jax.commands import conformance
+from dml_jax.lab import conformance
 from dml_jax.methods import diva
 from tests import toys
 from tests.contract.conforming import examined
